@@ -1,0 +1,51 @@
+# Each target does its own set-up: the virtual environment is made on first use and renewed when the lock changes.
+
+SHELL := /bin/sh
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+PORT ?= 3000
+
+# The first Python that the lock covers; PYTHON=... chooses another.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+  $$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$name && break; \
+  done || echo python3)
+
+.PHONY: demo test lab check bench lock clean
+
+demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
+	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
+
+lab: $(READY)             ## a real Slurm and a real Prometheus on loopback; ONCE=1 runs the fixed drill
+	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once)
+
+test: check               ## lint, types, import contracts, tests
+	@$(BIN)/pytest
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-timing 2>/dev/null | tail -n 4; $(BIN)/lint-imports >/dev/null
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "ops_pipelines needs Python 3.11, 3.12 or 3.13; found: $$($(PYTHON) --version 2>&1 || echo none)."; \
+	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.12"; \
+	  exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "this Python has no venv module. Debian, Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q ops_pipelines
+	@touch $@
+
+lock:                     ## renew requirements.lock from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --custom-compile-command "make lock" --group dev pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .demo .lab .ops_pipelines

@@ -1,0 +1,1 @@
+"""Operations autopilot for GPU clusters: observe, understand, act, verify, report."""

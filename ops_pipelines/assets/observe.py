@@ -1,0 +1,64 @@
+"""Group `observe`: what is known of the cluster at this instant, validated and kept."""
+
+import dagster as dg
+
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.report import node_word
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observe import take_snapshot
+
+GROUP = "observe"
+
+
+@dg.asset(group_name=GROUP, kinds={"slurm", "prometheus"}, code_version="1")
+def validated_observations(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
+    """Everything a decision depends on: new log evidence, present conditions, nodes, jobs and metrics, with the rejected.
+
+    The value is the digest under which the ledger keeps the snapshot: a decision can be replayed from it exactly.
+    """
+    observed = take_snapshot(cluster)
+    snapshot = observed.snapshot
+    for failure in observed.failures:
+        context.log.warning("source did not answer: %s", failure)
+    readings = () if observed.gpu_telemetry is None else observed.gpu_telemetry.readings
+    hottest = sorted(readings, key=lambda reading: reading.temperature_celsius or 0.0, reverse=True)[:10]
+    return dg.Output(
+        cluster.ledger.store_snapshot(snapshot),
+        metadata={
+            "new_observation_count": count(snapshot.observations),
+            "present_condition_count": count(snapshot.conditions),
+            "rejected_count": count(observed.rejected),
+            "node_count": count(snapshot.nodes),
+            "job_count": count(snapshot.jobs),
+            "gpu_with_metrics_count": count(readings),
+            "failed_source_count": count(observed.failures),
+            "new_evidence": table(
+                {
+                    "at": f"{each.observed_at:%H:%M:%S}",
+                    "node": each.node,
+                    "signal": each.signal.value,
+                    "code": each.code,
+                    "gpu": each.gpu,
+                    "evidence": each.text,
+                }
+                for each in snapshot.observations
+            ),
+            "rejected": table(
+                {"source": each.source, "reason": each.reason, "text": each.text} for each in observed.rejected
+            ),
+            "nodes_by_state": table(
+                {"state": word, "nodes": sum(node_word(node) == word for node in snapshot.nodes)}
+                for word in sorted({node_word(node) for node in snapshot.nodes})
+            ),
+            "hottest_gpus": table(
+                {
+                    "node": reading.node,
+                    "gpu": reading.gpu,
+                    "temperature_celsius": reading.temperature_celsius,
+                    "power_watts": reading.power_watts,
+                    "utilisation_ratio": reading.utilisation_ratio,
+                }
+                for reading in hottest
+            ),
+        },
+    )

@@ -1,0 +1,47 @@
+"""Group `verify`: repaired nodes prove themselves before they are returned."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.verification import Recovery
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.verify import verify_repaired
+
+GROUP = "verify"
+_WAIT_FOR_SOAK = timedelta(seconds=5)
+"""A soak that ends within this is waited for; a longer one is left to the sensor, which starts the next run."""
+
+
+@dg.asset(group_name=GROUP, deps=["action_log"], code_version="1")
+def verifications(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+    """The verdict on each repaired node, every fact it rests on, and whether the node was returned."""
+    reports = verify_repaired(
+        cluster,
+        lease=Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG)),
+        patience=min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience),
+    )
+    for report in reports:
+        context.log.info("node=%s verdict=%s", report.node, report.verdict.recovery.value)
+    return dg.Output(
+        None,
+        metadata={
+            "verified_node_count": count(reports),
+            "returned_node_count": count(
+                [report for report in reports if report.verdict.recovery is Recovery.RECOVERED]
+            ),
+            "verdicts": table(
+                {
+                    "incident": report.incident.incident,
+                    "node": report.node,
+                    "verdict": report.verdict.recovery.value,
+                    "facts": "; ".join(report.verdict.facts),
+                    "returned": report.returned.reason if report.returned is not None else "",
+                }
+                for report in reports
+            ),
+        },
+    )

@@ -1,0 +1,154 @@
+"""Jobs, and the schedules that start them: the loop itself, and what a person launches by hand."""
+
+from datetime import timedelta
+
+import dagster as dg
+from pydantic import Field
+
+from ops_pipelines.domain.identity import PlanId, parse_node_name
+from ops_pipelines.flow import people
+from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+
+LANE_TAG = "lane"
+"""Runs that act carry `lane: act`; dagster.yaml lets one of them run at a time."""
+ACTING_TAGS = {LANE_TAG: "act"}
+
+# Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
+_NO_RETRIES = {**ACTING_TAGS, "dagster/max_retries": "0"}
+
+remediate = dg.define_asset_job(
+    "remediate",
+    selection=dg.AssetSelection.all(),
+    tags=_NO_RETRIES,
+    executor_def=dg.in_process_executor,
+    description="The loop: observe, understand, plan, act, verify, report. Covers every open incident.",
+)
+verify_nodes = dg.define_asset_job(
+    "verify_nodes",
+    selection=dg.AssetSelection.assets("verifications", "shift_report"),
+    tags=_NO_RETRIES,
+    executor_def=dg.in_process_executor,
+    description="Verify repaired nodes on fresh state and return those that are proven well.",
+)
+report_shift = dg.define_asset_job(
+    "report_shift",
+    selection=dg.AssetSelection.assets("shift_report"),
+    executor_def=dg.in_process_executor,
+    description="Write the shift report.",
+)
+shift_report_schedule = dg.ScheduleDefinition(
+    name="shift_report_schedule",
+    job=report_shift,
+    cron_schedule=["0 6 * * *", "0 14 * * *", "0 22 * * *"],
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="At the end of each 8-hour shift.",
+)
+
+
+class _ByHand(dg.Config):
+    """Whoever launches a job by hand says who they are: Dagster itself has no users."""
+
+    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
+
+
+class PauseConfig(_ByHand):
+    reason: str = Field(min_length=1, max_length=500, description="Why new actions must stop.")
+
+
+class ResumeConfig(_ByHand):
+    pass
+
+
+class ApproveConfig(_ByHand):
+    plan: str = Field(pattern=r"^PLAN-[0-9a-f]{12}$", description="The plan as listed, for example PLAN-0123456789ab.")
+    valid_minutes: int = Field(default=60, ge=1, le=24 * 60, description="How long the yes holds.")
+
+
+class NodeConfig(_ByHand):
+    node: str = Field(min_length=1, max_length=253, description="One node, as named in cluster.yaml.")
+    reason: str = Field(min_length=1, max_length=160, description="Why; written on the node and in the ledger.")
+
+
+@dg.op
+def pause_new_actions(context: dg.OpExecutionContext, config: PauseConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+    """Stop new actions; what is begun is finished. Survives restarts."""
+    order = people.pause(cluster, actor=config.actor, reason=config.reason)
+    context.log.warning("autopilot paused by=%s reason=%s", order.actor, order.reason)
+
+
+@dg.op
+def allow_new_actions(context: dg.OpExecutionContext, config: ResumeConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+    """Allow new actions again."""
+    people.resume_autopilot(cluster, actor=config.actor)
+    context.log.info("autopilot resumed by=%s", config.actor)
+
+
+@dg.op
+def approve_one_plan(context: dg.OpExecutionContext, config: ApproveConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+    """Say yes to exactly one plan."""
+    plan, approval = people.approve(
+        PlanId(config.plan), cluster, actor=config.actor, valid_for=timedelta(minutes=config.valid_minutes)
+    )
+    context.log.info("plan=%s incident=%s approved until=%s", plan.plan, plan.incident, approval.expires_at)
+
+
+@dg.op
+def drain_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+    """Drain one node on a person's word; an incident owns the drain until the node is returned."""
+    incident = drain_by_hand(
+        parse_node_name(config.node),
+        cluster,
+        lease=Lease(holder=f"run:{context.run_id}", given=None),
+        actor=config.actor,
+        why=config.reason,
+    )
+    context.log.info("node=%s drained incident=%s", config.node, incident.incident)
+
+
+@dg.op
+def return_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+    """Return one of our drained nodes to service and close the incident that owned it."""
+    for incident in return_by_hand(
+        parse_node_name(config.node),
+        cluster,
+        lease=Lease(holder=f"run:{context.run_id}", given=None),
+        actor=config.actor,
+        why=config.reason,
+    ):
+        context.log.info("node=%s returned incident=%s", config.node, incident.incident)
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def pause_autopilot() -> None:
+    """The kill switch: stop new actions within one sensor turn."""
+    pause_new_actions()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def resume_autopilot() -> None:
+    """Allow new actions again."""
+    allow_new_actions()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def approve_plan() -> None:
+    """Say yes to exactly one plan."""
+    approve_one_plan()
+
+
+@dg.job(executor_def=dg.in_process_executor, tags=_NO_RETRIES)
+def drain_node() -> None:
+    """Drain one node by hand, within the guardrails."""
+    drain_one_node()
+
+
+@dg.job(executor_def=dg.in_process_executor, tags=_NO_RETRIES)
+def return_node() -> None:
+    """Return one of our drained nodes by hand."""
+    return_one_node()
+
+
+JOBS = (remediate, verify_nodes, report_shift, pause_autopilot, resume_autopilot, approve_plan, drain_node, return_node)
+SCHEDULES = (shift_report_schedule,)

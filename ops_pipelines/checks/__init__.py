@@ -1,0 +1,1 @@
+"""Refuses: asset checks that block an unsafe plan."""

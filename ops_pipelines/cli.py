@@ -1,0 +1,395 @@
+"""The command line: reads a cluster, says what a person says to it, and turns errors into exit codes.
+
+What is decided stands in `domain` and `flow`; the shape and print of answers in `terminal`.
+Everything beyond typer is imported inside functions, so that `--help` and completion answer at once.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from enum import IntEnum
+from functools import wraps
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+
+if TYPE_CHECKING:
+    from ops_pipelines.domain.incident import Incident
+    from ops_pipelines.flow.cluster import Cluster
+
+
+class ExitCode(IntEnum):
+    """What a script may rely on. `--help` shows the meanings."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    NO_ANSWER = 3
+    REFUSED = 4
+    DAMAGED = 5
+
+
+_EPILOG = """\b
+Exit codes:
+  0  all is well
+  1  unexpected: a fault of this program; the traceback is on standard error
+  2  wrong usage or configuration
+  3  a system, the ledger included, did not answer; what could be read was printed
+  4  not found, refused, or declined; nothing was changed
+  5  the audit found the ledger damaged
+"""
+_LONGEST_APPROVAL_MINUTES = 24 * 60
+"""# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
+_RECENT = timedelta(days=30)
+
+app = typer.Typer(
+    help="Watch and steer the operations autopilot of a GPU cluster.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(audit_app, name="audit")
+
+ClusterFile = Annotated[
+    Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
+
+P = ParamSpec("P")
+
+
+def main() -> None:
+    """Run the command line. Text that the terminal's encoding lacks is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app()
+
+
+def _at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn the errors that have an addressee into one message on standard error and an exit code."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (RuntimeError, ValueError) as problem:
+            code = _exit_code_of(problem)
+            if code is None:
+                raise
+            _complain(str(problem))
+            raise typer.Exit(code) from problem
+
+    return run
+
+
+def _exit_code_of(problem: Exception) -> ExitCode | None:
+    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.flow.by_hand import ByHandRefused
+    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.ports.source_error import SourceError
+    from ops_pipelines.simulator.twin import TwinError
+
+    if isinstance(problem, PolicyError):
+        return ExitCode.USAGE
+    if isinstance(problem, SourceError | LedgerError | TwinError):
+        return ExitCode.NO_ANSWER
+    return ExitCode.REFUSED if isinstance(problem, ByHandRefused) else None
+
+
+@app.command()
+@_at_the_edge
+def check_config(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    offline: Annotated[bool, typer.Option("--offline", help="Read the files only; ask no system.")] = False,
+) -> None:
+    """Check the configuration, and whether each system answers.
+
+    Every fault of a file is shown at once: what was found, what was expected, what to do.
+    """
+    from ops_pipelines.resources.config_files import read_cluster
+    from ops_pipelines.terminal.roll_call import call_the_roll, summarise
+    from ops_pipelines.terminal.tables import console, print_fields, print_lines
+    from ops_pipelines.wiring import read_rules
+
+    config = read_cluster(cluster_file)
+    rules = read_rules(config)
+    out = console()
+    print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
+    print_fields(out, summarise(config, rules))
+    if offline:
+        return
+    cluster = _open(ctx, cluster_file)
+    answers = call_the_roll(cluster)
+    print_fields(out, {answer.system: answer.said or "NO ANSWER" for answer in answers})
+    _end(f"{answer.system}: {answer.problem}" for answer in answers if answer.problem is not None)
+
+
+@app.command()
+@_at_the_edge
+def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+    """Show how the cluster and the autopilot stand.
+
+    \b
+    JSON: cluster, taken_at, mode, paused {actor, since, reason} or null, is_autopilot_alive,
+    nodes_by_state and jobs_by_state (null if the scheduler did not answer), open_incidents_by_state,
+    actions_by_outcome (24 h), waiting_evidence_count, problems [text].
+    """
+    from ops_pipelines.terminal.outlook import read_status
+    from ops_pipelines.terminal.tables import console, print_status
+    from ops_pipelines.terminal.views import to_json
+
+    view = read_status(_open(ctx, cluster_file))
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_status(console(), view)
+    _end(view.problems)
+
+
+@app.command()
+@_at_the_edge
+def incidents(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+    every: Annotated[bool, typer.Option("--all", help="Closed ones of the last 30 days too.")] = False,
+) -> None:
+    """List open incidents and the plans that wait.
+
+    \b
+    JSON: cluster, taken_at, problems [text], incidents [incident, state, response, nodes, gpus, victims,
+    what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, plan or null {plan, standing,
+    response, reason, steps, effects, rejected_alternatives, approved_by, approved_until}].
+    """
+    from ops_pipelines.terminal.outlook import Outlook
+    from ops_pipelines.terminal.tables import console, print_incidents
+    from ops_pipelines.terminal.views import IncidentsView, to_json
+
+    cluster = _open(ctx, cluster_file)
+    now = cluster.clock.now()
+    outlook = Outlook(cluster)
+    listed = cluster.ledger.incidents_since(now - _RECENT) if every else outlook.state.incidents
+    view = IncidentsView(
+        cluster=cluster.name,
+        taken_at=now,
+        incidents=tuple(outlook.view(incident) for incident in listed),
+        problems=outlook.problems,
+    )
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_incidents(console(), view)
+    _end(outlook.problems)
+
+
+@app.command()
+@_at_the_edge
+def show(
+    ctx: typer.Context,
+    incident: Annotated[str, typer.Argument(help="Such as INC-0007; `incidents` lists them.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
+    """Show one incident from its evidence to its outcome.
+
+    \b
+    JSON: cluster, taken_at, problems, incident (as in `incidents`), findings [rule, node, response, found_at,
+    explanation, source, evidence [source, position, observed_at, text]], actions [action, plan, begun_at,
+    sent_at, finished_at, outcome, witness], entries [seq, written_at, kind, actor, what, entry_hash].
+    """
+    from ops_pipelines.terminal.outlook import Outlook, entries_of
+    from ops_pipelines.terminal.tables import console, print_story
+    from ops_pipelines.terminal.views import StoryView, to_json, view_action, view_entry, view_findings
+
+    cluster = _open(ctx, cluster_file)
+    known = _find_incident(incident, cluster)
+    outlook = Outlook(cluster)
+    entries = tuple(entries_of(known, cluster.ledger, head_seq=outlook.state.head_seq))
+    view = StoryView(
+        cluster=cluster.name,
+        taken_at=cluster.clock.now(),
+        incident=outlook.view(known, entries=entries),
+        findings=view_findings(known),
+        actions=tuple(view_action(record) for record in cluster.ledger.records(known.incident)),
+        entries=tuple(view_entry(entry) for entry in entries),
+        problems=outlook.problems,
+    )
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_story(console(), view)
+    _end(outlook.problems)
+
+
+@app.command()
+@_at_the_edge
+def approve(
+    ctx: typer.Context,
+    plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    valid_minutes: Annotated[
+        int, typer.Option(min=1, max=_LONGEST_APPROVAL_MINUTES, help="The approval expires after this long.")
+    ] = 60,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: for scripts, after somebody read the plan.")] = False,
+) -> None:
+    """Say yes to exactly one plan, in your name.
+
+    What will be done is shown first. A plan that changes gets another name: an approval never carries over.
+    """
+    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
+    from ops_pipelines.terminal.outlook import Outlook
+    from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
+    from ops_pipelines.terminal.views import PlanStanding, view_plan
+
+    cluster = _open(ctx, cluster_file)
+    outlook = Outlook(cluster)
+    known = plan_to_approve(PlanId(plan), cluster, outlook)
+    given = outlook.approval(known.plan)
+    standing = PlanStanding.WAITS_FOR_APPROVAL if given is None else PlanStanding.APPROVED
+    print_plan(console(), view_plan(known, standing=standing, approval=given))
+    for notice in what_stands_in_the_way(known, cluster, outlook):
+        _complain(f"note: {notice}")
+    if not yes:
+        if not _can_ask():
+            _complain("standard input is no terminal, so nobody can be asked; read the plan, then repeat with --yes")
+            raise typer.Exit(ExitCode.USAGE)
+        if not _is_agreed(f"Approve exactly this for {known.incident}?"):
+            _complain("not approved; nothing was changed")
+            raise typer.Exit(ExitCode.REFUSED)
+    _, approval = people.approve(known.plan, cluster, actor=_who(), valid_for=timedelta(minutes=valid_minutes))
+    print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
+
+
+@app.command()
+@_at_the_edge
+def pause(
+    ctx: typer.Context,
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """Stop new actions until `resume-autopilot`.
+
+    A pause outlives restarts. What is begun is finished.
+    """
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.tables import console, moment, print_lines
+
+    if not reason.strip():
+        raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
+    cluster = _open(ctx, cluster_file)
+    order = people.pause(cluster, actor=_who(), reason=reason.strip())
+    said = f"{cluster.name} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
+    print_lines(console(), [said, "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"])
+
+
+@app.command()
+@_at_the_edge
+def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
+    """Allow new actions again."""
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.tables import console, moment, print_lines
+
+    cluster = _open(ctx, cluster_file)
+    before = cluster.ledger.read_state(cluster.clock.now()).pause
+    people.resume_autopilot(cluster, actor=_who())
+    was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
+    print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
+
+
+@audit_app.command()
+@_at_the_edge
+def verify(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+    """Recompute every hash of the ledger from its first line.
+
+    What is derived from the lines is checked against them. Whoever can write the whole database can write a whole
+    chain: keep the head hash somewhere else, and compare.
+
+    \b
+    JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
+    """
+    from ops_pipelines.terminal.tables import console, print_audit
+    from ops_pipelines.terminal.views import to_json, view_audit
+
+    cluster = _open(ctx, cluster_file)
+    view = view_audit(cluster.ledger.verify_chain(), cluster=cluster.name)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_audit(console(), view)
+    if not view.is_whole:
+        raise typer.Exit(ExitCode.DAMAGED)
+
+
+def _open(ctx: typer.Context, cluster_file: Path) -> "Cluster":
+    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
+    from ops_pipelines.wiring import open_cluster
+
+    opener: Callable[[Path], Cluster] = ctx.obj or open_cluster
+    try:
+        return opener(cluster_file.absolute())
+    except OSError as problem:
+        _complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
+        raise typer.Exit(ExitCode.USAGE) from problem
+
+
+def _end(problems: Iterable[str]) -> None:
+    """Name what did not answer and end with the exit code for it."""
+    named = list(problems)
+    for problem in named:
+        _complain(problem)
+    if named:
+        raise typer.Exit(ExitCode.NO_ANSWER)
+
+
+def _complain(message: str) -> None:
+    from ops_pipelines.terminal.tables import printable
+
+    for line in message.splitlines():
+        typer.echo(printable(line), err=True)
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _is_agreed(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
+        return False
+
+
+def _who() -> str:
+    """Return the user as the operating system knows them; an environment variable can say anything."""
+    import os
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def _find_incident(name: str, cluster: "Cluster") -> "Incident":
+    """Return the incident of that name; refuse an unknown one with the names that come near."""
+    from difflib import get_close_matches
+
+    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.flow.by_hand import ByHandRefused
+
+    incident = cluster.ledger.incident(IncidentId(name))
+    if incident is not None:
+        return incident
+    known = [each.incident for each in cluster.ledger.incidents_since(cluster.clock.now() - _RECENT)]
+    near = get_close_matches(name.upper(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`ops-pipelines incidents --all` lists the recent ones"
+    raise ByHandRefused(f"there is no incident {name}; {hint}")

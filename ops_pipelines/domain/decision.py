@@ -1,0 +1,139 @@
+"""The one entry point that decides: `decide(snapshot) -> Decision`, pure.
+
+Everything that a decision depends on is in the snapshot (or named there by its hash), so that the same snapshot
+gives the same decision for ever: that is what makes replay and audit exact.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.correlation import World, correlate
+from ops_pipelines.domain.finding import Catalogue, Finding, find
+from ops_pipelines.domain.guardrails import ClusterFacts, Refusal
+from ops_pipelines.domain.identity import Digest, IncidentId
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation, TelemetryStatus
+from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator and the catalogue say: constant between restarts."""
+
+    policy: Policy
+    topology: Topology
+    catalogue: Catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything observed that a decision depends on, at one instant."""
+
+    taken_at: datetime
+    rules_digest: Digest
+    """sha256 of the policy, topology and catalogue that held."""
+    ledger_head: int
+    evidence_through: int
+    """The highest evidence sequence number in `observations`, or where the last decision stopped."""
+    observations: tuple[Observation, ...]
+    """Evidence that no decision has seen yet."""
+    conditions: tuple[Observation, ...]
+    """Conditions that hold now, each with the time it began."""
+    nodes: tuple[NodeStatus, ...]
+    jobs: tuple[JobStatus, ...]
+    telemetry: tuple[TelemetryStatus, ...]
+    is_telemetry_available: bool
+    incidents: tuple[Incident, ...]
+    """Every incident that is not final."""
+    incident_count: int
+    records: tuple[ActionRecord, ...]
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the program thinks, and what it would do."""
+
+    findings: tuple[Finding, ...]
+    incidents: tuple[Incident, ...]
+    """New and changed ones."""
+    plans: tuple[IncidentPlan, ...]
+    """One for each open incident that may be acted on now."""
+    refusals: tuple[tuple[IncidentId, Refusal], ...]
+    """Why the other open incidents have no plan."""
+
+
+def cluster_facts(snapshot: Snapshot) -> ClusterFacts:
+    """Return the part of a snapshot that the guardrails judge on."""
+    return ClusterFacts(
+        nodes={node.node: node for node in snapshot.nodes},
+        jobs={job.job: job for job in snapshot.jobs},
+        records=snapshot.records,
+        is_telemetry_available=snapshot.is_telemetry_available,
+        is_paused=snapshot.is_paused,
+        taken_at=snapshot.taken_at,
+    )
+
+
+def find_all(snapshot: Snapshot, rules: Rules) -> tuple[Finding, ...]:
+    """Return one finding for each new observation, in the order of the evidence."""
+    return tuple(find(observation, rules.catalogue) for observation in snapshot.observations)
+
+
+def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rules) -> tuple[Incident, ...]:
+    """Return the incidents that the findings open or change."""
+    return correlate(
+        findings,
+        snapshot.incidents,
+        World(
+            jobs=snapshot.jobs,
+            conditions=snapshot.conditions,
+            topology=rules.topology,
+            mass_event=rules.policy.mass_event,
+            incident_count=snapshot.incident_count,
+            now=snapshot.taken_at,
+        ),
+    )
+
+
+def plan_all(
+    changed: tuple[Incident, ...], snapshot: Snapshot, rules: Rules
+) -> tuple[tuple[IncidentPlan, ...], tuple[tuple[IncidentId, Refusal], ...]]:
+    """Return a plan or a refusal for each incident that waits for one."""
+    present = {incident.incident: incident for incident in snapshot.incidents} | {
+        incident.incident: incident for incident in changed
+    }
+    facts = cluster_facts(snapshot)
+    plans: list[IncidentPlan] = []
+    refusals: list[tuple[IncidentId, Refusal]] = []
+    for name in sorted(present):
+        incident = present[name]
+        if incident.state is not IncidentState.OPEN:
+            continue
+        planned = plan_remediation(incident, facts, policy=rules.policy, topology=rules.topology)
+        if isinstance(planned, Refusal):
+            refusals.append((name, planned))
+        else:
+            plans.append(planned)
+            # What this plan will drain is spent for the next one: together they stay within the budget.
+            facts = replace(facts, records=(*facts.records, *_intended_drains(planned, facts)))
+    return tuple(plans), tuple(refusals)
+
+
+def _intended_drains(plan: IncidentPlan, facts: ClusterFacts) -> tuple[ActionRecord, ...]:
+    return tuple(
+        ActionRecord(action=action, plan=plan.plan, begun_at=facts.taken_at)
+        for action in plan.actions
+        if action.verb is Verb.DRAIN
+    )
+
+
+def decide(snapshot: Snapshot, rules: Rules) -> Decision:
+    """Return what is wrong and what to do about it. The three stages are also assets of their own."""
+    findings = find_all(snapshot, rules)
+    incidents = correlate_all(findings, snapshot, rules)
+    plans, refusals = plan_all(incidents, snapshot, rules)
+    return Decision(findings=findings, incidents=incidents, plans=plans, refusals=refusals)

@@ -1,0 +1,70 @@
+"""Names of things: nodes, GPUs, jobs and their attempts, incidents, plans, action keys.
+
+Distinct types, so that mixing two is a type error. What a thing *is* stands in the module of that thing.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NewType
+
+NodeName = NewType("NodeName", str)
+GpuUuid = NewType("GpuUuid", str)
+PciAddress = NewType("PciAddress", str)
+"""A GPU's position on its node as `domain:bus:device` in lower case (`0000:1b:00`): what kernel log and metrics share."""
+JobId = NewType("JobId", str)
+IncidentId = NewType("IncidentId", str)
+PlanId = NewType("PlanId", str)
+ActionKey = NewType("ActionKey", str)
+"""Idempotency key: one digest of cause, verb, target, attempt and try number."""
+Digest = NewType("Digest", str)
+"""sha256 of a stored document, in hex."""
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_JOB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,252}")
+_PCI = re.compile(r"(?:PCI:)?(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.[0-7])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class JobAttempt:
+    """One run of a job. Neither the job id nor a restart count alone is unique: Slurm reuses both after a crash."""
+
+    job: JobId
+    started_at: datetime
+
+
+def parse_node_name(text: str) -> NodeName:
+    """Return `text` as a node name; raise ValueError unless it is a DNS-like name (it may reach a command line)."""
+    if not _NODE_NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a node name; expected letters, digits, '.', '_' and '-' only")
+    return NodeName(text)
+
+
+def parse_job_id(text: str) -> JobId:
+    """Return `text` as a job id (`123`, `123_4`, `namespace/name`); raise ValueError on all else, `..` too."""
+    if not _JOB_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is not a job id; expected letters, digits, '_', '.', '/' and '-' only")
+    return JobId(text)
+
+
+def parse_pci_address(text: str) -> PciAddress:
+    """Return the normal form of `PCI:0000:1b:00`, `00000000:1B:00.0` or `0000:1b:00`; raise ValueError otherwise.
+
+    Sources differ in case, in the width of the domain (4 or 8 digits) and in the function suffix.
+    """
+    match = _PCI.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a PCI address; expected domain:bus:device such as 0000:1b:00")
+    domain = int(match["domain"], 16)
+    return PciAddress(f"{domain:04x}:{match['bus'].lower()}:{match['device'].lower()}")
+
+
+def digest_of(*parts: str) -> Digest:
+    """Return the sha256 over the parts, each length-prefixed so that no two different lists collide."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        hasher.update(f"{len(encoded)}:".encode())
+        hasher.update(encoded)
+    return Digest(hasher.hexdigest())

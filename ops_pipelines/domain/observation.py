@@ -1,0 +1,209 @@
+"""Validated facts, each with its time: what the logs said, what the metrics show, how nodes and jobs stand.
+
+Facts only. What they mean is `finding`'s business; how raw lines and samples become facts is that of `frames`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
+
+
+class Signal(Enum):
+    """What kind of fact an observation is."""
+
+    XID = "xid"
+    """The driver logged an event; `code` is the Xid."""
+    RECOVERY_ACTION = "recovery_action"
+    """The driver says what it needs (DCGM field 1523, Xid 154); `code` is the number, as in `RecoveryAction`."""
+    ECC_UNCORRECTABLE = "ecc_uncorrectable"
+    """The volatile count of uncorrectable ECC errors is above 0; `code` is the count."""
+    GPU_MISSING = "gpu_missing"
+    """The node reports fresh metrics for fewer GPUs than it has; `code` is how many are missing."""
+    NODE_UNREACHABLE = "node_unreachable"
+    """The scheduler gets no answer from the node's daemon."""
+    TELEMETRY_STALE = "telemetry_stale"
+    """The node's metrics stopped altogether."""
+
+
+
+CONDITION_SOURCES = frozenset({"telemetry", "scheduler"})
+"""Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
+
+
+class RecoveryAction(Enum):
+    """What the driver itself asks for: DCGM field 1523 and Xid 154 (source: NVML nvmlDeviceGpuRecoveryAction_t)."""
+
+    NONE = 0
+    RESET_GPU = 1
+    REBOOT_NODE = 2
+    DRAIN_PEER_TO_PEER = 3
+    DRAIN_AND_RESET = 4
+    RECOVER_IMEX_DOMAIN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One fact that may be evidence. (source, position) is unique, so taking it in twice changes nothing."""
+
+    signal: Signal
+    node: NodeName
+    observed_at: datetime
+    """When it happened (a log line) or began (a condition), UTC."""
+    source: str
+    position: str
+    code: int | None = None
+    """What the number means depends on the signal; None where the signal carries none."""
+    gpu: PciAddress | None = None
+    gpu_uuid: GpuUuid | None = None
+    text: str = ""
+    """The evidence as a person would read it: the log line, or a sentence. Untrusted: never reaches a shell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A line, sample or row that could not be believed, kept with the reason."""
+
+    source: str
+    position: str
+    reason: str
+    text: str
+
+
+class NodeState(Enum):
+    """What the node is doing, apart from its flags."""
+
+    IDLE = "idle"
+    MIXED = "mixed"
+    ALLOCATED = "allocated"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """How the scheduler sees one node. Slurm: base state and flags; Kubernetes: conditions and cordon."""
+
+    node: NodeName
+    state: NodeState
+    is_drained: bool
+    """No new work (Slurm DRAIN flag, Kubernetes cordon). Jobs may still run."""
+    is_responding: bool
+    """As fresh as the scheduler's last ping: up to SlurmdTimeout/3 old."""
+    reason: str | None
+    """Why it is drained or down, without any `[user@time]` suffix. None if the scheduler gives none."""
+    reason_set_at: datetime | None
+    booted_at: datetime | None
+    gpu_count: int
+    gpu_in_use_count: int
+
+
+class JobState(Enum):
+    """Where a job is in its life. UNKNOWN is a state that this program has no word for."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    NODE_FAIL = "node_fail"
+    PREEMPTED = "preempted"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNKNOWN = "unknown"
+
+
+HAS_PROCESSES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
+"""States in which an attempt may still write to its checkpoint."""
+MAY_HAVE_PROCESSES = HAS_PROCESSES | {JobState.UNKNOWN}
+"""The same, for whoever would destroy something: a state without a word is no proof that nothing runs."""
+
+
+class Workload(Enum):
+    """What sort of work a job says it is (job comment, partition or label); UNKNOWN if it says nothing."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    BATCH = "batch"
+    INTERACTIVE = "interactive"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """How the scheduler sees one job. Name, user and comment are the user's text: shown, never executed."""
+
+    job: JobId
+    state: JobState
+    is_held: bool
+    is_requeueable: bool
+    name: str
+    user: str
+    account: str
+    workload: Workload
+    nodes: frozenset[NodeName]
+    """Nodes of the present (or, once ended, the last) attempt; empty while pending."""
+    gpu_count: int
+    started_at: datetime | None
+    """Start of the present (or, once ended, the last) attempt; None if it never ran."""
+    ended_at: datetime | None
+    restart_count: int
+    excluded_nodes: frozenset[NodeName]
+    checkpointed_at: datetime | None
+    """When the last checkpoint was complete; None if unknown, which is not the same as never."""
+
+    @property
+    def attempt(self) -> JobAttempt | None:
+        """The present or last attempt; None if the job never ran."""
+        return None if self.started_at is None else JobAttempt(job=self.job, started_at=self.started_at)
+
+
+def has_moved_on(job: JobStatus, attempt: JobAttempt) -> bool:
+    """Return whether the job has begun another attempt since `attempt`.
+
+    A pending job has not: what schedulers show as its start is a guess about the future, or nothing.
+    """
+    return job.state is not JobState.PENDING and job.started_at is not None and job.started_at > attempt.started_at
+
+
+class PowerState(Enum):
+    ON = "on"
+    OFF = "off"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInspection:
+    """One GPU as the node itself sees it now (NVML)."""
+
+    gpu: PciAddress
+    gpu_uuid: GpuUuid
+    recovery_action: RecoveryAction
+    uncorrectable_ecc_count: int
+    """Volatile: since the driver loaded or the GPU was reset."""
+    is_row_remap_pending: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInspection:
+    """What a check that ran on the node itself found. A GPU that fell off the bus is not listed."""
+
+    node: NodeName
+    inspected_at: datetime
+    boot_id: str
+    booted_at: datetime
+    gpus: tuple[GpuInspection, ...]
+    failures: tuple[str, ...]
+    """What the node's own check complains of, one sentence each; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryStatus:
+    """What the metrics say of one node at one grid time."""
+
+    node: NodeName
+    newest_sample_at: datetime
+    gpus_seen: frozenset[PciAddress]

@@ -1,0 +1,298 @@
+"""`make demo`: a simulated GPU cluster that breaks and heals itself, under the real Dagster daemon, sensors and runs.
+
+Faults go into the simulated hardware only; everything else is the program as it runs in production.
+"""
+
+import argparse
+import fcntl
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.observation import JobState
+from ops_pipelines.drills.demo_parts import PARTS, Evidence, Injected, Part
+from ops_pipelines.drills.live_view import PartLine, draw
+from ops_pipelines.drills.stack import DagsterStack, StackError
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
+from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.scenario import demo_scenario
+from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster
+
+SEED = 7
+_REFRESH_SECONDS = 0.5
+_FAULT_EVERY_SECONDS = (25.0, 50.0)
+_OVERLAPPING, _ALONE = PARTS[:-1], PARTS[-1]
+
+_POLICY = """\
+# The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
+mode: auto
+drain_budget: {max_out_count: 6, max_out_per_rack_count: 4, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
+mass_event: {min_node_count: 8, window_seconds: 60}
+durations:
+  confirm_unreachable_after_seconds: 5
+  confirm_gpu_missing_after_seconds: 5
+  telemetry_stale_after_seconds: 12
+  look_every_seconds: 1
+  retry_after_seconds: 3
+  run_patience_seconds: 12
+  soak_seconds: 5
+  fence_limit_seconds: 30
+  reset_limit_seconds: 30
+  reboot_limit_seconds: 60
+"""
+
+
+class DemoError(RuntimeError):
+    """The demo cannot start. The message says why and what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 if it ended as it should."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--once", action="store_true", help="run the fixed five-part drill, print the verdict, and end")
+    parser.add_argument("--port", type=int, default=3000, help="port of the Dagster UI on 127.0.0.1")
+    parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
+    options = parser.parse_args(argv)
+    console = Console()
+    # A terminated demo must stop what it started, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with _sole_demo(options.state.resolve()):
+            return _run(options.state.resolve(), port=options.port, is_once=options.once, console=console)
+    except (DemoError, StackError) as problem:
+        console.print(f"[bold red]demo:[/] {problem}", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped.")
+        return 130 if options.once else 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _sole_demo(state: Path) -> Iterator[None]:
+    """Hold the state directory; refuse if another demo holds it."""
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(f"another demo runs on {state}; stop it with Ctrl-C in its terminal first") from None
+        yield
+
+
+def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
+    began = time.monotonic()
+    home = state / "dagster"
+    cluster_file = state / "cluster.yaml"
+    stack = DagsterStack(home, cluster_file=cluster_file, instance_file=_project_file("dagster.yaml"), port=port)
+    if home.exists():
+        stack.stop()  # What an earlier demo left behind when it was killed.
+    for leftover in (home, state / TWIN_DIRECTORY):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for pattern in ("ledger.sqlite*", "messages.jsonl*"):
+        for path in state.glob(pattern):
+            path.unlink()
+    _write_configuration(state, cluster_file)
+    twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock())
+    cluster = open_cluster(cluster_file)
+    try:
+        with console.status("starting the Dagster processes") as status:
+            stack.start(lambda what: status.update(f"starting the {what}"))
+        console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
+        if is_once:
+            return _drill(cluster, twin, stack, console, messages=state / "messages.jsonl")
+        _endless(cluster, twin, stack, console)
+        return 0
+    finally:
+        with console.status("stopping"):
+            stack.stop()
+
+
+def _project_file(name: str) -> Path:
+    path = Path.cwd() / name
+    if not path.exists():
+        raise DemoError(f"{path} is missing; run the demo from the project's own directory, with `make demo`")
+    return path
+
+
+def _write_configuration(state: Path, cluster_file: Path) -> None:
+    shipped = _project_file("cluster.yaml").read_text()
+    text = shipped.replace("name: simulated", "name: demo", 1).replace(
+        "state_directory: .ops_pipelines", "state_directory: .", 1
+    )
+    cluster_file.write_text(text)
+    (state / "policy.yaml").write_text(_POLICY)
+
+
+def _drill(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, messages: Path) -> int:
+    """Break five things, wait for the stated ends, and print the verdict as the last line."""
+    since = cluster.clock.now()
+    view = _View(cluster, twin, stack, console, parts=PARTS)
+    with view.shown():
+        _wait_for_training(twin, view)
+        overlapping: dict[str, Injected] = {}
+        for part in _OVERLAPPING:
+            overlapping[part.letter] = part.inject(twin)
+            view.note(part, "running")
+            view.pass_time(1.0)
+        open_parts = _await_ends(_OVERLAPPING, overlapping, cluster, twin, view, messages=messages)
+        if not open_parts:
+            alone = {_ALONE.letter: _ALONE.inject(twin)}
+            view.note(_ALONE, "running")
+            open_parts = _await_ends([_ALONE], alone, cluster, twin, view, messages=messages)
+            # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
+            open_parts |= _differences(PARTS, overlapping | alone, cluster, twin, messages=messages) if not open_parts else {}
+        else:
+            open_parts[_ALONE.letter] = ("not begun, because an earlier part did not close",)
+    lost = read_lost_gpu_hours(twin)
+    console.print(
+        f"{(cluster.clock.now() - since).total_seconds():.0f} s, {lost.total:.2f} GPU-hours lost, "
+        f"{len(cluster.ledger.incidents_since(since))} incidents; ledger: {_chain_words(cluster)}"
+    )
+    expected = len(PARTS) - len(open_parts)
+    if not open_parts:
+        console.print(f"{expected}/{len(PARTS)} as expected")
+        return 0
+    letter, differences = min(open_parts.items())
+    console.print(f"{expected}/{len(PARTS)} as expected; first difference: ({letter}) {differences[0]}", soft_wrap=True)
+    return 1
+
+
+def _chain_words(cluster: Cluster) -> str:
+    verdict = cluster.ledger.verify_chain()
+    whole = "whole" if verdict.first_broken_seq is None else f"BROKEN at {verdict.first_broken_seq}: {verdict.problem}"
+    return f"{verdict.entry_count} entries, chain {whole}"
+
+
+def _wait_for_training(twin: Twin, view: "_View") -> None:
+    """Let every job that will be hit reach a checkpoint."""
+    while any(
+        job.checkpointed_at is None
+        for job in read_progress(twin)
+        if job.state is JobState.RUNNING and len(job.nodes) in (2, 4, 6, 8) and job.user.endswith("-train")
+    ):
+        view.pass_time(_REFRESH_SECONDS)
+
+
+def _await_ends(
+    parts: Sequence[Part], injected: dict[str, Injected], cluster: Cluster, twin: Twin, view: "_View", *, messages: Path
+) -> dict[str, tuple[str, ...]]:
+    """Return what still differs when every part has reached its end or its time limit."""
+    while True:
+        left = _differences(parts, injected, cluster, twin, messages=messages)
+        now = cluster.clock.now()
+        for part in parts:
+            view.note(part, "running" if part.letter in left else "as expected")
+        late = {
+            part.letter
+            for part in parts
+            if (now - injected[part.letter].at).total_seconds() > part.limit_seconds
+        }
+        if set(left) <= late:
+            for part in parts:
+                if part.letter in left:
+                    view.note(part, left[part.letter][0])
+            return left
+        view.pass_time(_REFRESH_SECONDS)
+
+
+def _differences(
+    parts: Sequence[Part], injected: dict[str, Injected], cluster: Cluster, twin: Twin, *, messages: Path
+) -> dict[str, tuple[str, ...]]:
+    found = {
+        part.letter: part.differences(Evidence(twin=twin, cluster=cluster, injected=injected[part.letter], messages=messages))
+        for part in parts
+    }
+    return {letter: differences for letter, differences in found.items() if differences}
+
+
+def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console) -> None:
+    """Break something every half minute until the user has seen enough."""
+    chance = random.Random(SEED)
+    view = _View(cluster, twin, stack, console, parts=())
+    with view.shown():
+        _wait_for_training(twin, view)
+        while True:
+            _break_something(twin, chance)
+            view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
+
+
+def _break_something(twin: Twin, chance: random.Random) -> None:
+    """Put one seeded fault into the hardware, where it can happen."""
+    kinds = [FaultKind.GPU_FELL_OFF_BUS, FaultKind.NODE_UNREACHABLE, FaultKind.APPLICATION_XID31, FaultKind.UNCORRECTABLE_ECC]
+    fault = chance.choices(kinds, weights=[3, 2, 3, 3])[0]
+    healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
+    training = [
+        job for job in read_progress(twin) if job.state is JobState.RUNNING and not job.is_hung and job.user.endswith("-train")
+    ]
+    targets = sorted({node for job in training for node in job.nodes} & healthy)
+    if not targets:
+        return
+    gpu = None if fault is FaultKind.NODE_UNREACHABLE else chance.randrange(8)
+    twin.inject(fault, chance.choice(targets), gpu=gpu)
+
+
+class _View:
+    """The live picture, and the only place where the demo lets time pass."""
+
+    def __init__(
+        self, cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, parts: Sequence[Part]
+    ) -> None:
+        self._cluster = cluster
+        self._twin = twin
+        self._stack = stack
+        self._console = console
+        self._since = cluster.clock.now()
+        self._lines = {part.letter: PartLine(letter=part.letter, title=part.title, state="waits") for part in parts}
+        self._live = Live(console=console, auto_refresh=False, screen=False, transient=not sys.stdout.isatty())
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if not self._console.is_terminal:
+            yield  # In a log, a picture twice a second would bury the verdict: `note` prints lines instead.
+            return
+        with self._live:
+            yield
+
+    def note(self, part: Part, state: str) -> None:
+        """Keep how a part stands; say so in one line where there is no live picture."""
+        line = self._lines[part.letter]
+        if line.state != state and not self._console.is_terminal:
+            self._console.print(f"({part.letter}) {part.title}: {state}", soft_wrap=True, highlight=False)
+        self._lines[part.letter] = PartLine(letter=part.letter, title=part.title, state=state)
+
+    def pass_time(self, seconds: float) -> None:
+        """Show the cluster for so long; raise StackError if a Dagster process died meanwhile."""
+        until = time.monotonic() + seconds
+        while True:
+            dead = self._stack.dead()
+            if dead:
+                raise StackError(f"{', '.join(dead)} ended by itself; its log is in the state directory's dagster/log")
+            if self._console.is_terminal:
+                picture = draw(
+                    self._cluster, self._twin, url=self._stack.url, since=self._since, parts=tuple(self._lines.values())
+                )
+                self._live.update(picture, refresh=True)
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _REFRESH_SECONDS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

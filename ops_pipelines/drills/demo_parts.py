@@ -1,0 +1,282 @@
+"""The five parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
+
+A fault is put into the simulated cluster only. The end is read from the twin (what really is so), from its journal
+(what it was told), from the ledger (what we wrote down) and from the messages; never from what we believe.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ops_pipelines.domain.action import OutcomeKind, Verb
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.observation import JobState
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.notifier import Audience
+from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth, read_nodes, read_progress, read_split_brains
+from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
+from ops_pipelines.simulator.twin import Twin
+
+_COMMANDS = frozenset(EntryKind) - {EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL}
+_PARTITION_SECONDS = 22.0
+_PARTITIONED_COUNT = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """One fault as it happened: what the end is judged against."""
+
+    part: str
+    at: datetime
+    nodes: tuple[NodeName, ...]
+    job: JobProgress | None
+    """The job that it hit, as it was then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that the end of a part is judged on, read at one time."""
+
+    twin: Twin
+    cluster: Cluster
+    injected: Injected
+    messages: Path
+    """Where the notifier writes, one JSON line a message."""
+
+    @property
+    def own_incidents(self) -> tuple[Incident, ...]:
+        """Those that are no part of a mass event, which may hit the same node later."""
+        return tuple(
+            each for each in self.incidents if not each.is_mass_event and each.state is not IncidentState.MERGED
+        )
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Incidents since the fault that name its nodes or its job."""
+        job = self.injected.job
+        return tuple(
+            incident
+            for incident in self.cluster.ledger.incidents_since(self.injected.at)
+            if incident.opened_at >= self.injected.at
+            and (
+                incident.nodes & set(self.injected.nodes)
+                or (job is not None and any(victim.job == job.job for victim in incident.victims))
+            )
+        )
+
+    def commands(self, *kinds: EntryKind) -> tuple[Entry, ...]:
+        """Accepted commands since the fault that name its nodes or its job; of all kinds if none is given."""
+        job = self.injected.job
+        wanted = frozenset(kinds) or _COMMANDS
+        return tuple(
+            entry
+            for entry in self.twin.entries()
+            if entry.at > self.injected.at
+            and entry.refusal is None
+            and entry.kind in wanted
+            and (set(entry.nodes) & set(self.injected.nodes) or (job is not None and entry.job == job.job))
+        )
+
+    def node(self) -> NodeTruth:
+        return next(node for node in read_nodes(self.twin) if node.node == self.injected.nodes[0])
+
+    def job_now(self) -> JobProgress | None:
+        job = self.injected.job
+        return next((each for each in read_progress(self.twin) if job is not None and each.job == job.job), None)
+
+    def is_in_service(self) -> bool:
+        status = next(each for each in self.cluster.scheduler.read_nodes() if each.node == self.injected.nodes[0])
+        return status.is_responding and not status.is_drained
+
+    def done_verbs(self) -> tuple[Verb, ...]:
+        """Verbs that the ledger holds as witnessed, in order, over the incidents of this part."""
+        return tuple(
+            record.action.verb
+            for incident in self.own_incidents
+            for record in self.cluster.ledger.records(incident.incident)
+            if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+        )
+
+    def message_count(self, audience: Audience) -> int:
+        names = {incident.incident for incident in self.incidents}
+        lines = self.messages.read_text().splitlines() if self.messages.exists() else []
+        sent = [json.loads(line) for line in lines]
+        return sum(message["audience"] == audience.value and message["thread"] in names for message in sent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One fault, and what must have come of it. `differences` is empty once the stated end is reached."""
+
+    letter: str
+    title: str
+    inject: Callable[[Twin], Injected]
+    differences: Callable[[Evidence], tuple[str, ...]]
+    limit_seconds: float
+
+
+def _expect(*claims: tuple[bool, str]) -> tuple[str, ...]:
+    return tuple(what for is_so, what in claims if not is_so)
+
+
+def _training_job(twin: Twin, *, node_count: int) -> JobProgress:
+    """Return a running training job on so many nodes that has checkpointed; the first submitted of them."""
+    for job in read_progress(twin):
+        if job.state is JobState.RUNNING and len(job.nodes) == node_count and job.checkpointed_at is not None:
+            return job
+    raise RuntimeError(f"no training job runs on {node_count} nodes; the demo's scenario has one")
+
+
+def _inject_at(part: str, twin: Twin, fault: FaultKind, *, node_count: int, position: int, gpu: int | None) -> Injected:
+    job = _training_job(twin, node_count=node_count)
+    node = job.nodes[position]
+    entry = twin.inject(fault, node, gpu=gpu)
+    return Injected(part=part, at=entry.at, nodes=(node,), job=job)
+
+
+def _healed(evidence: Evidence, *, repair: EntryKind, verbs: Sequence[Verb], never: Sequence[EntryKind]) -> tuple[str, ...]:
+    """Return what is missing to: node repaired once and back, same job further on elsewhere, one writer all the time."""
+    before = evidence.injected.job
+    assert before is not None  # every healing part hits a job
+    node, job, incidents = evidence.node(), evidence.job_now(), evidence.own_incidents
+    done = [verb for verb in evidence.done_verbs() if verb in verbs]
+    return _expect(
+        (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
+        (
+            all(incident.state is IncidentState.RESOLVED for incident in incidents),
+            f"the incident is {', '.join(sorted(each.state.value for each in incidents))}: "
+            f"{incidents[0].note if incidents else 'none'}",
+        ),
+        (node.is_healthy, f"{node.node} is not healthy: {', '.join(node.faults)}"),
+        (evidence.is_in_service(), f"{node.node} is not back in service"),
+        (len(evidence.commands(repair)) == 1, f"{len(evidence.commands(repair))} x {repair.value} received, not 1"),
+        (not evidence.commands(*never), f"unexpected: {', '.join(entry.kind.value for entry in evidence.commands(*never))}"),
+        (done == list(verbs), f"the ledger holds {', '.join(verb.value for verb in done) or 'nothing'}"),
+        (job is not None and job.state is JobState.RUNNING, f"job {before.job} does not run again"),
+        (job is not None and job.restart_count == before.restart_count + 1, f"job {before.job} was not restarted once"),
+        (job is not None and node.node not in job.nodes, f"job {before.job} is on {node.node} again"),
+        (
+            job is not None and job.checkpointed_step_count > before.checkpointed_step_count,
+            f"job {before.job} has not passed its checkpoint of step {before.checkpointed_step_count} yet",
+        ),
+        (not _has_two_writers(evidence.twin, before.job), f"job {before.job} had two writers"),
+    )
+
+
+def _has_two_writers(twin: Twin, job: JobId) -> bool:
+    return any(attempt.job == job for split in read_split_brains(twin) for attempt in split.attempts)
+
+
+_MOVE_JOB = (Verb.DRAIN, Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE)
+
+
+def _gpu_off_bus(evidence: Evidence) -> tuple[str, ...]:
+    return _healed(
+        evidence,
+        repair=EntryKind.REBOOT,
+        verbs=(*_MOVE_JOB, Verb.REBOOT, Verb.RESUME),
+        never=(EntryKind.RESET_GPU, EntryKind.POWER_OFF),
+    )
+
+
+def _silent_node(evidence: Evidence) -> tuple[str, ...]:
+    return _healed(
+        evidence,
+        repair=EntryKind.POWER_OFF,
+        verbs=(
+            Verb.DRAIN,
+            Verb.HOLD,
+            Verb.POWER_OFF,
+            Verb.DECLARE_DOWN,
+            Verb.FENCE,
+            Verb.EXCLUDE,
+            Verb.RELEASE,
+            Verb.POWER_ON,
+            Verb.RESUME,
+        ),
+        never=(EntryKind.RESET_GPU, EntryKind.REBOOT),
+    )
+
+
+def _memory_error(evidence: Evidence) -> tuple[str, ...]:
+    return _healed(
+        evidence,
+        repair=EntryKind.RESET_GPU,
+        verbs=(*_MOVE_JOB, Verb.RESET_GPU, Verb.RESUME),
+        never=(EntryKind.REBOOT, EntryKind.POWER_OFF),
+    )
+
+
+def _application_error(evidence: Evidence) -> tuple[str, ...]:
+    incidents, commands = evidence.own_incidents, evidence.commands()
+    return _expect(
+        (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
+        (all(each.state is IncidentState.RESOLVED for each in incidents), "the incident is not closed"),
+        (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
+        (evidence.message_count(Audience.OWNER) == 1, f"{evidence.message_count(Audience.OWNER)} messages to the owner"),
+        (evidence.is_in_service(), f"{evidence.injected.nodes[0]} was taken out of service"),
+    )
+
+
+def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
+    incidents, commands = evidence.incidents, evidence.commands()
+    mass = [incident for incident in incidents if incident.is_mass_event]
+    down = [each.node for each in evidence.cluster.scheduler.read_nodes() if not each.is_responding]
+    return _expect(
+        (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
+        (len(mass) == 1, f"one mass event expected, {len(mass)} found"),
+        (
+            evidence.message_count(Audience.ON_CALL) == 1,
+            f"{evidence.message_count(Audience.ON_CALL)} pages to a human, not 1",
+        ),
+        (not down, f"{len(down)} nodes are still cut off"),
+        (all(not incident.is_open for incident in incidents), "the incident is not closed after the network came back"),
+    )
+
+
+def _inject_many(twin: Twin) -> Injected:
+    nodes = tuple(sorted(node.node for node in read_nodes(twin)))[:_PARTITIONED_COUNT]
+    entry = twin.inject(FaultKind.NETWORK_PARTITION, *nodes, seconds=_PARTITION_SECONDS)
+    return Injected(part="e", at=entry.at, nodes=nodes, job=None)
+
+
+PARTS: tuple[Part, ...] = (
+    Part(
+        letter="a",
+        title="a GPU falls off the bus under a 16-GPU training job (Xid 79)",
+        inject=lambda twin: _inject_at("a", twin, FaultKind.GPU_FELL_OFF_BUS, node_count=2, position=0, gpu=3),
+        differences=_gpu_off_bus,
+        limit_seconds=120.0,
+    ),
+    Part(
+        letter="b",
+        title="a node stops answering",
+        inject=lambda twin: _inject_at("b", twin, FaultKind.NODE_UNREACHABLE, node_count=8, position=5, gpu=None),
+        differences=_silent_node,
+        limit_seconds=120.0,
+    ),
+    Part(
+        letter="c",
+        title="an application error (Xid 31)",
+        inject=lambda twin: _inject_at("c", twin, FaultKind.APPLICATION_XID31, node_count=4, position=1, gpu=0),
+        differences=_application_error,
+        limit_seconds=60.0,
+    ),
+    Part(
+        letter="d",
+        title="an uncorrectable ECC error that asks for a GPU reset (Xid 48, 154)",
+        inject=lambda twin: _inject_at("d", twin, FaultKind.UNCORRECTABLE_ECC, node_count=6, position=2, gpu=6),
+        differences=_memory_error,
+        limit_seconds=120.0,
+    ),
+    Part(
+        letter="e",
+        title=f"{_PARTITIONED_COUNT} nodes look broken at once",
+        inject=_inject_many,
+        differences=_many_at_once,
+        limit_seconds=60.0,
+    ),
+)

@@ -1,0 +1,143 @@
+"""The Dagster processes of a drill: one code server, the daemon, the webserver; started, watched and stopped together.
+
+What a drill pretends or breaks is not here. Everything is on loopback and below one state directory.
+"""
+
+import os
+import shutil
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, wait_until
+
+LOOPBACK = "127.0.0.1"
+CODE_SERVER, DAEMON, WEBSERVER = "code-server", "dagster-daemon", "dagster-webserver"
+_START_LIMIT_SECONDS = 90.0
+"""A loaded machine with two cores takes about 20 s to import Dagster three times."""
+
+
+class StackError(RuntimeError):
+    """A process did not start. The message says which, why, and what to do."""
+
+
+class DagsterStack:
+    """One code server, one daemon and one webserver on a state directory.
+
+    The code server is shared by daemon and webserver, so that there is one holder of the lease.
+    """
+
+    def __init__(self, home: Path, *, cluster_file: Path, instance_file: Path, port: int) -> None:
+        self._home = home
+        self._cluster_file = cluster_file
+        self._instance_file = instance_file
+        self._port = port
+        self._run, self._log = home / "run", home / "log"
+        self._daemons = Daemons(run=self._run, log=self._log)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self._port}"
+
+    def start(self, progress: Callable[[str], None]) -> None:
+        """Start the three processes and return when the web page answers; raise StackError if one does not come up."""
+        if is_port_taken(self._port):
+            raise StackError(
+                f"port {self._port} on {LOOPBACK} is in use by another program, so the Dagster UI cannot start there. "
+                f"Stop that program, or choose another port: make demo PORT={self._port + 1}"
+            )
+        for folder in (self._home, self._run, self._log):
+            folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._instance_file, self._home / "dagster.yaml")
+        code_port = free_port()
+        workspace = self._home / "workspace.yaml"
+        workspace.write_text(
+            "load_from:\n"
+            f"  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: ops_pipelines}}\n"
+        )
+        progress("code server")
+        self._start(
+            CODE_SERVER,
+            ["dagster", "api", "grpc", "--module-name", "ops_pipelines.definitions", "--host", LOOPBACK]
+            + ["--port", str(code_port), "--location-name", "ops_pipelines", "--heartbeat", "--heartbeat-timeout", "600"],
+        )
+        self._await(CODE_SERVER, lambda: is_port_taken(code_port))
+        progress("daemon and web page")
+        self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
+        self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
+        self._await(WEBSERVER, self._answers)
+
+    def stop(self) -> None:
+        """Stop what this stack started, run workers included. Stopping twice, or a stack of an earlier run, is fine."""
+        if not self._run.exists():
+            return
+        # The daemon first: it starts runs. A grace of seconds: the state is crash-safe, and a user waits.
+        for name in (DAEMON, WEBSERVER, CODE_SERVER):
+            self._daemons.stop([name], grace_seconds=4.0)
+        kill_processes(find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(self._home)))
+
+    def dead(self) -> tuple[str, ...]:
+        """Return the names of processes that were started and are gone."""
+        return tuple(name for name in self._daemons.names() if self._daemons.pid_of(name) is None)
+
+    def kill(self, name: str) -> None:
+        """Kill one process without letting it clean up: what a drill does to see it heal."""
+        self._daemons.kill([name])
+
+    def _start(self, name: str, argv: list[str]) -> None:
+        program = Path(sys.executable).with_name(argv[0])
+        self._daemons.start(name, [str(program), *argv[1:]], env=self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in ("HOME", "LANG", "TZ", "TMPDIR", "SLURM_CONF") if key in os.environ}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        return {
+            **kept,
+            "PATH": path,
+            "DAGSTER_HOME": str(self._home),
+            "OPS_PIPELINES_CLUSTER": str(self._cluster_file),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _await(self, name: str, is_ready: Callable[[], bool]) -> None:
+        def is_settled() -> bool:
+            return self._daemons.pid_of(name) is None or is_ready()
+
+        try:
+            wait_until(name, is_settled, timeout_seconds=_START_LIMIT_SECONDS, every_seconds=0.1)
+        except TimeoutError as problem:
+            raise StackError(f"{name} did not answer: {problem}. {self._last_words(name)}") from None
+        if self._daemons.pid_of(name) is None:
+            raise StackError(f"{name} ended while starting. {self._last_words(name)}")
+
+    def _last_words(self, name: str) -> str:
+        log = self._log / f"{name}.out"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return f"Its log {log} ends with:\n" + "\n".join(lines[-8:])
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/server_info", timeout=2) as answer:  # noqa: S310 - our own loopback URL
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False
+
+
+def is_port_taken(port: int) -> bool:
+    """Return whether something listens on this loopback port.
+
+    Asked before a start: two code servers can bind one port (SO_REUSEPORT), and the orphan answers half the calls.
+    """
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,188 @@
+"""Carries plans out, several at a time, step by step, until each is done, waits for the world, or needs a person.
+
+The order of steps is the plan's; this module never adds, skips or reorders one. Each step is `perform`'s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.finding import REPAIRS
+from ops_pipelines.domain.guardrails import Refusal, judge
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.perform import AUTOPILOT, Progress, Stage, authority_of, perform, read_facts
+from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.source_error import SourceError
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One action of one plan and how far it came in this pass."""
+
+    action: Action
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """How far one plan came in this pass."""
+
+    plan: IncidentPlan
+    steps: tuple[Step, ...]
+    """Steps that were done, or on which it stopped."""
+    stage: Stage
+    reason: str
+
+
+def carry_out(
+    plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease, patience: timedelta
+) -> tuple[PlanReport, ...]:
+    """Begin or continue every plan and return how far each came.
+
+    Plans advance side by side, so that one that waits for a witness does not delay the others. What has not shown
+    its witness after `patience` is left under way: the next pass reads its witness.
+    """
+    runners = [_Runner(plan, cluster, lease) for plan in plans]
+    give_up_at = cluster.clock.now() + patience
+    while True:
+        moving = [runner for runner in runners if runner.advance()]
+        if not any(runner.is_under_way for runner in runners) and not moving:
+            break
+        if cluster.clock.now() >= give_up_at:
+            break
+        if not moving:
+            cluster.clock.wait(_POLL_SECONDS)
+    return tuple(runner.report() for runner in runners)
+
+
+def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> None:
+    """Hand an incident to a person: page first, then change its state, so that a crash between the two pages again."""
+    page = Action(
+        verb=Verb.PAGE_HUMAN,
+        incident=incident.incident,
+        text=f"{incident.incident} needs you: {why}. Nothing more is done by itself.",
+        try_number=incident.plan_count + 1,
+    )
+    perform(page, cluster, plan=None, lease=lease)
+    now = cluster.clock.now()
+    cluster.ledger.change_incident(
+        advance(incident, IncidentEvent.NEEDS_HUMAN, at=now, note=why), actor=AUTOPILOT, now=now
+    )
+
+
+class _Runner:
+    """One plan on its way."""
+
+    def __init__(self, plan: IncidentPlan, cluster: Cluster, lease: Lease) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._lease = lease
+        self._steps: list[Step] = []
+        self._position = 0
+        self._stage = Stage.UNDER_WAY
+        self._reason = "begun"
+        self._is_settled = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return not self._is_settled
+
+    def report(self) -> PlanReport:
+        return PlanReport(plan=self._plan, steps=tuple(self._steps), stage=self._stage, reason=self._reason)
+
+    def advance(self) -> bool:
+        """Go one step further; return whether anything moved."""
+        if self._is_settled:
+            return False
+        try:
+            incident = self._begin()
+            if incident is None:
+                return False
+            if self._position == len(self._plan.actions):
+                self._end(incident)
+                return True
+            return self._take_step(incident, self._plan.actions[self._position])
+        except (SourceError, LedgerConflict) as problem:
+            self._settle(Stage.WAITING, str(problem))
+            return False
+
+    def _begin(self) -> Incident | None:
+        """Return the incident, being acted on; None if this plan may not begin or is not the one in force."""
+        incident = self._cluster.ledger.incident(self._plan.incident)
+        if incident is None:
+            self._settle(Stage.FAILED, f"the ledger does not know {self._plan.incident}")
+            return None
+        if incident.state is IncidentState.ACTING and incident.plan == self._plan.plan:
+            return incident
+        if incident.state is not IncidentState.OPEN:
+            self._settle(Stage.WAITING, f"the incident is {incident.state.value}; this plan is not in force")
+            return None
+        refusal = self._refusal_of_first_step()
+        if refusal is not None:
+            self._settle(Stage.WAITING, f"{refusal.guardrail}: {refusal.reason}")
+            return None
+        now = self._cluster.clock.now()
+        begun = advance(incident, IncidentEvent.PLAN_BEGUN, at=now, note=self._plan.reason)
+        begun = replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1)
+        self._cluster.ledger.change_incident(begun, actor=AUTOPILOT, now=now)
+        return begun
+
+    def _refusal_of_first_step(self) -> Refusal | None:
+        first = self._plan.actions[0]
+        facts = read_facts(first, self._cluster)
+        state = self._cluster.ledger.read_state(facts.taken_at)
+        rules = self._cluster.rules
+        authority = authority_of(self._plan.plan, state, actor=AUTOPILOT)
+        return judge(first, facts, policy=rules.policy, topology=rules.topology, authority=authority)
+
+    def _take_step(self, incident: Incident, action: Action) -> bool:
+        progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
+        if progress.stage is Stage.UNDER_WAY:
+            self._reason = progress.reason
+            return False
+        self._steps.append(Step(action=action, progress=progress))
+        if progress.stage is Stage.DONE:
+            self._position += 1
+            return True
+        if progress.stage is Stage.FAILED:
+            why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
+            escalate(incident, self._cluster, lease=self._lease, why=why)
+            self._settle(Stage.FAILED, why)
+            return True
+        self._settle(Stage.WAITING, progress.reason)
+        return False
+
+    def _end(self, incident: Incident) -> None:
+        now = self._cluster.clock.now()
+        repaired = {Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON} & {action.verb for action in self._plan.actions}
+        if repaired:
+            event, note = IncidentEvent.STEPS_DONE, "repaired; the node must prove itself before it is returned"
+        elif self._plan.response in REPAIRS or any(action.verb is Verb.PAGE_HUMAN for action in self._plan.actions):
+            event, note = IncidentEvent.NEEDS_HUMAN, f"a person was paged: {self._plan.reason}"
+        else:
+            event, note = IncidentEvent.NOTHING_TO_VERIFY, "the owner was told; no node is at fault"
+        self._cluster.ledger.change_incident(advance(incident, event, at=now, note=note), actor=AUTOPILOT, now=now)
+        self._settle(Stage.DONE, note)
+
+    def _settle(self, stage: Stage, reason: str) -> None:
+        self._stage, self._reason, self._is_settled = stage, reason, True
+
+
+def plans_to_carry_out(
+    fresh: Sequence[IncidentPlan], incidents: Sequence[Incident], cluster: Cluster
+) -> tuple[IncidentPlan, ...]:
+    """Return what is to be done now: the plans already in force, and those just made for incidents that wait."""
+    in_force: dict[IncidentId, IncidentPlan] = {}
+    for incident in incidents:
+        if incident.state is IncidentState.ACTING and incident.plan is not None:
+            plan = cluster.ledger.plan(incident.plan)
+            if plan is not None:
+                in_force[incident.incident] = plan
+    return (*in_force.values(), *(plan for plan in fresh if plan.incident not in in_force))

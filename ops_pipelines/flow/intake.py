@@ -1,0 +1,137 @@
+"""Takes evidence in: new log lines once, and conditions when they begin. The only writer of evidence.
+
+A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.guardrails import DRAIN_MARK
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.frames.signals import observe_log_lines
+from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
+from ops_pipelines.ports.logs import Logs
+from ops_pipelines.ports.source_error import SourceError
+
+_LINES_AT_ONCE = 20_000
+"""Bounds memory when a log floods; the rest comes with the next call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """What one pass took in."""
+
+    new_count: int
+    """Observations that were not evidence before."""
+    rejected: tuple[Rejected, ...]
+    failures: tuple[str, ...]
+    """Sources that did not answer, in words; empty if all did."""
+    gpu_telemetry: GpuTelemetry | None
+    """None if the metrics source did not answer, or was not asked."""
+    nodes: tuple[NodeStatus, ...] | None
+    """None if the scheduler did not answer, or was not asked."""
+
+
+def take_in_logs(cluster: Cluster) -> Intake:
+    """Take in the new lines of every log source."""
+    new_count = 0
+    rejected: list[Rejected] = []
+    failures: list[str] = []
+    for logs in cluster.logs:
+        try:
+            count, refused = _take_in_one_log(cluster, logs)
+        except SourceError as problem:
+            failures.append(str(problem))
+            continue
+        new_count += count
+        rejected += refused
+    return Intake(
+        new_count=new_count, rejected=tuple(rejected), failures=tuple(failures), gpu_telemetry=None, nodes=None
+    )
+
+
+def take_in_conditions(cluster: Cluster) -> Intake:
+    """Take in what the metrics and the scheduler show now: conditions that began, and those that ended."""
+    now = cluster.clock.now()
+    failures: list[str] = []
+    new_count = 0
+
+    nodes: tuple[NodeStatus, ...] | None = None
+    try:
+        nodes = cluster.scheduler.read_nodes()
+    except SourceError as problem:
+        failures.append(str(problem))
+    else:
+        unreachable = [_unreachable(node, now) for node in nodes if _is_ours_to_watch(node) and not node.is_responding]
+        declared = [condition for condition in unreachable if cluster.rules.topology.knows(condition.node)]
+        new_count += cluster.ledger.take_in_conditions(source="scheduler", present=declared, now=now)
+
+    gpu_telemetry: GpuTelemetry | None = None
+    try:
+        samples = cluster.telemetry.read_samples(now)
+    except SourceError as problem:
+        failures.append(str(problem))
+    else:
+        gpu_telemetry = observe_gpus(
+            samples,
+            at=now,
+            topology=cluster.rules.topology,
+            stale_after=cluster.rules.policy.durations.telemetry_stale_after,
+        )
+        present = _on_watched_nodes(gpu_telemetry.conditions, nodes)
+        new_count += cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
+        _keep_rejected(cluster, gpu_telemetry.rejected, now)
+    return Intake(
+        new_count=new_count,
+        rejected=() if gpu_telemetry is None else gpu_telemetry.rejected,
+        failures=tuple(failures),
+        gpu_telemetry=gpu_telemetry,
+        nodes=nodes,
+    )
+
+
+def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected, ...]]:
+    now = cluster.clock.now()
+    before = cluster.ledger.cursor(logs.source)
+    batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
+    if not batch.lines and batch.cursor == before:
+        return 0, ()
+    observations, rejected = observe_log_lines(batch.lines, source=logs.source, received_at=now)
+    count = cluster.ledger.take_in(
+        source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
+    )
+    return count, rejected
+
+
+def _keep_rejected(cluster: Cluster, rejected: Sequence[Rejected], now: datetime) -> None:
+    if rejected:
+        cluster.ledger.take_in(source="telemetry", observations=(), rejected=rejected, cursor=None, now=now)
+
+
+def _is_ours_to_watch(node: NodeStatus) -> bool:
+    """A node that somebody else drained is theirs: it may be silent, open or in pieces on purpose."""
+    return not node.is_drained or (node.reason or "").startswith(DRAIN_MARK)
+
+
+def _on_watched_nodes(
+    conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None
+) -> tuple[Observation, ...]:
+    if nodes is None:
+        return tuple(conditions)
+    others = {node.node for node in nodes if not _is_ours_to_watch(node)}
+    return tuple(condition for condition in conditions if condition.node not in others)
+
+
+def _unreachable(node: NodeStatus, now: datetime) -> Observation:
+    name: NodeName = node.node
+    return Observation(
+        signal=Signal.NODE_UNREACHABLE,
+        node=name,
+        observed_at=now,
+        source="scheduler",
+        position=f"{Signal.NODE_UNREACHABLE.value}/{name}",
+        text=f"{name} does not answer the scheduler",
+    )

@@ -1,0 +1,40 @@
+"""What people say to the autopilot: stop, go on, yes to exactly this plan. Writes it to the ledger."""
+
+from datetime import timedelta
+
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.flow.by_hand import ByHandRefused
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.ledger import Approval, Pause
+
+
+def pause(cluster: Cluster, *, actor: str, reason: str) -> Pause:
+    """Stop new actions from now on, over restarts, until `resume_autopilot`. What is begun is finished."""
+    order = Pause(actor=actor, since=cluster.clock.now(), reason=reason)
+    cluster.ledger.pause(order)
+    return order
+
+
+def resume_autopilot(cluster: Cluster, *, actor: str) -> None:
+    """Allow new actions again; while not paused this changes nothing but is recorded."""
+    cluster.ledger.resume_autopilot(actor=actor, now=cluster.clock.now())
+
+
+def approve(plan: PlanId, cluster: Cluster, *, actor: str, valid_for: timedelta) -> tuple[IncidentPlan, Approval]:
+    """Say yes to exactly this plan until it expires; refuse a plan that is unknown or no longer waits for a yes.
+
+    A plan that changes gets another name, so an approval never carries over.
+    """
+    known = cluster.ledger.plan(plan)
+    if known is None:
+        raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits for approval")
+    incident = cluster.ledger.incident(known.incident)
+    if incident is None or incident.state is not IncidentState.OPEN:
+        state = "unknown" if incident is None else incident.state.value
+        raise ByHandRefused(f"{known.incident} is {state}; {plan} no longer waits for approval")
+    now = cluster.clock.now()
+    approval = Approval(plan=plan, actor=actor, given_at=now, expires_at=now + valid_for)
+    cluster.ledger.approve(approval)
+    return known, approval

@@ -1,0 +1,273 @@
+"""Performs one action: before-entry, command, witness, after-entry. Never sends twice what may have happened.
+
+Whether an action may be begun is judged by `domain.guardrails` inside the ledger's transaction; what the world
+says of it afterwards by `domain.verification`. This module only moves between the two.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness, witness_limit
+from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.observation import JobStatus, NodeInspection, PowerState
+from ops_pipelines.domain.verification import Scene, testify
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerState
+from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.ports.source_error import SourceError, SourceRefused
+
+AUTOPILOT = "autopilot"
+
+_AT_ONCE = frozenset({Verb.DRAIN, Verb.HOLD, Verb.EXCLUDE, Verb.RELEASE, Verb.RESUME, Verb.DECLARE_DOWN, Verb.FENCE})
+"""Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
+_RESEND_SHARE = 4
+"""A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
+# Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
+
+
+class Stage(Enum):
+    """How far an action is."""
+
+    DONE = "done"
+    """Witnessed, or it lost its object."""
+    UNDER_WAY = "under_way"
+    """Sent; the witness has yet to appear."""
+    WAITING = "waiting"
+    """Not begun: a guardrail says later."""
+    FAILED = "failed"
+    """It cannot come to a good end without a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an action is, and why."""
+
+    stage: Stage
+    reason: str
+
+
+def perform(
+    action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lease, actor: str = AUTOPILOT
+) -> Progress:
+    """Bring an action one step further and return at once.
+
+    Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
+    what was begun, and sends again only what provably did not happen.
+    """
+    facts = read_facts(action, cluster)
+    moot = is_moot(action, facts)
+    known = next((record for record in facts.records if record.action.key == action.key), None)
+    if known is None and moot is not None:
+        return Progress(stage=Stage.DONE, reason=f"not needed: {moot}")
+    record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
+    begun = cluster.ledger.begin(
+        record,
+        guard=lambda state: _judge_on(state, action, facts, cluster, authority_of(plan, state, actor=actor)),
+        lease_token=lease.token(cluster.ledger, cluster.clock.now()),
+        actor=actor,
+        now=cluster.clock.now(),
+    )
+    if isinstance(begun, Refusal):
+        stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
+        return Progress(stage=stage, reason=f"{begun.guardrail}: {begun.reason}")
+    if isinstance(begun, Begun):
+        return _send(begun.record, cluster, facts, actor=actor)
+    return _follow_up(begun, cluster, facts, actor=actor)
+
+
+def read_facts(action: Action, cluster: Cluster) -> ClusterFacts:
+    """Return the fresh state that an action is judged on; raise SourceError if the scheduler does not answer.
+
+    The metrics are asked for only where the verb needs eyes: the answer may be large.
+    """
+    nodes = cluster.scheduler.read_nodes()
+    jobs = cluster.scheduler.read_jobs()
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    return ClusterFacts(
+        nodes={node.node: node for node in nodes},
+        jobs={job.job: job for job in jobs},
+        records=state.records,
+        is_telemetry_available=action.verb not in DESTRUCTIVE_VERBS or _can_see(cluster),
+        is_paused=state.pause is not None,
+        taken_at=now,
+    )
+
+
+def _can_see(cluster: Cluster) -> bool:
+    try:
+        return bool(cluster.telemetry.read_samples(cluster.clock.now()))
+    except SourceError:
+        return False
+
+
+def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Authority:
+    """Return on whose word an action of `plan` would be begun.
+
+    A plan that began on somebody's yes is finished after the yes has expired: half a plan is worse than either end.
+    """
+    if actor != AUTOPILOT:
+        return Authority.PERSON
+    if plan is not None and (
+        any(approval.plan == plan for approval in state.approvals) or any(record.plan == plan for record in state.records)
+    ):
+        return Authority.APPROVED_PLAN
+    return Authority.AUTOPILOT
+
+
+def _judge_on(
+    state: LedgerState, action: Action, facts: ClusterFacts, cluster: Cluster, authority: Authority
+) -> Refusal | None:
+    current = replace(facts, records=state.records, is_paused=state.pause is not None)
+    return judge(action, current, policy=cluster.rules.policy, topology=cluster.rules.topology, authority=authority)
+
+
+def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
+    """Return the before-entry; of a restart it keeps what the witness will be compared with."""
+    boot_id = None
+    booted_at = None
+    if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON) and action.node is not None:
+        inspection = _inspect(cluster, action)
+        boot_id = inspection.boot_id if inspection is not None else None
+        status = facts.nodes.get(action.node)
+        booted_at = status.booted_at if status is not None else None
+    return ActionRecord(
+        action=action,
+        plan=plan,
+        begun_at=cluster.clock.now(),
+        boot_id_before=boot_id,
+        booted_before=booted_at,
+    )
+
+
+def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor: str) -> Progress:
+    action = record.action
+    try:
+        receipt = _command(action, cluster, facts)
+    except SourceRefused as problem:
+        return _finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
+    except SourceError as problem:
+        # No answer is not a no: it may have happened. The witness decides, in this pass and the next ones.
+        return Progress(stage=Stage.UNDER_WAY, reason=str(problem))
+    cluster.ledger.mark_sent(action.key, actor=actor, now=cluster.clock.now())
+    if action.verb in MESSAGES:
+        return _finish(record, cluster, OutcomeKind.DONE, receipt, actor=actor)
+    return Progress(stage=Stage.UNDER_WAY, reason="sent")
+
+
+def _follow_up(begun: AlreadyBegun, cluster: Cluster, facts: ClusterFacts, *, actor: str) -> Progress:
+    record = begun.record
+    if record.outcome is not None:
+        stage = Stage.DONE if record.outcome.kind is OutcomeKind.DONE else Stage.FAILED
+        return Progress(stage=stage, reason=record.outcome.witness)
+    action = record.action
+    if action.verb in MESSAGES and record.sent_at is None:
+        # Nobody can tell whether it went out. A message twice is better than a page never sent.
+        return _send(record, cluster, facts, actor=actor)
+    testimony = testify(record, _look(action, cluster))
+    if testimony.witness is Witness.DONE:
+        return _finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
+    waited = cluster.clock.now() - record.begun_at
+    limit = witness_limit(action.verb, cluster.rules.policy.durations)
+    if waited > limit:
+        kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
+        return _finish(
+            record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
+        )
+    if record.sent_at is None and testimony.witness is Witness.NOT_DONE:
+        if action.verb in _AT_ONCE or waited > limit / _RESEND_SHARE:
+            return _send(record, cluster, facts, actor=actor)
+    return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
+
+
+def _finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
+    action = record.action
+    witnessed_at = None
+    if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE:
+        node = next((each for each in cluster.scheduler.read_nodes() if each.node == action.node), None)
+        witnessed_at = node.reason_set_at if node is not None else None
+    cluster.ledger.finish(
+        action.key,
+        Outcome(kind=kind, witness=witness, finished_at=cluster.clock.now(), witnessed_at=witnessed_at),
+        actor=actor,
+    )
+    return Progress(stage=Stage.DONE if kind is OutcomeKind.DONE else Stage.FAILED, reason=witness)
+
+
+def _look(action: Action, cluster: Cluster) -> Scene:
+    """Read what bears witness of an action; what cannot be read stays None."""
+    try:
+        if action.verb in (Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE) and action.attempt is not None:
+            wanted = action.attempt.job
+            return Scene(job=next((job for job in cluster.scheduler.read_jobs() if job.job == wanted), None))
+        if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN, Verb.RESUME):
+            return Scene(node=next((node for node in cluster.scheduler.read_nodes() if node.node == action.node), None))
+        if action.verb is Verb.POWER_OFF and action.node is not None:
+            return Scene(power=cluster.fleet.power_state(action.node))
+    except SourceError:
+        return Scene()
+    return Scene(inspection=_inspect(cluster, action))
+
+
+def _inspect(cluster: Cluster, action: Action) -> NodeInspection | None:
+    if action.node is None:
+        return None
+    try:
+        return cluster.fleet.inspect(action.node)
+    except SourceError:
+        return None
+
+
+def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
+    """Send the command of an action and return the receipt, if the system gives one."""
+    scheduler, fleet = cluster.scheduler, cluster.fleet
+    match action.verb:
+        case Verb.PAGE_HUMAN:
+            return cluster.notifier.send(_message(action, Audience.ON_CALL, "operator on call"))
+        case Verb.NOTIFY_OWNER:
+            return cluster.notifier.send(_message(action, Audience.OWNER, _owner(action, facts)))
+        case Verb.FENCE:
+            return ""  # Hold ends the steps; the fence is waiting until they are seen gone.
+    if action.attempt is not None:
+        job = action.attempt.job
+        match action.verb:
+            case Verb.HOLD:
+                scheduler.hold(job)
+            case Verb.RELEASE:
+                scheduler.release(job)
+            case Verb.EXCLUDE if action.node is not None:
+                scheduler.exclude(job, [action.node])
+    elif action.node is not None:
+        match action.verb:
+            case Verb.DRAIN:
+                scheduler.drain([action.node], reason=action.text)
+            case Verb.DECLARE_DOWN:
+                scheduler.declare_down(action.node, reason=action.text)
+            case Verb.RESUME:
+                scheduler.resume(action.node)
+            case Verb.REBOOT:
+                fleet.reboot(action.node, reason=action.text)
+            case Verb.POWER_OFF:
+                fleet.power_off(action.node)
+            case Verb.POWER_ON:
+                fleet.power_on(action.node)
+            case Verb.RESET_GPU if action.gpu is not None:
+                fleet.reset_gpu(action.node, action.gpu)
+    return ""
+
+
+def _owner(action: Action, facts: ClusterFacts) -> str:
+    job: JobStatus | None = facts.jobs.get(action.attempt.job) if action.attempt is not None else None
+    return job.user if job is not None else "unknown"
+
+
+def _message(action: Action, audience: Audience, recipient: str) -> Message:
+    return Message(
+        audience=audience,
+        recipient=recipient,
+        thread=action.incident,
+        title=f"{action.incident}: {'please look' if audience is Audience.ON_CALL else 'your job'}",
+        body=action.text,
+    )

@@ -1,0 +1,1 @@
+"""Asks. Protocols with their contract in the docstring; adapters and fakes need not inherit."""

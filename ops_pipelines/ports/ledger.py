@@ -1,0 +1,286 @@
+"""The ledger: the one append-only, hash-chained record of incidents, plans, approvals, actions and witnesses.
+
+Beside the chain it keeps ordinary tables that are not history: evidence and cursors, present conditions, the lease.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Protocol
+
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome
+from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.remediation import IncidentPlan
+
+
+class LedgerError(RuntimeError):
+    """The ledger cannot be read or written, or it contradicts itself. Nothing was changed."""
+
+
+class LedgerConflict(LedgerError):
+    """Somebody else decided in between: read again, decide again. Nothing was changed."""
+
+
+class EntryKind(Enum):
+    """What a line of the chain records."""
+
+    DECISION = "decision"
+    INCIDENT = "incident"
+    PLAN = "plan"
+    APPROVAL = "approval"
+    ACTION_BEGUN = "action_begun"
+    ACTION_SENT = "action_sent"
+    ACTION_FINISHED = "action_finished"
+    ACTION_REFUSED = "action_refused"
+    PAUSE = "pause"
+    RESUME_AUTOPILOT = "resume_autopilot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the chain. `entry_hash` covers every other field and the hash of the line before."""
+
+    seq: int
+    written_at: datetime
+    kind: EntryKind
+    actor: str
+    """Who: `autopilot`, or the operating-system user of the command line."""
+    incident: IncidentId | None
+    body: str
+    """Canonical JSON of the recorded value."""
+    previous_hash: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One observation as taken in; `seq` grows with every row."""
+
+    seq: int
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """The kill switch: who stopped new actions, when and why."""
+
+    actor: str
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """Somebody's yes to exactly one plan, until it expires."""
+
+    plan: PlanId
+    actor: str
+    given_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerState:
+    """What is true now, read in one transaction."""
+
+    head_seq: int
+    decided_through: int
+    """Evidence up to this sequence number has been decided on."""
+    evidence_head: int
+    incidents: tuple[Incident, ...]
+    """Every incident that is not final, oldest first."""
+    incident_count: int
+    """How many incidents there ever were; the next one gets this number plus one."""
+    last_change_seq: dict[IncidentId, int]
+    """The chain position of the last change of each incident in `incidents` (its own, its actions' or its plan's)."""
+    records: tuple[ActionRecord, ...]
+    """Actions of open incidents, actions without an outcome, and all actions begun in the last 24 hours."""
+    approvals: tuple[Approval, ...]
+    """Approvals that had not expired at the time given to `read_state`."""
+    pause: Pause | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The before-entry is written: send the command."""
+
+    record: ActionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyBegun:
+    """The key exists: with an outcome the action is over; without one its witness must be read, never sent blindly."""
+
+    record: ActionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainVerdict:
+    """What the audit found: the chain is whole, or the first line where it is not."""
+
+    entry_count: int
+    head_hash: str
+    first_broken_seq: int | None
+    problem: str
+
+
+Guard = Callable[[LedgerState], Refusal | None]
+"""Judges an action on the ledger's state inside the budget transaction; None lets it pass."""
+
+
+class Ledger(Protocol):
+    """Reads and writes the record. Every method is one transaction; all raise LedgerError.
+
+    Writers are serialised (`BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL): two processes never
+    both pass a guard on the same state.
+    """
+
+    # -- documents ------------------------------------------------------------------------------------------
+    def store(self, document: str) -> Digest:
+        """Keep a document under its sha256 and return that; storing it again changes nothing."""
+        ...
+
+    def load(self, digest: Digest) -> str:
+        """Return the document; raise LedgerError if there is none or its content no longer fits the digest."""
+        ...
+
+    def store_snapshot(self, snapshot: Snapshot) -> Digest:
+        """Keep the inputs of a decision and return their digest."""
+        ...
+
+    def load_snapshot(self, digest: Digest) -> Snapshot:
+        """Return the inputs of a decision; raise LedgerError if they are missing or of another version."""
+        ...
+
+    # -- evidence -------------------------------------------------------------------------------------------
+    def cursor(self, source: str) -> str | None:
+        """Return where reading of `source` stopped; None if it never began."""
+        ...
+
+    def take_in(
+        self, *, source: str, observations: Collection[Observation], rejected: Collection[Rejected], cursor: str | None, now: datetime
+    ) -> int:
+        """Insert what is new by (source, position), move the cursor, and return how many observations were new.
+
+        Rows and cursor move in the same transaction. Rejected rows are kept with their reason.
+        """
+        ...
+
+    def take_in_conditions(self, *, source: str, present: Collection[Observation], now: datetime) -> int:
+        """Compare the conditions present now with those remembered for `source`; return how many began.
+
+        A condition is known by its `position` without time. One that begins becomes evidence, at the position
+        `{position}@{observed_at}`, and is remembered with its `observed_at` as the time it began; one that is gone is
+        forgotten.
+        """
+        ...
+
+    def conditions(self) -> tuple[Observation, ...]:
+        """Return the conditions remembered as present, with `observed_at` the time each began."""
+        ...
+
+    def evidence_after(self, seq: int, *, limit: int) -> tuple[Evidence, ...]:
+        """Return evidence with a sequence number above `seq`, in order."""
+        ...
+
+    def rejected(self, *, limit: int) -> tuple[Rejected, ...]:
+        """Return the newest rejected rows, newest first."""
+        ...
+
+    # -- decisions ------------------------------------------------------------------------------------------
+    def read_state(self, now: datetime) -> LedgerState:
+        """Return what is true now."""
+        ...
+
+    def record_decision(
+        self,
+        *,
+        inputs: Digest,
+        decided_through: int,
+        expected_head: int | None,
+        incidents: Collection[Incident],
+        plans: Collection[IncidentPlan],
+        now: datetime,
+    ) -> int:
+        """Write changed incidents and new plans and move `decided_through`; return the new head.
+
+        Raises LedgerConflict if the chain's head is no longer `expected_head` (None: whatever it is). A plan that is
+        known is not written again. A decision that changes no
+        incident, brings no plan and moves nothing writes no entry.
+        """
+        ...
+
+    def change_incident(self, incident: Incident, *, actor: str, now: datetime) -> None:
+        """Write one incident as it is now; raise LedgerConflict if its present state does not lead to the new one."""
+        ...
+
+    def incident(self, incident: IncidentId) -> Incident | None:
+        """Return one incident, open or final; None if there is none."""
+        ...
+
+    def incidents_since(self, since: datetime) -> tuple[Incident, ...]:
+        """Return every incident that is open or changed at or after `since`, oldest first."""
+        ...
+
+    def plan(self, plan: PlanId) -> IncidentPlan | None:
+        """Return one plan; None if there is none."""
+        ...
+
+    # -- people ---------------------------------------------------------------------------------------------
+    def approve(self, approval: Approval) -> None:
+        """Record a yes; raise LedgerError if the plan is not known."""
+        ...
+
+    def pause(self, pause: Pause) -> None:
+        """Stop new actions until `resume_autopilot`; pausing while paused changes nothing but is recorded."""
+        ...
+
+    def resume_autopilot(self, *, actor: str, now: datetime) -> None:
+        """Allow new actions again."""
+        ...
+
+    # -- actions --------------------------------------------------------------------------------------------
+    def begin(
+        self, record: ActionRecord, *, guard: Guard, lease_token: str | None, actor: str, now: datetime
+    ) -> Begun | AlreadyBegun | Refusal:
+        """Write the before-entry of an action, if its key is new, the lease holds and `guard` lets it pass.
+
+        Key, lease, pause and guard are judged in the same transaction that writes. `lease_token` None means that no
+        lease is asked for (a person at the command line). A refusal is recorded once per (key, reason).
+        """
+        ...
+
+    def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
+        """Write that the asked system accepted the command; the first time stays."""
+        ...
+
+    def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
+        """Write the outcome; writing the same kind of outcome again changes nothing, another kind raises LedgerConflict."""
+        ...
+
+    def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
+        """Return every action of one incident in the order begun."""
+        ...
+
+    # -- lease ----------------------------------------------------------------------------------------------
+    def take_lease(self, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
+        """Take or renew the right to act and return its token; None while another holder's lease runs."""
+        ...
+
+    def current_lease(self, now: datetime) -> str | None:
+        """Return the token of the lease that runs now; None if none does."""
+        ...
+
+    # -- audit ----------------------------------------------------------------------------------------------
+    def entries(self, *, after: int, limit: int) -> tuple[Entry, ...]:
+        """Return lines of the chain with a sequence number above `after`, in order."""
+        ...
+
+    def verify_chain(self) -> ChainVerdict:
+        """Recompute every hash from the first line and check the projections against the chain."""
+        ...

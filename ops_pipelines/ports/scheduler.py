@@ -1,0 +1,71 @@
+"""The workload manager: what nodes and jobs are doing, and the commands that move them.
+
+Slurm and Kubernetes both fit: drain is "no new work" (Slurm DRAIN, Kubernetes cordon), a held job is one that
+will not start until released (Slurm requeuehold, Kubernetes suspend).
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import JobStatus, NodeStatus
+
+
+class Scheduler(Protocol):
+    """Reads nodes and jobs; sends commands.
+
+    Every method returns or raises within its command limit (below 5 s, a third of the lease). All raise
+    `SourceUnavailable` (no answer: effect unknown), `SourceRefused` (answered no: no effect) or
+    `SourceNonsense`. A command that returns was accepted; whether it *happened* is read back by the caller.
+    Commands are idempotent: asking for what already is succeeds and changes nothing.
+    """
+
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        """Return every node that the scheduler knows, in no particular order."""
+        ...
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        """Return every job that is pending or has processes, and those that ended within the last minutes."""
+        ...
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        """Let no new work start on `nodes`; running jobs go on. One command for the whole batch.
+
+        An empty batch or reason raises ValueError: empty never means all. The reason is read back in
+        `NodeStatus.reason`. The caller has made sure that nobody else's drain is overwritten.
+        """
+        ...
+
+    def resume(self, node: NodeName) -> None:
+        """Take back the drain (and a down state, if the node answers); a node in service stays as it is."""
+        ...
+
+    def hold(self, job: JobId) -> None:
+        """Requeue a running job and hold it (or hold a pending one): it will not start before `release`.
+
+        Returns at once; the processes of the attempt end later, on a reachable node. Refused if the job is
+        unknown, has ended, or must not be requeued.
+        """
+        ...
+
+    def requeue(self, job: JobId) -> None:
+        """Send a running job back to pending without a hold. Not a fence: its processes may outlive the call."""
+        ...
+
+    def exclude(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        """Keep a pending job off `nodes`, in addition to the nodes that it is kept off already.
+
+        Refused while the job runs. An empty collection raises ValueError.
+        """
+        ...
+
+    def release(self, job: JobId) -> None:
+        """Let a held job start when there is room. Refused if the job is unknown or has ended."""
+        ...
+
+    def declare_down(self, node: NodeName, *, reason: str) -> None:
+        """Tell the scheduler that a node that is already powered off is gone, so that its jobs stop completing.
+
+        Never a fence: on a node that still runs this starts a second copy of the job.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Reaches out: the adapters that implement the ports on real systems."""

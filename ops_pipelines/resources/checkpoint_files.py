@@ -1,0 +1,50 @@
+"""When declared checkpoint files were last written. Looks only beneath roots that the operator named.
+
+File systems hang when a server does, so looking happens in a thread of its own and is given up after a limit.
+"""
+
+import stat
+import threading
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+class CheckpointFiles:
+    """Reads modification times, at most one look at a time. No roots: nothing is ever looked at."""
+
+    def __init__(self, roots: Collection[Path]) -> None:
+        self._roots = tuple(root.resolve() for root in roots)
+        self._looking = threading.Lock()
+
+    def read_times(self, paths: Collection[str], *, timeout_seconds: float) -> Mapping[str, datetime]:
+        """Return path -> time of its last change, for the regular files whose resolved path lies beneath a root.
+
+        Incomplete if the limit passes, empty while an earlier look still hangs: unknown is not never.
+        """
+        if not self._roots or not paths or not self._looking.acquire(blocking=False):
+            return {}
+        found: dict[str, datetime] = {}
+        thread = threading.Thread(target=self._look, args=(tuple(paths), found), daemon=True)
+        thread.start()
+        thread.join(timeout_seconds)
+        return dict(found)
+
+    def _look(self, paths: Collection[str], found: dict[str, datetime]) -> None:
+        try:
+            for path in paths:
+                changed_at = self._changed_at(path)
+                if changed_at is not None:
+                    found[path] = changed_at
+        finally:
+            self._looking.release()
+
+    def _changed_at(self, path: str) -> datetime | None:
+        try:
+            resolved = Path(path).resolve(strict=True)
+            if not any(resolved.is_relative_to(root) for root in self._roots):
+                return None
+            status = resolved.lstat()
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
+            return None
+        return datetime.fromtimestamp(status.st_mtime, UTC) if stat.S_ISREG(status.st_mode) else None

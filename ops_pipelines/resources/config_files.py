@@ -1,0 +1,308 @@
+"""Reads cluster.yaml, policy.yaml and the Xid catalogue, and returns domain values; nothing half-read ever leaves.
+
+How YAML is read strictly is `strict_yaml`, the shape of the files `config_models`, what the sections become
+`cluster_config`. Durations are `*_seconds` numbers in the files and `timedelta` from here on; relative paths count
+from the directory of the file.
+"""
+
+import csv
+from datetime import UTC, timedelta, tzinfo
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ops_pipelines.domain.finding import Catalogue, Response, XidRule
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.resources.cluster_config import (
+    ClusterConfig,
+    FleetConfig,
+    FleetKind,
+    LedgerConfig,
+    LogsConfig,
+    LogsKind,
+    NodeNameSource,
+    NotifierConfig,
+    NotifierKind,
+    SchedulerConfig,
+    SchedulerKind,
+    TelemetryConfig,
+    TelemetryKind,
+)
+from ops_pipelines.resources.config_models import (
+    FLEETS,
+    LOGS,
+    NOTIFIERS,
+    SCHEDULERS,
+    TELEMETRY,
+    AppriseModel,
+    ClusterModel,
+    CommandsModel,
+    JournaldModel,
+    LedgerModel,
+    LogFilesModel,
+    PolicyModel,
+    PrometheusModel,
+    RackModel,
+    SlurmModel,
+)
+from ops_pipelines.resources.host_list import expand_host_list
+from ops_pipelines.resources.strict_yaml import YamlFile
+
+Value = TypeVar("Value")
+
+
+def read_cluster(path: Path) -> ClusterConfig:
+    """Return what cluster.yaml says; raise ConfigError with every fault found in it."""
+    file = YamlFile(path)
+    top = file.check(ClusterModel, file.values, at=())
+    if top is None:
+        _check_kinds(file)
+    top = _sure(file, top)
+    here = path.resolve().parent
+    state_directory = _absolute(top.state_directory, here=here)
+    scheduler = _read_scheduler(file, top.scheduler, here=here)
+    telemetry = _read_telemetry(file, top.telemetry, here=here)
+    logs = _read_logs(file, top.logs, here=here)
+    fleet = _read_fleet(file, top.fleet)
+    ledger = _read_ledger(file, top.ledger, here=here, state_directory=state_directory)
+    notifier = _read_notifier(file, top.notifier, here=here)
+    topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
+    file.finish()
+    return ClusterConfig(
+        name=top.name,
+        topology=topology,
+        state_directory=state_directory,
+        policy_path=_absolute(top.policy, here=here),
+        scheduler=_sure(file, scheduler),
+        telemetry=_sure(file, telemetry),
+        logs=_sure(file, logs),
+        fleet=_sure(file, fleet),
+        ledger=_sure(file, ledger),
+        notifier=_sure(file, notifier),
+    )
+
+
+def read_policy(path: Path, *, topology: Topology) -> Policy:
+    """Return what policy.yaml allows; an empty file gives the defaults, whose mode is observe.
+
+    Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
+    fault: a misspelt name would leave the node that was meant unprotected.
+    """
+    file = YamlFile(path)
+    top = _sure(file, file.check(PolicyModel, file.values, at=()))
+    untouchable = _read_untouchable(file, top.untouchable_nodes, topology=topology)
+    policy = None
+    try:
+        policy = Policy(
+            mode=Mode(top.mode),
+            drain_budget=DrainBudget(**top.drain_budget.model_dump()),
+            mass_event=MassEvent(
+                min_node_count=top.mass_event.min_node_count,
+                window=timedelta(seconds=top.mass_event.window_seconds),
+            ),
+            durations=Durations(
+                **{
+                    key.removesuffix("_seconds"): timedelta(seconds=value)
+                    for key, value in top.durations.model_dump().items()
+                }
+            ),
+            untouchable_nodes=untouchable,
+        )
+    except PolicyError as exc:
+        # The domain's messages open with the key: `drain_budget.max_out_count is -1; ...`.
+        file.add_fault(tuple(str(exc).split(" ", 1)[0].split(".")), str(exc))
+    return _sure(file, policy)
+
+
+def read_catalogue() -> Catalogue:
+    """Return the shipped catalogue of Xids (catalogue/xid.csv)."""
+    text = (files("ops_pipelines.catalogue") / "xid.csv").read_text(encoding="utf-8")
+    rules = [
+        XidRule(
+            code=int(row["code"]),
+            mnemonic=row["mnemonic"],
+            meaning=row["meaning"],
+            response=Response[row["response"].upper()],
+            source=f"{row['source']} (catalogue/xid.csv, checked {row['checked_on']})",
+        )
+        for row in csv.DictReader(text.splitlines())
+    ]
+    return Catalogue(xids={rule.code: rule for rule in rules})
+
+
+def _check_kinds(file: YamlFile) -> None:
+    """Keep the faults of the sections with a kind too, so that one attempt shows all."""
+    for section, choices in (
+        ("scheduler", SCHEDULERS), ("telemetry", TELEMETRY), ("logs", LOGS), ("fleet", FLEETS), ("notifier", NOTIFIERS)
+    ):  # fmt: skip
+        if section in file.values:
+            file.check_choice(file.values[section], choices, at=(section,))
+
+
+def _sure(file: YamlFile, value: Value | None) -> Value:
+    """Return `value`; where it is None its faults were kept, and `finish` raises them."""
+    file.finish()
+    assert value is not None, "a section that could not be read leaves a fault"
+    return value
+
+
+def _read_topology(file: YamlFile, racks: list[RackModel], *, gpus_per_node: int) -> Topology:
+    places: dict[NodeName, Place] = {}
+    rack_names: set[str] = set()
+    for index, rack in enumerate(racks):
+        if rack.name in rack_names:
+            file.add_fault(("racks", index, "name"), f"rack {rack.name} is listed twice; give each rack its own name")
+        rack_names.add(rack.name)
+        try:
+            nodes = expand_host_list(rack.nodes)
+        except ValueError as exc:
+            file.add_fault(("racks", index, "nodes"), str(exc))
+            continue
+        for node in nodes:
+            if node in places:
+                file.add_fault(("racks", index, "nodes"), f"{node} already stands in {places[node].rack}; list it once")
+                break
+            places[node] = Place(
+                rack=rack.name,
+                nvlink_domain=node if rack.nvlink_domain == "node" else rack.name,
+                leaf_switch=rack.leaf_switch or f"leaf of {rack.name}",
+            )
+    return Topology(places=places, gpus_per_node=gpus_per_node)
+
+
+def _read_untouchable(file: YamlFile, entries: list[str], *, topology: Topology) -> frozenset[NodeName]:
+    nodes: set[NodeName] = set()
+    for index, entry in enumerate(entries):
+        at = ("untouchable_nodes", index)
+        try:
+            named = expand_host_list(entry)
+        except ValueError as exc:
+            file.add_fault(at, str(exc))
+            continue
+        unknown = [node for node in named if not topology.knows(node)]
+        if unknown:
+            file.add_fault(at, f"{unknown[0]} is not a node of the cluster; check the name against cluster.yaml")
+        nodes.update(named)
+    return frozenset(nodes)
+
+
+def _read_scheduler(file: YamlFile, value: object, *, here: Path) -> SchedulerConfig | None:
+    section = file.check_choice(value, SCHEDULERS, at=("scheduler",))
+    if section is None:
+        return None
+    if isinstance(section, SlurmModel):
+        return SchedulerConfig(
+            kind=SchedulerKind.SLURM,
+            slurm_conf=_file(file, section.slurm_conf, at=("scheduler", "slurm_conf"), here=here),
+            checkpoint_roots=tuple(_absolute(root, here=here) for root in section.checkpoint_roots),
+        )
+    return SchedulerConfig(kind=SchedulerKind.SIMULATOR)
+
+
+def _read_telemetry(file: YamlFile, value: object, *, here: Path) -> TelemetryConfig | None:
+    section = file.check_choice(value, TELEMETRY, at=("telemetry",))
+    if section is None:
+        return None
+    if not isinstance(section, PrometheusModel):
+        return TelemetryConfig(kind=TelemetryKind.SIMULATOR)
+    if (section.basic_auth_user is None) is not (section.basic_auth_password_file is None):
+        file.add_fault(("telemetry", "basic_auth_user"), "basic_auth_user and basic_auth_password_file go together")
+    if section.basic_auth_user is not None and section.bearer_token_file is not None:
+        file.add_fault(("telemetry", "bearer_token_file"), "give a bearer token or basic auth, not both")
+    return TelemetryConfig(
+        kind=TelemetryKind.PROMETHEUS,
+        url=section.url.rstrip("/"),
+        step=timedelta(seconds=section.step_seconds),
+        look_back=timedelta(seconds=section.look_back_seconds),
+        timeout=timedelta(seconds=section.timeout_seconds),
+        labels=section.labels,
+        bearer_token_file=_file(file, section.bearer_token_file, at=("telemetry", "bearer_token_file"), here=here),
+        basic_auth_user=section.basic_auth_user,
+        basic_auth_password_file=_file(
+            file, section.basic_auth_password_file, at=("telemetry", "basic_auth_password_file"), here=here
+        ),
+        ca_file=_file(file, section.ca_file, at=("telemetry", "ca_file"), here=here),
+        tenant=section.tenant,
+    )
+
+
+def _read_logs(file: YamlFile, value: object, *, here: Path) -> LogsConfig | None:
+    section = file.check_choice(value, LOGS, at=("logs",))
+    if section is None:
+        return None
+    if isinstance(section, LogFilesModel):
+        return LogsConfig(
+            kind=LogsKind.FILES,
+            paths=tuple(str(_absolute(path, here=here)) for path in section.paths),
+            node_name_source=NodeNameSource(section.node_name_source),
+            timezone=_zone(file, section.timezone),
+        )
+    if isinstance(section, JournaldModel):
+        directory = None if section.journal_directory is None else _absolute(section.journal_directory, here=here)
+        return LogsConfig(kind=LogsKind.JOURNALD, journal_directory=directory)
+    return LogsConfig(kind=LogsKind.SIMULATOR)
+
+
+def _zone(file: YamlFile, name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        file.add_fault(("logs", "timezone"), f"found {name!r}; expected a zone of the IANA list such as Europe/Berlin")
+        return UTC
+
+
+def _read_fleet(file: YamlFile, value: object) -> FleetConfig | None:
+    section = file.check_choice(value, FLEETS, at=("fleet",))
+    if section is None:
+        return None
+    if not isinstance(section, CommandsModel):
+        return FleetConfig(kind=FleetKind.SIMULATOR)
+    acts = section.model_dump(exclude={"kind"}, exclude_none=True)
+    return FleetConfig(kind=FleetKind.COMMANDS, commands={act: tuple(words) for act, words in acts.items()})
+
+
+def _read_ledger(file: YamlFile, section: LedgerModel, *, here: Path, state_directory: Path) -> LedgerConfig | None:
+    if section.url is not None and section.url_file is not None:
+        file.add_fault(("ledger", "url_file"), "give url or url_file, not both")
+        return None
+    if section.url is not None:
+        return LedgerConfig(url=section.url)
+    url_file = _file(file, section.url_file, at=("ledger", "url_file"), here=here)
+    if url_file is not None:
+        try:
+            return LedgerConfig(url=url_file.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as exc:
+            file.add_fault(("ledger", "url_file"), f"cannot be read ({type(exc).__name__}); check its permissions")
+            return None
+    return LedgerConfig(url=f"sqlite:///{state_directory / 'ledger.sqlite'}")
+
+
+def _read_notifier(file: YamlFile, value: object, *, here: Path) -> NotifierConfig | None:
+    section = file.check_choice(value, NOTIFIERS, at=("notifier",))
+    if section is None:
+        return None
+    if not isinstance(section, AppriseModel):
+        return NotifierConfig(kind=NotifierKind.FILE)
+    if section.on_call_urls_file is None:
+        file.add_fault(("notifier",), "on_call_urls_file is missing; without it a page would reach nobody")
+    return NotifierConfig(
+        kind=NotifierKind.APPRISE,
+        owner_urls_file=_file(file, section.owner_urls_file, at=("notifier", "owner_urls_file"), here=here),
+        on_call_urls_file=_file(file, section.on_call_urls_file, at=("notifier", "on_call_urls_file"), here=here),
+    )
+
+
+def _absolute(path: str, *, here: Path) -> Path:
+    return here / Path(path).expanduser()
+
+
+def _file(file: YamlFile, path: str | None, *, at: tuple[str, str], here: Path) -> Path | None:
+    if path is None:
+        return None
+    absolute = _absolute(path, here=here)
+    if not absolute.is_file():
+        file.add_fault(at, f"there is no file {absolute}")
+    return absolute

@@ -1,0 +1,151 @@
+"""The shape of cluster.yaml and policy.yaml: one model a section, nothing but keys, types and bounds.
+
+What a section becomes is `config_files`; how faults are told is `strict_yaml`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent
+from ops_pipelines.resources.strict_yaml import StrictModel
+
+# Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
+Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Text = Annotated[str, Field(min_length=1)]
+Command = Annotated[list[Text], Field(min_length=1)]
+
+_BUDGET = DrainBudget()
+_EVENT = MassEvent()
+_DURATIONS = Durations()
+
+
+class DrainBudgetModel(StrictModel):
+    max_out_count: int = _BUDGET.max_out_count
+    max_out_per_rack_count: int = _BUDGET.max_out_per_rack_count
+    max_new_per_hour_count: int = _BUDGET.max_new_per_hour_count
+    min_in_service_ratio: float = _BUDGET.min_in_service_ratio
+
+
+class MassEventModel(StrictModel):
+    min_node_count: int = _EVENT.min_node_count
+    window_seconds: PositiveSeconds = _EVENT.window.total_seconds()
+
+
+class DurationsModel(StrictModel):
+    confirm_unreachable_after_seconds: Seconds = _DURATIONS.confirm_unreachable_after.total_seconds()
+    confirm_gpu_missing_after_seconds: Seconds = _DURATIONS.confirm_gpu_missing_after.total_seconds()
+    telemetry_stale_after_seconds: Seconds = _DURATIONS.telemetry_stale_after.total_seconds()
+    look_every_seconds: PositiveSeconds = _DURATIONS.look_every.total_seconds()
+    retry_after_seconds: PositiveSeconds = _DURATIONS.retry_after.total_seconds()
+    run_patience_seconds: Seconds = _DURATIONS.run_patience.total_seconds()
+    soak_seconds: Seconds = _DURATIONS.soak.total_seconds()
+    command_limit_seconds: Seconds = _DURATIONS.command_limit.total_seconds()
+    fence_limit_seconds: Seconds = _DURATIONS.fence_limit.total_seconds()
+    reset_limit_seconds: Seconds = _DURATIONS.reset_limit.total_seconds()
+    reboot_limit_seconds: Seconds = _DURATIONS.reboot_limit.total_seconds()
+    job_end_limit_seconds: Seconds = _DURATIONS.job_end_limit.total_seconds()
+
+
+class RackModel(StrictModel):
+    name: Name
+    nodes: Text
+    leaf_switch: Name | None = None
+    nvlink_domain: Literal["node", "rack"] = "node"
+
+
+class SimulatorModel(StrictModel):
+    kind: Literal["simulator"]
+
+
+class SlurmModel(StrictModel):
+    kind: Literal["slurm"]
+    slurm_conf: Text | None = None
+    checkpoint_roots: list[Text] = Field(default_factory=list)
+
+
+class PrometheusModel(StrictModel):
+    kind: Literal["prometheus"]
+    url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
+    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    look_back_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
+    timeout_seconds: PositiveSeconds = 10.0
+    labels: dict[str, str] = Field(default_factory=dict)
+    bearer_token_file: Text | None = None
+    basic_auth_user: Text | None = None
+    basic_auth_password_file: Text | None = None
+    ca_file: Text | None = None
+    tenant: Name | None = None
+
+
+class LogFilesModel(StrictModel):
+    kind: Literal["files"]
+    paths: Annotated[list[Text], Field(min_length=1)]
+    node_name_source: Literal["line", "file_stem"] = "line"
+    timezone: Text = "UTC"
+
+
+class JournaldModel(StrictModel):
+    kind: Literal["journald"]
+    journal_directory: Text | None = None
+
+
+class CommandsModel(StrictModel):
+    kind: Literal["commands"]
+    inspect: Command | None = None
+    reset_gpu: Command | None = None
+    reboot: Command | None = None
+    power_off: Command | None = None
+    power_on: Command | None = None
+    power_state: Command | None = None
+
+
+class LedgerModel(StrictModel):
+    url: Text | None = None
+    url_file: Text | None = None
+
+
+class FileNotifierModel(StrictModel):
+    kind: Literal["file"]
+
+
+class AppriseModel(StrictModel):
+    kind: Literal["apprise"]
+    owner_urls_file: Text | None = None
+    on_call_urls_file: Text | None = None
+
+
+class PolicyModel(StrictModel):
+    """policy.yaml. Every key may be absent: the defaults are those of `domain.policy`, and observe."""
+
+    mode: Literal["observe", "approve", "auto"] = "observe"
+    drain_budget: DrainBudgetModel = DrainBudgetModel()
+    mass_event: MassEventModel = MassEventModel()
+    durations: DurationsModel = DurationsModel()
+    untouchable_nodes: list[Text] = Field(default_factory=list)
+
+
+class ClusterModel(StrictModel):
+    """cluster.yaml. The sections with a `kind` are checked one by one, each as the model that its kind names."""
+
+    name: Name
+    state_directory: Text
+    policy: Text
+    gpus_per_node: Annotated[int, Field(ge=1, le=128)]
+    racks: Annotated[list[RackModel], Field(min_length=1)]
+    scheduler: object
+    telemetry: object
+    logs: object
+    fleet: object
+    ledger: LedgerModel = LedgerModel()
+    notifier: object
+
+
+SCHEDULERS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "slurm": SlurmModel}
+TELEMETRY: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "prometheus": PrometheusModel}
+LOGS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "files": LogFilesModel, "journald": JournaldModel}
+FLEETS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "commands": CommandsModel}
+NOTIFIERS: Mapping[str, type[StrictModel]] = {"file": FileNotifierModel, "apprise": AppriseModel}

@@ -1,0 +1,173 @@
+"""What is true now, read from the projections, and how each projection row follows from a line of the chain.
+
+The writers and the audit both take rows from `incident_row` and its siblings, so what is checked is what is written.
+"""
+
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from sqlalchemy import Connection, func, insert, or_, select, union, update
+
+from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerState, Pause
+from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.ledger_chain import ChainWriter, Decision, RefusedAction, read_head
+from ops_pipelines.resources.ledger_tables import (
+    actions,
+    approvals,
+    entries,
+    evidence,
+    identity_of,
+    incidents,
+    plans,
+)
+
+RECORDS_WINDOW = timedelta(hours=24)
+"""How far back `read_state` shows finished actions of closed incidents; the port's contract names it."""
+_CACHE_SIZE = 8192
+"""Values are frozen, so equal texts may share one. Covers open incidents and a day's actions of a large cluster."""
+
+
+def read_state(connection: Connection, now: datetime) -> LedgerState:
+    """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history."""
+    head_seq, _ = read_head(connection)
+    is_open = incidents.c.is_open == 1
+    open_rows = connection.execute(
+        select(incidents.c.incident, incidents.c.last_change_seq, incidents.c.body)
+        .where(is_open)
+        .order_by(incidents.c.opened_at, incidents.c.number)
+    ).all()
+    # A union, because with OR and an ORDER BY SQLite scans every action there ever was.
+    of_interest = union(
+        select(actions.c.begun_seq).where(actions.c.finished_seq.is_(None)),
+        select(actions.c.begun_seq).where(actions.c.begun_at > now - RECORDS_WINDOW),
+        select(actions.c.begun_seq).where(actions.c.incident.in_(select(incidents.c.incident).where(is_open))),
+    )
+    record_bodies = connection.execute(
+        select(actions.c.body).where(actions.c.begun_seq.in_(of_interest)).order_by(actions.c.begun_seq)
+    ).scalars()
+    approval_bodies = connection.execute(
+        select(approvals.c.body).where(approvals.c.expires_at > now).order_by(approvals.c.seq)
+    ).scalars()
+    return LedgerState(
+        head_seq=head_seq,
+        decided_through=read_decided_through(connection),
+        evidence_head=connection.execute(select(func.max(evidence.c.seq))).scalar() or 0,
+        incidents=tuple(_to_incident(row.body) for row in open_rows),
+        incident_count=connection.execute(select(func.max(incidents.c.number))).scalar() or 0,
+        last_change_seq={IncidentId(row.incident): row.last_change_seq for row in open_rows},
+        records=tuple(_to_record(body) for body in record_bodies),
+        approvals=tuple(_to_approval(body) for body in approval_bodies),
+        pause=read_pause(connection),
+    )
+
+
+def read_decided_through(connection: Connection) -> int:
+    """Return up to where evidence was decided on: what the last DECISION line says, 0 before the first."""
+    body = connection.execute(
+        select(entries.c.body)
+        .where(entries.c.kind == EntryKind.DECISION.value)
+        .order_by(entries.c.seq.desc())
+        .limit(1)
+    ).scalar()
+    return 0 if body is None else decode(Decision, body).decided_through
+
+
+def read_pause(connection: Connection) -> Pause | None:
+    """Return the pause that stands: the first after the last resumption."""
+    resumed_seq = connection.execute(
+        select(func.max(entries.c.seq)).where(entries.c.kind == EntryKind.RESUME_AUTOPILOT.value)
+    ).scalar()
+    body = connection.execute(
+        select(entries.c.body)
+        .where(entries.c.kind == EntryKind.PAUSE.value, entries.c.seq > (resumed_seq or 0))
+        .order_by(entries.c.seq)
+        .limit(1)
+    ).scalar()
+    return None if body is None else decode(Pause, body)
+
+
+def read_incident(connection: Connection, incident: IncidentId) -> Incident | None:
+    """Return one incident as it is now."""
+    body = connection.execute(select(incidents.c.body).where(incidents.c.incident == incident)).scalar()
+    return None if body is None else _to_incident(body)
+
+
+def read_incidents_since(connection: Connection, since: datetime) -> tuple[Incident, ...]:
+    """Return what is open or changed at or after `since`, oldest first."""
+    bodies = connection.execute(
+        select(incidents.c.body)
+        .where(or_(incidents.c.is_open == 1, incidents.c.changed_at >= since))
+        .order_by(incidents.c.opened_at, incidents.c.number)
+    ).scalars()
+    return tuple(_to_incident(body) for body in bodies)
+
+
+def read_plan(connection: Connection, plan: PlanId) -> IncidentPlan | None:
+    """Return one plan."""
+    body = connection.execute(select(plans.c.body).where(plans.c.plan == plan)).scalar()
+    return None if body is None else decode(IncidentPlan, body)
+
+
+def read_record(connection: Connection, key: ActionKey) -> ActionRecord | None:
+    """Return one action."""
+    body = connection.execute(select(actions.c.body).where(actions.c.key == key)).scalar()
+    return None if body is None else _to_record(body)
+
+
+def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRecord, ...]:
+    """Return the actions of one incident in the order begun."""
+    bodies = connection.execute(
+        select(actions.c.body).where(actions.c.incident == incident).order_by(actions.c.begun_seq)
+    ).scalars()
+    return tuple(_to_record(body) for body in bodies)
+
+
+def write_incident(writer: ChainWriter, incident: Incident, *, actor: str, now: datetime) -> None:
+    """Append the incident as it is now and bring its row up to that."""
+    connection = writer.connection
+    body = encode(incident)
+    seq = writer.append(body, kind=EntryKind.INCIDENT, actor=actor, incident=incident.incident, now=now)
+    row = {**incident_row(incident), "seq": seq, "last_change_seq": seq, "body": body}
+    known = incidents.c.incident == incident.incident
+    if connection.execute(update(incidents).where(known).values(row)).rowcount == 0:
+        number = connection.execute(select(func.max(incidents.c.number))).scalar() or 0
+        connection.execute(insert(incidents), {**row, "number": number + 1, "first_seq": seq})
+
+
+def incident_row(incident: Incident) -> dict[str, str | int | datetime]:
+    """Return the columns that follow from the incident itself."""
+    return {
+        "incident": incident.incident,
+        "is_open": int(incident.is_open),
+        "opened_at": incident.opened_at,
+        "changed_at": incident.changed_at,
+    }
+
+
+def action_row(record: ActionRecord) -> dict[str, str | datetime]:
+    """Return the columns that follow from the record itself."""
+    return {"key": record.action.key, "incident": record.action.incident, "begun_at": record.begun_at}
+
+
+def refusal_identity(refused: RefusedAction) -> str:
+    """Return what makes a refusal the same one again."""
+    return identity_of(refused.action.key, refused.refusal.guardrail, refused.refusal.reason)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_incident(body: str) -> Incident:
+    return decode(Incident, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_record(body: str) -> ActionRecord:
+    return decode(ActionRecord, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_approval(body: str) -> Approval:
+    return decode(Approval, body)

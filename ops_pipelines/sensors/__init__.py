@@ -1,0 +1,1 @@
+"""Notices: compares cursors, requests runs, never acts."""

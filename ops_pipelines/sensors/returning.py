@@ -1,0 +1,32 @@
+"""Notices drained nodes that are back from their repair and requests their verification. Never acts."""
+
+import dagster as dg
+
+from ops_pipelines.automation import verify_nodes
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.due import due_verification
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, request
+
+
+@dg.sensor(job=verify_nodes, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
+    """Looks at the nodes that we drained; one that restarted, or has been quiet long enough, is due for its proof."""
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    waiting = [each for each in state.incidents if each.state in (IncidentState.ACTING, IncidentState.VERIFYING)]
+    if not waiting:
+        return dg.SensorResult(skip_reason="no drained node of ours waits for its proof")
+    try:
+        nodes = cluster.scheduler.read_nodes()
+    except SourceError as problem:
+        return dg.SensorResult(skip_reason=f"the scheduler did not answer: {problem}")
+    durations = cluster.rules.policy.durations
+    due = due_verification(state, nodes, durations=durations, retry_after=durations.retry_after, now=now)
+    if due is None:
+        return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair or soaking")
+    token = hold_lease(cluster)
+    if token is None or is_run_under_way(context.instance):
+        return dg.SensorResult(skip_reason=f"{due.reason}; a run is under way already, or another process holds the lease")
+    return dg.SensorResult(run_requests=[request(due, job_name=verify_nodes.name, lease_token=token)])

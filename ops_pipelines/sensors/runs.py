@@ -1,0 +1,41 @@
+"""What the sensors share: the lease of this code server, and whether a run that acts is on its way already."""
+
+import os
+import socket
+
+import dagster as dg
+
+from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.automation import ACTING_TAGS
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.due import Due
+from ops_pipelines.flow.lease import TTL
+
+
+def hold_lease(cluster: Cluster) -> str | None:
+    """Take or renew the right to act for this process; None while another process holds it."""
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    return cluster.ledger.take_lease(holder=holder, ttl=TTL, now=cluster.clock.now())
+
+
+def is_run_under_way(instance: dg.DagsterInstance) -> bool:
+    """Return whether a run that acts is queued, starting or running: it will see what is new itself."""
+    running = dg.RunsFilter(
+        statuses=[
+            dg.DagsterRunStatus.QUEUED,
+            dg.DagsterRunStatus.NOT_STARTED,
+            dg.DagsterRunStatus.STARTING,
+            dg.DagsterRunStatus.STARTED,
+        ],
+        tags=ACTING_TAGS,
+    )
+    return instance.get_runs_count(running) > 0
+
+
+def request(due: Due, *, job_name: str, lease_token: str) -> dg.RunRequest:
+    """Return the request for what is due. The key tells what is asked for once; the token proves the right to act."""
+    return dg.RunRequest(
+        run_key=due.run_key,
+        job_name=job_name,
+        tags={**ACTING_TAGS, LEASE_TAG: lease_token, "reason": due.reason},
+    )

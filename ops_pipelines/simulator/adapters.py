@@ -1,0 +1,263 @@
+"""The ports as the twin serves them. Each adapter only translates: deciding is not its business, nor is behaviour."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
+from ops_pipelines.domain.observation import (
+    GpuInspection,
+    JobState,
+    JobStatus,
+    NodeInspection,
+    NodeState,
+    NodeStatus,
+    PowerState,
+)
+from ops_pipelines.ports.logs import LogBatch, LogLine
+from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.simulator.hardware import Node
+from ops_pipelines.simulator.jobs import Job
+from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines.simulator.metrics import samples_of
+from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.simulator.world import World
+
+
+class SimulatedScheduler:
+    """The port `Scheduler` on the twin."""
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        with self._twin.present() as world:
+            in_use: dict[NodeName, int] = dict.fromkeys(world.hardware.nodes, 0)
+            for job in world.controller.jobs.values():
+                for name, gpus in job.allocation.items():
+                    in_use[name] += len(gpus)
+            return tuple(_node_status(world, node, in_use[node.name]) for node in world.hardware.nodes.values())
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        with self._twin.present() as world:
+            return tuple(_job_status(job, world.now) for job in world.controller.jobs.values())
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        _require(bool(nodes), "drain needs at least one node; an empty batch never means all")
+        _require(bool(reason.strip()), "drain needs a reason")
+        self._twin.command(EntryKind.DRAIN, nodes=tuple(sorted(set(nodes))), reason=reason)
+
+    def resume(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.RESUME, nodes=(node,))
+
+    def hold(self, job: JobId) -> None:
+        self._twin.command(EntryKind.HOLD, job=job)
+
+    def requeue(self, job: JobId) -> None:
+        self._twin.command(EntryKind.REQUEUE, job=job)
+
+    def exclude(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        _require(bool(nodes), "exclude needs at least one node; an empty collection never means all")
+        self._twin.command(EntryKind.EXCLUDE, job=job, nodes=tuple(sorted(set(nodes))))
+
+    def release(self, job: JobId) -> None:
+        self._twin.command(EntryKind.RELEASE, job=job)
+
+    def declare_down(self, node: NodeName, *, reason: str) -> None:
+        _require(bool(reason.strip()), "declare_down needs a reason")
+        self._twin.command(EntryKind.DECLARE_DOWN, nodes=(node,), reason=reason)
+
+
+class SimulatedFleet:
+    """The port `Fleet` on the twin."""
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+
+    def inspect(self, node: NodeName) -> NodeInspection:
+        with self._twin.present() as world:
+            machine = _known(world, node)
+            if not machine.answers:
+                raise SourceUnavailable(f"{node} does not answer")
+            return _inspection(machine, world.now)
+
+    def reset_gpu(self, node: NodeName, gpu: PciAddress) -> None:
+        self._twin.command(EntryKind.RESET_GPU, nodes=(node,), gpu=gpu)
+
+    def reboot(self, node: NodeName, *, reason: str) -> None:
+        _require(bool(reason.strip()), "reboot needs a reason")
+        self._twin.command(EntryKind.REBOOT, nodes=(node,), reason=reason)
+
+    def power_off(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.POWER_OFF, nodes=(node,))
+
+    def power_on(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.POWER_ON, nodes=(node,))
+
+    def power_state(self, node: NodeName) -> PowerState:
+        with self._twin.present() as world:
+            return PowerState.ON if _known(world, node).is_powered else PowerState.OFF
+
+
+class SimulatedTelemetry:
+    """The port `Telemetry` on the twin: what a Prometheus that scrapes all its exporters would answer."""
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+        self._interval = timedelta(seconds=twin.scenario.durations.scrape_interval_seconds)
+
+    def read_samples(self, at: datetime) -> tuple[Sample, ...]:
+        # As in Prometheus, a target that cannot be scraped, or a series that it no longer shows, ends at that scrape.
+        at = min(at, self._twin.now())
+        grid_time = at - (at - _GRID_ORIGIN) % self._interval
+        if grid_time < self._twin.began_at:
+            return ()
+        with self._twin.past(grid_time) as world:
+            return tuple(samples_of(world, world.hardware.nodes.values(), at=world.now))
+
+
+class SimulatedLogs:
+    """The port `Logs` on the twin: the kernel log of all nodes as a log server would have collected it.
+
+    A position is the number of the line. It is stable as long as the wall clock is not set back: the world is then
+    folded anew, and lines that nobody's command caused (boots, benign lines) may change places.
+    """
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+
+    @property
+    def source(self) -> str:
+        return "kernel_log"
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        _require(max_lines > 0, f"max_lines is {max_lines}; it must be 1 or more")
+        first = _parse_cursor(cursor)
+        with self._twin.present() as world:
+            known_count = len(world.hardware.lines)
+            if first > known_count:
+                raise SourceNonsense(f"cursor {cursor!r} lies beyond the {known_count} lines there are")
+            lines = world.hardware.lines[first : first + max_lines]
+        return LogBatch(
+            lines=tuple(
+                LogLine(node=line.node, written_at=line.written_at, position=f"line:{number}", text=line.text)
+                for number, line in enumerate(lines, start=first)
+            ),
+            cursor=f"line:{first + len(lines)}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPorts:
+    """All ports on one twin: they share its fold."""
+
+    scheduler: SimulatedScheduler
+    fleet: SimulatedFleet
+    telemetry: SimulatedTelemetry
+    logs: SimulatedLogs
+
+
+def simulated_ports(twin: Twin) -> SimulatedPorts:
+    """Return the four ports on `twin`; attach one twin per process and share it."""
+    return SimulatedPorts(
+        scheduler=SimulatedScheduler(twin),
+        fleet=SimulatedFleet(twin),
+        telemetry=SimulatedTelemetry(twin),
+        logs=SimulatedLogs(twin),
+    )
+
+
+_GRID_ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _require(is_given: bool, complaint: str) -> None:
+    if not is_given:
+        raise ValueError(complaint)
+
+
+def _known(world: World, node: NodeName) -> Node:
+    if node not in world.hardware.nodes:
+        raise SourceRefused(f"there is no node {node}")
+    return world.hardware.nodes[node]
+
+
+def _parse_cursor(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    prefix, _, number = cursor.partition(":")
+    if prefix != "line" or not number.isascii() or not number.isdigit():
+        raise SourceNonsense(f"{cursor!r} is no cursor of this source; expected line:<number>")
+    return int(number)
+
+
+def _node_status(world: World, node: Node, gpu_in_use_count: int) -> NodeStatus:
+    record = world.controller.records[node.name]
+    if record.is_down:
+        state = NodeState.DOWN
+    elif gpu_in_use_count == 0:
+        state = NodeState.IDLE
+    else:
+        state = NodeState.ALLOCATED if gpu_in_use_count == len(node.gpus) else NodeState.MIXED
+    return NodeStatus(
+        node=node.name,
+        state=state,
+        is_drained=record.is_drained,
+        is_responding=record.is_responding,
+        reason=record.reason,
+        reason_set_at=record.reason_set_at,
+        booted_at=record.booted_at,
+        gpu_count=len(node.gpus),
+        gpu_in_use_count=gpu_in_use_count,
+    )
+
+
+def _nodes(job: Job) -> frozenset[NodeName]:
+    if job.state is JobState.PENDING:
+        return frozenset()
+    return frozenset(job.allocation or job.last_nodes)
+
+
+def _job_status(job: Job, now: datetime) -> JobStatus:
+    return JobStatus(
+        job=job.job,
+        state=job.state,
+        is_held=job.is_held,
+        is_requeueable=job.spec.is_requeueable,
+        name=job.spec.name,
+        user=job.spec.user,
+        account=job.spec.account,
+        workload=job.spec.workload,
+        nodes=_nodes(job),
+        gpu_count=job.gpu_count,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        restart_count=job.restart_count,
+        excluded_nodes=frozenset(job.excluded),
+        checkpointed_at=job.checkpointed_at(now),
+    )
+
+
+def _inspection(node: Node, now: datetime) -> NodeInspection:
+    visible = [gpu for gpu in node.gpus if gpu.is_visible]
+    failures = []
+    if len(visible) < len(node.gpus):
+        failures.append(f"nvidia-smi lists {len(visible)} of {len(node.gpus)} GPUs")
+    failures.extend(f"GPU {gpu.address} has a row remap pending" for gpu in visible if gpu.is_row_remap_pending)
+    return NodeInspection(
+        node=node.name,
+        inspected_at=now,
+        boot_id=node.boot_id,
+        booted_at=node.booted_at,
+        gpus=tuple(
+            GpuInspection(
+                gpu=gpu.address,
+                gpu_uuid=gpu.uuid,
+                recovery_action=gpu.recovery_action,
+                uncorrectable_ecc_count=gpu.uncorrectable_ecc_count,
+                is_row_remap_pending=gpu.is_row_remap_pending,
+            )
+            for gpu in visible
+        ),
+        failures=tuple(failures),
+    )

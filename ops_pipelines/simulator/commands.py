@@ -1,0 +1,139 @@
+"""Which commands and faults the pretended cluster can take now, and what it answers to the others.
+
+Judges only; what an accepted one does is `world`'s business. The answers are worded as a real system would.
+"""
+
+from collections.abc import Callable
+
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import JobState
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.simulator.hardware import Gpu, Node
+from ops_pipelines.simulator.jobs import Job
+from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
+from ops_pipelines.simulator.world import World
+
+
+class ImpossibleFaultError(ValueError):
+    """A fault cannot happen to this hardware in its present state. Nothing was recorded."""
+
+
+def judge(world: World, entry: Entry) -> None:
+    """Return if the world can take the entry now.
+
+    Raises SourceRefused if it answers no, SourceUnavailable if the command cannot reach its node,
+    ImpossibleFaultError for a fault that makes no sense.
+    """
+    _JUDGES[entry.kind](world, entry)
+
+
+def _judge_nodes(world: World, entry: Entry) -> None:
+    unknown = [name for name in entry.nodes if NodeName(name) not in world.hardware.nodes]
+    if unknown or not entry.nodes:
+        raise SourceRefused(f"{entry.kind.value}: invalid node name {', '.join(unknown) or '(none given)'}")
+
+
+def _judge_job(world: World, entry: Entry) -> Job:
+    job = world.controller.jobs.get(JobId(entry.job or ""))
+    if job is None:
+        raise SourceRefused(f"{entry.kind.value}: invalid job id {entry.job}")
+    if job.is_over or (job.state is JobState.COMPLETING and job.becomes is not JobState.PENDING):
+        raise SourceRefused(f"{entry.kind.value}: job {entry.job} has already ended ({job.state.value})")
+    return job
+
+
+def _judge_requeue(world: World, entry: Entry) -> None:
+    job = _judge_job(world, entry)
+    if job.is_running and not job.spec.is_requeueable:
+        raise SourceRefused(f"{entry.kind.value}: job {job.job} must not be requeued (Requeue=0)")
+
+
+def _judge_job_exists(world: World, entry: Entry) -> None:
+    _judge_job(world, entry)
+
+
+def _judge_exclude(world: World, entry: Entry) -> None:
+    job = _judge_job(world, entry)
+    _judge_nodes(world, entry)
+    if job.state is not JobState.PENDING:
+        raise SourceRefused(f"exclude: job {job.job} is no longer pending execution ({job.state.value})")
+
+
+def _judge_submit(world: World, entry: Entry) -> None:
+    spec = entry.spec
+    if spec is None or spec.gpus_per_node > world.scenario.gpus_per_node:
+        raise SourceRefused("submit: the requested node configuration is not available")
+
+
+def _judge_reset(world: World, entry: Entry) -> None:
+    node = _judge_reachable(world, entry)
+    gpu = node.gpu_at(entry.gpu or "")
+    if gpu is None or not gpu.is_visible:
+        raise SourceRefused(f"reset_gpu: {node.name} has no GPU {entry.gpu}")
+    user = node.user_of(gpu)
+    if user is not None:
+        raise SourceRefused(f"reset_gpu: GPU {entry.gpu} of {node.name} is in use by job {user.attempt.job}")
+
+
+def _judge_reboot(world: World, entry: Entry) -> None:
+    node = _judge_reachable(world, entry)
+    jobs = sorted({attempt.job for attempt in node.processes})
+    jobs = jobs or sorted(job.job for job in world.controller.jobs.values() if node.name in job.allocation)
+    if jobs:
+        raise SourceRefused(f"reboot: {node.name} still runs job {', '.join(jobs)}")
+
+
+def _judge_reachable(world: World, entry: Entry) -> Node:
+    _judge_nodes(world, entry)
+    node = world.node(entry.nodes[0])
+    if not node.answers:
+        raise SourceUnavailable(f"{entry.kind.value}: {node.name} does not answer; the command was not delivered")
+    return node
+
+
+def _judge_fault(world: World, entry: Entry) -> None:
+    for name in entry.nodes or ("",):
+        if NodeName(name) not in world.hardware.nodes:
+            raise ImpossibleFaultError(f"there is no node {name!r} that could fail")
+        node = world.node(name)
+        if not node.is_up:
+            raise ImpossibleFaultError(f"{name} is off or booting; nothing can happen to it")
+        if entry.fault is FaultKind.NODE_UNREACHABLE and node.is_wedged:
+            raise ImpossibleFaultError(f"{name} is unreachable already")
+        if entry.fault is FaultKind.NETWORK_PARTITION and node.cut_off_until is not None:
+            raise ImpossibleFaultError(f"{name} is cut off already")
+    if entry.fault is FaultKind.NETWORK_PARTITION:
+        if entry.seconds is None or entry.seconds <= 0:
+            raise ImpossibleFaultError("a network partition needs a duration above 0 s")
+    elif len(entry.nodes) != 1:
+        raise ImpossibleFaultError("this fault happens to one node at a time")
+    elif entry.fault is not FaultKind.NODE_UNREACHABLE:
+        _judge_gpu_fault(world.node(entry.nodes[0]), entry)
+
+
+def _judge_gpu_fault(node: Node, entry: Entry) -> None:
+    gpu: Gpu | None = node.gpu_at(entry.gpu or "")
+    if gpu is None:
+        raise ImpossibleFaultError(f"{node.name} has no GPU {entry.gpu}")
+    if not gpu.is_visible:
+        raise ImpossibleFaultError(f"GPU {entry.gpu} of {node.name} has fallen off the bus or is being reset")
+    if entry.fault is FaultKind.APPLICATION_XID31 and node.user_of(gpu) is None:
+        raise ImpossibleFaultError(f"no process uses GPU {entry.gpu} of {node.name}; no application can fault there")
+
+
+_JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
+    EntryKind.FAULT: _judge_fault,
+    EntryKind.SUBMIT: _judge_submit,
+    EntryKind.CANCEL: _judge_job_exists,
+    EntryKind.DRAIN: _judge_nodes,
+    EntryKind.RESUME: _judge_nodes,
+    EntryKind.HOLD: _judge_requeue,
+    EntryKind.REQUEUE: _judge_requeue,
+    EntryKind.EXCLUDE: _judge_exclude,
+    EntryKind.RELEASE: _judge_job_exists,
+    EntryKind.DECLARE_DOWN: _judge_nodes,
+    EntryKind.RESET_GPU: _judge_reset,
+    EntryKind.REBOOT: _judge_reboot,
+    EntryKind.POWER_OFF: _judge_nodes,
+    EntryKind.POWER_ON: _judge_nodes,
+}

@@ -1,0 +1,286 @@
+"""The machines: power, boots, GPUs, the processes that run on them, and what faults and repairs do to all that.
+
+Knows nothing of jobs beyond the attempt that a process belongs to: a node that the scheduler gave up may well
+still compute. Timing (how long a boot takes) and judging commands are `world`'s business.
+"""
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
+from ops_pipelines.domain.observation import RecoveryAction
+from ops_pipelines.simulator import kernel_lines
+from ops_pipelines.simulator.kernel_lines import KernelLine
+from ops_pipelines.simulator.load import Load, Meter
+from ops_pipelines.simulator.scenario import Scenario
+
+PCI_BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+"""Where the eight GPUs of an HGX H100 board usually stand."""
+
+
+def slot_address(index: int) -> PciAddress:
+    """Return the PCI address of the GPU at `index`; of no GPU at all, if there is no such index."""
+    return PciAddress(f"0000:{PCI_BUSES[index]}:00" if 0 <= index < len(PCI_BUSES) else f"index {index}")
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One GPU. Volatile counts are since the driver was loaded or the GPU was reset."""
+
+    index: int
+    address: PciAddress
+    uuid: GpuUuid
+    meter: Meter
+    correctable_ecc_count: int
+    is_on_bus: bool = True
+    is_resetting: bool = False
+    uncorrectable_ecc_count: int = 0
+    is_row_remap_pending: bool = False
+    remapped_row_count: int = 0
+    """Rows replaced for good because of uncorrectable errors; survives everything."""
+    recovery_action: RecoveryAction = RecoveryAction.NONE
+    last_xid: int = 0
+    """What DCGM shows: the last code, kept until the driver is loaded anew; 0 before the first.
+
+    Assumption: 154 counts as a code like any other. Some codes are known never to be shown (DCGM issue 235); a
+    recording of a real fault with its metrics would settle it.
+    """
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the driver lists it: not fallen off the bus, not in the middle of a reset."""
+        return self.is_on_bus and not self.is_resetting
+
+    @property
+    def can_compute(self) -> bool:
+        return self.is_visible and self.uncorrectable_ecc_count == 0
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.can_compute and not self.is_row_remap_pending and self.recovery_action is RecoveryAction.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """The processes of one attempt on one node, one per GPU with consecutive pids."""
+
+    attempt: JobAttempt
+    gpus: tuple[int, ...]
+    """Indices of the GPUs that they hold open."""
+    first_pid: int
+    name: str
+    load: Load
+
+
+@dataclass(slots=True)
+class Node:
+    """One machine."""
+
+    name: NodeName
+    rack: str
+    leaf_switch: str
+    gpus: tuple[Gpu, ...]
+    boot_id: str
+    booted_at: datetime
+    is_powered: bool = True
+    is_up: bool = True
+    """Its kernel runs. False while off, booting or rebooting."""
+    is_wedged: bool = False
+    """It computes on but answers nobody, until its power is cut."""
+    cut_off_until: datetime | None = None
+    """End of the network partition that it is in; None if in none."""
+    boot_count: int = 1
+    """Boots that were finished."""
+    boot_number: int = 1
+    """Boots that were begun."""
+    processes: dict[JobAttempt, Process] = field(default_factory=dict)
+    unsent_lines: list[KernelLine] = field(default_factory=list)
+    """Log lines written while the network was away; sent when it is back, lost with the power."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether anything outside the node can talk to it."""
+        return self.is_up and not self.is_wedged and self.cut_off_until is None
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.answers and all(gpu.is_healthy for gpu in self.gpus)
+
+    def gpu_at(self, address: str) -> Gpu | None:
+        """Return the GPU with this PCI address, or None if the node has no such slot."""
+        return next((gpu for gpu in self.gpus if gpu.address == address), None)
+
+    def user_of(self, gpu: Gpu) -> Process | None:
+        """Return the process that holds the GPU open, or None."""
+        return next((process for process in self.processes.values() if gpu.index in process.gpus), None)
+
+
+class Hardware:
+    """All machines, and the log lines that reached the outside, in the order of their arrival."""
+
+    def __init__(self, scenario: Scenario, *, seed: int, began_at: datetime) -> None:
+        self._seed = seed
+        self._driver_version = scenario.driver_version
+        self.nodes = {
+            node.name: _new_node(scenario, node.name, node.rack, node.leaf_switch, seed=seed, began_at=began_at)
+            for node in scenario.nodes
+        }
+        self.lines: list[KernelLine] = []
+
+    # -- what happens by itself --
+
+    def drop_gpu_off_bus(self, node: Node, gpu: Gpu, at: datetime) -> None:
+        gpu.meter.switch(Load.IDLE, at)
+        gpu.is_on_bus = False
+        gpu.recovery_action = RecoveryAction.REBOOT_NODE
+        gpu.last_xid = 154
+        self._log(node, at, kernel_lines.off_bus(gpu.address), kernel_lines.reboot_required(gpu.address))
+
+    def damage_memory(self, node: Node, gpu: Gpu, at: datetime) -> None:
+        gpu.uncorrectable_ecc_count += 1
+        gpu.is_row_remap_pending = True
+        gpu.recovery_action = RecoveryAction.RESET_GPU
+        gpu.last_xid = 154
+        row = random.Random(f"{self._seed}:row:{node.name}:{gpu.index}:{gpu.remapped_row_count}").randrange(1 << 36)
+        self._log(
+            node,
+            at,
+            kernel_lines.double_bit_error(gpu.address, row),
+            kernel_lines.row_remap(gpu.address, row),
+            kernel_lines.reset_required(gpu.address),
+        )
+
+    def fault_in_application(self, node: Node, gpu: Gpu, process: Process, at: datetime) -> None:
+        gpu.last_xid = 31
+        pid = process.first_pid + process.gpus.index(gpu.index)
+        self._log(node, at, kernel_lines.mmu_fault(gpu.address, pid=pid, name=process.name))
+
+    def mutter(self, node: Node, text: str, at: datetime) -> None:
+        """Write a line that means nothing."""
+        if node.is_up:
+            self._log(node, at, text)
+
+    def wedge(self, node: Node) -> None:
+        node.is_wedged = True
+
+    def cut_off(self, node: Node, *, until: datetime) -> None:
+        node.cut_off_until = until
+
+    def reconnect(self, node: Node) -> None:
+        node.cut_off_until = None
+        if node.answers:
+            self.lines.extend(node.unsent_lines)
+            node.unsent_lines.clear()
+
+    # -- power, boots, resets --
+
+    def go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
+        """Stop the kernel: nothing of what ran is left. The network partition, if any, is not the node's own."""
+        node.is_up = False
+        node.is_powered = keeps_power
+        node.is_wedged = False
+        node.processes.clear()
+        node.unsent_lines.clear()
+        for gpu in node.gpus:
+            gpu.meter.switch(Load.IDLE, at)
+            gpu.is_resetting = False
+
+    def come_up(self, node: Node, at: datetime) -> None:
+        """Finish a boot: a new boot id, and drivers that know nothing of what was before."""
+        node.is_up = True
+        node.boot_count += 1
+        node.boot_id = _boot_id(self._seed, node.name, node.boot_count)
+        node.booted_at = at
+        for gpu in node.gpus:
+            gpu.is_on_bus = True
+            gpu.last_xid = 0
+            gpu.correctable_ecc_count = 0
+            gpu.meter.restart(at)
+            _clear_damage(gpu)
+        self._log(node, at, *kernel_lines.boot(tuple(gpu.address for gpu in node.gpus), self._driver_version))
+
+    def give_power(self, node: Node) -> None:
+        node.is_powered = True
+
+    def begin_reset(self, gpu: Gpu) -> None:
+        gpu.is_resetting = True
+
+    def finish_reset(self, gpu: Gpu) -> None:
+        gpu.is_resetting = False
+        gpu.correctable_ecc_count = 0
+        _clear_damage(gpu)
+
+    # -- processes --
+
+    def start_process(
+        self, node: Node, attempt: JobAttempt, *, gpus: tuple[int, ...], load: Load, at: datetime
+    ) -> None:
+        rng = random.Random(f"{self._seed}:pid:{node.name}:{attempt.job}:{attempt.started_at.isoformat()}")
+        node.processes[attempt] = Process(
+            attempt=attempt, gpus=gpus, first_pid=rng.randrange(20_000, 4_000_000), name="python3", load=load
+        )
+        self.set_load(node, attempt, load, at)
+
+    def kill_process(self, node: Node, attempt: JobAttempt, at: datetime) -> None:
+        if attempt in node.processes:
+            self.set_load(node, attempt, Load.IDLE, at)
+            del node.processes[attempt]
+
+    def set_load(self, node: Node, attempt: JobAttempt, load: Load, at: datetime) -> None:
+        process = node.processes.get(attempt)
+        for index in () if process is None else process.gpus:
+            if node.gpus[index].is_visible:
+                node.gpus[index].meter.switch(load, at)
+
+    def writers_of(self, job: JobId) -> frozenset[JobAttempt]:
+        """Return the attempts of the job that still have a process somewhere: each may write its checkpoint."""
+        return frozenset(attempt for node in self.nodes.values() for attempt in node.processes if attempt.job == job)
+
+    def _log(self, node: Node, at: datetime, *messages: str) -> None:
+        # Lines of one event are a few microseconds apart, as in a real kernel log.
+        lines = [
+            KernelLine(
+                node=node.name,
+                written_at=at + timedelta(microseconds=7 * position),
+                booted_at=node.booted_at,
+                message=text,
+            )
+            for position, text in enumerate(messages)
+        ]
+        (self.lines if node.answers else node.unsent_lines).extend(lines)
+
+
+def _clear_damage(gpu: Gpu) -> None:
+    # A pending remap is carried out when the GPU is initialised: the row is then replaced for good.
+    gpu.remapped_row_count += gpu.is_row_remap_pending
+    gpu.is_row_remap_pending = False
+    gpu.uncorrectable_ecc_count = 0
+    gpu.recovery_action = RecoveryAction.NONE
+
+
+def _new_node(
+    scenario: Scenario, name: NodeName, rack: str, leaf_switch: str, *, seed: int, began_at: datetime
+) -> Node:
+    rng = random.Random(f"{seed}:node:{name}")
+    # Up for 3 to 40 days: a fleet is not booted on the same morning.
+    booted_at = began_at - timedelta(seconds=rng.randrange(3 * 86_400, 40 * 86_400))
+    gpus = tuple(
+        Gpu(
+            index=index,
+            address=slot_address(index),
+            uuid=GpuUuid(f"GPU-{uuid.UUID(int=rng.getrandbits(128), version=4)}"),
+            meter=Meter(phase=rng.random(), since=began_at),
+            correctable_ecc_count=int(rng.expovariate(2.0)),
+        )
+        for index in range(scenario.gpus_per_node)
+    )
+    return Node(
+        name=name, rack=rack, leaf_switch=leaf_switch, gpus=gpus, boot_id=_boot_id(seed, name, 1), booted_at=booted_at
+    )
+
+
+def _boot_id(seed: int, name: NodeName, boot_count: int) -> str:
+    bits = random.Random(f"{seed}:boot:{name}:{boot_count}").getrandbits(128)
+    return str(uuid.UUID(int=bits, version=4))

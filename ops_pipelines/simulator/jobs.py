@@ -1,0 +1,161 @@
+"""One job of the pretended scheduler: its states, its progress from checkpoint to checkpoint, and what an end costs.
+
+Progress is a closed form of time. When a job starts or ends is `controller`'s business.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.simulator.load import Load
+from ops_pipelines.simulator.scenario import JobSpec
+
+LOADS = {
+    Workload.TRAINING: Load.TRAINING,
+    Workload.INFERENCE: Load.INFERENCE,
+    Workload.BATCH: Load.BATCH,
+    Workload.INTERACTIVE: Load.INTERACTIVE,
+    Workload.UNKNOWN: Load.BATCH,
+}
+"""What each sort of work does to a GPU."""
+_REPEATS_LOST_WORK = frozenset({Workload.TRAINING, Workload.BATCH, Workload.UNKNOWN})
+"""A service or a session does not do its past again: ending it wastes only the time in which it hung."""
+
+
+class EndCause(Enum):
+    """Why an attempt ended before its work was done."""
+
+    REQUEUED = "requeued"
+    """Somebody asked for it: hold or requeue."""
+    NODE_DOWN = "node_down"
+    """The scheduler gave up one of its nodes."""
+    APPLICATION_FAILED = "application_failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """GPU time that one interrupted attempt wasted."""
+
+    attempt: JobAttempt
+    account: str
+    cause: EndCause
+    ended_at: datetime
+    unsaved_gpu_hours: float
+    """Work since the last checkpoint: it is done a second time, or never."""
+    hung_gpu_hours: float
+    """From the moment in which progress stopped to the end of the attempt."""
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.unsaved_gpu_hours + self.hung_gpu_hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBrain:
+    """Two attempts of one job had processes at the same time: each could write the checkpoint of the other."""
+
+    seen_at: datetime
+    attempts: frozenset[JobAttempt]
+
+
+@dataclass(slots=True)
+class Job:
+    """One job. The allocation is what the scheduler believes; the processes are the hardware's."""
+
+    job: JobId
+    spec: JobSpec
+    submitted_at: datetime
+    eligible_at: datetime
+    """It starts no earlier (requeue delay)."""
+    state: JobState = JobState.PENDING
+    is_held: bool = False
+    excluded: set[NodeName] = field(default_factory=set)
+    allocation: dict[NodeName, tuple[int, ...]] = field(default_factory=dict)
+    last_nodes: tuple[NodeName, ...] = ()
+    """Nodes of the last attempt, which Slurm goes on listing after its end."""
+    """GPU indices by node; empty unless running or completing."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    restart_count: int = 0
+    hung_at: datetime | None = None
+    """When the present attempt stopped making progress; None if it goes on. It never recovers by itself."""
+    saved_work: timedelta = timedelta(0)
+    """Work in the last checkpoint of earlier attempts."""
+    saved_at: datetime | None = None
+    """When that checkpoint was complete."""
+    waits_for: set[NodeName] = field(default_factory=set)
+    """While completing: nodes that have not yet said that the processes are gone."""
+    becomes: JobState = JobState.PENDING
+    """While completing: the state that follows."""
+
+    @property
+    def attempt(self) -> JobAttempt:
+        if self.started_at is None:
+            raise ValueError(f"job {self.job} never ran; it has no attempt")
+        return JobAttempt(job=self.job, started_at=self.started_at)
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is JobState.RUNNING
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def gpu_count(self) -> int:
+        return self.spec.node_count * self.spec.gpus_per_node
+
+    def may_start(self, at: datetime) -> bool:
+        return self.state is JobState.PENDING and not self.is_held and self.eligible_at <= at
+
+    def fresh_work(self, at: datetime) -> timedelta:
+        """Return the productive time of the present attempt up to `at`; zero while it does not run."""
+        if not self.is_running or self.started_at is None:
+            return timedelta(0)
+        stopped_at = at if self.hung_at is None else min(at, self.hung_at)
+        return max(timedelta(0), stopped_at - self.started_at)
+
+    def checkpointed_work(self, at: datetime) -> timedelta:
+        """Return the work in the newest checkpoint: what a restart would begin with."""
+        interval = self._interval()
+        if interval is None:
+            return self.saved_work
+        return self.saved_work + self.fresh_work(at) // interval * interval
+
+    def checkpointed_at(self, at: datetime) -> datetime | None:
+        """Return when the newest checkpoint was complete; None if there is none."""
+        fresh = self.checkpointed_work(at) - self.saved_work
+        if self.started_at is None or not fresh:
+            return self.saved_at
+        return self.started_at + fresh
+
+    def finishes_at(self) -> datetime | None:
+        """Return when the present attempt completes its work; None if it runs without end or hangs."""
+        if self.spec.work_seconds is None or self.started_at is None or self.hung_at is not None:
+            return None
+        return self.started_at + timedelta(seconds=self.spec.work_seconds) - self.saved_work
+
+    def unsaved_gpu_hours(self, at: datetime) -> float:
+        """Return what would have to be done again if the attempt ended at `at`."""
+        if self.spec.workload not in _REPEATS_LOST_WORK:
+            return 0.0
+        return self._gpu_hours(self.saved_work + self.fresh_work(at) - self.checkpointed_work(at))
+
+    def hung_gpu_hours(self, at: datetime) -> float:
+        """Return what the present attempt has wasted since it hangs."""
+        return 0.0 if self.hung_at is None or not self.is_running else self._gpu_hours(at - self.hung_at)
+
+    def save(self, at: datetime) -> None:
+        """Keep the newest checkpoint over the end of the attempt. Call before the state changes."""
+        self.saved_at, self.saved_work = self.checkpointed_at(at), self.checkpointed_work(at)
+
+    def _interval(self) -> timedelta | None:
+        seconds = self.spec.checkpoint_interval_seconds
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    def _gpu_hours(self, duration: timedelta) -> float:
+        return duration / timedelta(hours=1) * self.gpu_count

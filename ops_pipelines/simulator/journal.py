@@ -1,0 +1,121 @@
+"""What the pretended cluster received, in order: one JSON line per entry, shared by all processes.
+
+Appending holds an exclusive file lock and never writes a time before the last one; reading holds a shared lock,
+so no older entry can appear behind a reader's back. What an entry does to the cluster is `world`'s business.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+from ops_pipelines.simulator.plain import from_plain, to_plain
+from ops_pipelines.simulator.scenario import JobSpec
+
+
+class EntryKind(Enum):
+    """What arrived: a fault of nature, a user's job, or a command of whoever runs the cluster."""
+
+    FAULT = "fault"
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    RESUME = "resume"
+    HOLD = "hold"
+    REQUEUE = "requeue"
+    EXCLUDE = "exclude"
+    RELEASE = "release"
+    DECLARE_DOWN = "declare_down"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    POWER_OFF = "power_off"
+    POWER_ON = "power_on"
+
+
+class FaultKind(Enum):
+    """What can go wrong by itself."""
+
+    GPU_FELL_OFF_BUS = "gpu_fell_off_bus"
+    """Xid 79 and 154 (node reboot required); the GPU vanishes. Cured by a reboot or a power cycle."""
+    NODE_UNREACHABLE = "node_unreachable"
+    """The node stops answering; its processes go on. Cured by a power cycle."""
+    APPLICATION_XID31 = "application_xid31"
+    """A program reads where it must not: Xid 31, and its job fails. Nothing is wrong with the node."""
+    UNCORRECTABLE_ECC = "uncorrectable_ecc"
+    """Xid 48, 63 and 154 (GPU reset required). Cured by a GPU reset, or a reboot."""
+    NETWORK_PARTITION = "network_partition"
+    """Many nodes cannot be reached for a while; their work goes on. Ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the journal. A field that its kind does not use has its default."""
+
+    at: datetime
+    kind: EntryKind
+    nodes: tuple[str, ...] = ()
+    job: str | None = None
+    gpu: str | None = None
+    """PCI address in its normal form (`0000:1b:00`)."""
+    fault: FaultKind | None = None
+    seconds: float | None = None
+    """How long a network partition lasts."""
+    reason: str = ""
+    spec: JobSpec | None = None
+    refusal: str | None = None
+    """Why the command was refused; None if it was accepted. A refused entry changed nothing."""
+
+
+class Journal:
+    """The file. One instance per process is enough; threads of one process need their own lock around it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        """Bytes of complete lines that this instance has returned already."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep writers out while the block runs."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep everybody else out while the block runs."""
+        with self._locked(fcntl.LOCK_EX):
+            yield
+
+    def read_new(self) -> tuple[Entry, ...]:
+        """Return the entries that this instance has not returned yet. Needs `reading` or `writing`.
+
+        A last line without its end was torn by a killed writer: it never took effect and is passed over.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            complete, end, _torn = file.read().rpartition(b"\n")
+        self._offset += len(complete) + len(end)
+        return tuple(from_plain(Entry, json.loads(line)) for line in complete.splitlines())
+
+    def append(self, entry: Entry) -> None:
+        """Add one entry behind all others; it counts as read. Needs `writing`, with everything read.
+
+        A torn last line is cut off first, so that the new line starts at a line start.
+        """
+        line = json.dumps(to_plain(entry), separators=(",", ":")).encode() + b"\n"
+        with self._path.open("r+b") as file:
+            file.truncate(self._offset)
+            file.seek(self._offset)
+            file.write(line)
+        self._offset += len(line)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        # The lock is taken on a file of its own: locks end with their descriptor, and the journal is opened often.
+        with self._path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, how)
+            yield

@@ -1,0 +1,134 @@
+"""The metrics of the pretended GPUs: one source for samples and for the exporter's text, in dcgm-exporter's names.
+
+Names, labels, types and help texts are those of real dcgm-exporter scrapes (driver 580 and 590). How a load looks
+belongs to `load`; what a fault does to a GPU to `hardware`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.simulator.hardware import Gpu, Node
+from ops_pipelines.simulator.load import SHAPES, Load
+from ops_pipelines.simulator.scenario import Scenario
+from ops_pipelines.simulator.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as the exporter declares it."""
+
+    name: str
+    kind: str
+    """`gauge` or `counter`."""
+    help_text: str
+    decimals: int = 0
+    """Digits after the point in the exporter's text; real exporters print integers or six digits."""
+
+
+METRICS = (
+    Metric("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."),
+    Metric("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)."),
+    Metric("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C)."),
+    Metric("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C)."),
+    Metric("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", 6),
+    Metric("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."),
+    Metric("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries."),
+    Metric("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."),
+    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."),
+    Metric("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered."),
+    Metric("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."),
+    Metric("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."),
+    Metric("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Total number of single-bit volatile ECC errors."),
+    Metric("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Total number of double-bit volatile ECC errors."),
+    Metric("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors"),
+    Metric("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors"),
+    Metric("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed"),
+    Metric("DCGM_FI_DEV_ROW_REMAP_PENDING", "gauge", "Whether remapping of rows is pending"),
+    Metric("DCGM_FI_DEV_GPU_RECOVERY_ACTION", "gauge", "GPU recovery action."),
+    Metric("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active.", 6),
+    Metric("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles the tensor (HMMA) pipe is active.", 6),
+    Metric(
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        "gauge",
+        "Ratio of cycles the device memory interface is active sending or receiving data.",
+        6,
+    ),
+)
+_DECIMALS = {metric.name: metric.decimals for metric in METRICS}
+_USABLE_MEBIBYTES = 81_079
+"""81,559 MiB of an H100 80GB less what the driver reserves."""
+_LIMITED_LOADS = frozenset({Load.TRAINING, Load.BATCH, Load.INFERENCE})
+
+
+def samples_of(world: World, nodes: Iterable[Node], *, at: datetime) -> Iterator[Sample]:
+    """Yield one sample per metric and visible GPU of those `nodes` that answer, at the world's own time `at`."""
+    for node in nodes:
+        for gpu in node.gpus if node.answers else ():
+            if gpu.is_visible:
+                labels = _labels(world.scenario, node, gpu)
+                for name, value in _readings(gpu, at).items():
+                    yield Sample(metric=name, labels=labels, value=round(value, _DECIMALS[name]), sampled_at=at)
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """Return the samples in the Prometheus text format, one block per metric, as dcgm-exporter writes it."""
+    lines: dict[str, list[str]] = {metric.name: [] for metric in METRICS}
+    for sample in samples:
+        labels = ",".join(f'{key}="{text}"' for key, text in sample.labels.items())
+        lines[sample.metric].append(f"{sample.metric}{{{labels}}} {sample.value:.{_DECIMALS[sample.metric]}f}")
+    blocks: list[str] = []
+    for metric in METRICS:
+        if lines[metric.name]:
+            blocks.append(f"# HELP {metric.name} {metric.help_text}")
+            blocks.append(f"# TYPE {metric.name} {metric.kind}")
+            blocks.extend(lines[metric.name])
+    return "".join(f"{line}\n" for line in blocks)
+
+
+def _readings(gpu: Gpu, at: datetime) -> dict[str, float]:
+    meter = gpu.meter
+    shape, wave, celsius = SHAPES[meter.load], meter.wave(at), meter.celsius(at)
+    busy, tensor, dram = (
+        min(1.0, ratio * (1 + 0.08 * wave)) for ratio in (shape.busy_ratio, shape.tensor_ratio, shape.dram_ratio)
+    )
+    if meter.load is Load.HUNG:
+        busy = 1.0
+    return {
+        # Under the power limit the clock moves in steps of 15 MHz; idle and unlimited clocks stand still.
+        "DCGM_FI_DEV_SM_CLOCK": shape.sm_megahertz + (15 * round(3 * wave) if meter.load in _LIMITED_LOADS else 0),
+        "DCGM_FI_DEV_MEM_CLOCK": 2619,
+        "DCGM_FI_DEV_MEMORY_TEMP": celsius + 6,
+        "DCGM_FI_DEV_GPU_TEMP": celsius,
+        "DCGM_FI_DEV_POWER_USAGE": meter.watts(at),
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1000 * meter.joules(at),
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+        "DCGM_FI_DEV_GPU_UTIL": 100 * busy,
+        "DCGM_FI_DEV_MEM_COPY_UTIL": 100 * dram,
+        "DCGM_FI_DEV_XID_ERRORS": gpu.last_xid,
+        "DCGM_FI_DEV_FB_FREE": _USABLE_MEBIBYTES - shape.memory_mebibytes,
+        "DCGM_FI_DEV_FB_USED": shape.memory_mebibytes,
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": gpu.correctable_ecc_count,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": gpu.uncorrectable_ecc_count,
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": gpu.remapped_row_count,
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 0,
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0,
+        "DCGM_FI_DEV_ROW_REMAP_PENDING": int(gpu.is_row_remap_pending),
+        "DCGM_FI_DEV_GPU_RECOVERY_ACTION": gpu.recovery_action.value,
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": busy,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": tensor,
+        "DCGM_FI_PROF_DRAM_ACTIVE": dram,
+    }
+
+
+def _labels(scenario: Scenario, node: Node, gpu: Gpu) -> dict[str, str]:
+    return {
+        "gpu": str(gpu.index),
+        "UUID": gpu.uuid,
+        "pci_bus_id": f"0000{gpu.address}.0".upper(),
+        "device": f"nvidia{gpu.index}",
+        "modelName": scenario.gpu_model,
+        "Hostname": node.name,
+        "DCGM_FI_DRIVER_VERSION": scenario.driver_version,
+    }

@@ -1,0 +1,266 @@
+"""What the pretended cluster is made of: nodes, durations, jobs at the start, jobs that arrive later.
+
+Values only. How hardware behaves is `hardware`'s business, how the scheduler does that of `workload`.
+Two ready scenarios stand at the end; any other is a plain dict given to `scenario_from_plain`.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.simulator.plain import from_plain, to_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedNode:
+    """One node that exists."""
+
+    name: NodeName
+    rack: str
+    leaf_switch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedDurations:
+    """How long things take. The defaults are those of a real H100 node and of Slurm's own defaults."""
+
+    reboot_seconds: float = 420.0
+    """Assumption: an HGX server with 2 TiB of memory trains its memory for minutes; real ones take 5 to 15 minutes."""
+    power_on_seconds: float = 480.0
+    gpu_reset_seconds: float = 5.0
+    kill_wait_seconds: float = 30.0
+    """Slurm KillWait, default 30: between SIGTERM and SIGKILL."""
+    requeue_delay_seconds: float = 121.0
+    """Slurm cred_expire + 1, default 121: a requeued job starts no earlier (measured on 22.05)."""
+    ping_interval_seconds: float = 100.0
+    """A Slurm controller pings about every SlurmdTimeout / 3 (measured on 22.05)."""
+    slurmd_timeout_seconds: float = 300.0
+    min_job_age_seconds: float = 300.0
+    """Slurm MinJobAge, default 300: how long an ended job can still be read."""
+    scrape_interval_seconds: float = 30.0
+    """dcgm-exporter collects every 30 s by default."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"durations.{name} is {getattr(self, name)}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a user submits."""
+
+    name: str
+    user: str
+    account: str
+    workload: Workload
+    node_count: int = 1
+    gpus_per_node: int = 8
+    work_seconds: float | None = None
+    """Productive time until the job completes; None runs until somebody ends it, as a service does."""
+    checkpoint_interval_seconds: float | None = None
+    """Productive time between checkpoints; None writes none: a restart begins from nothing."""
+    step_seconds: float = 1.0
+    """Productive time of one training step."""
+    is_requeueable: bool = True
+    priority: int = 0
+    """Higher starts first; equal ones in the order of submission."""
+
+    def __post_init__(self) -> None:
+        if self.node_count < 1 or self.gpus_per_node < 1:
+            raise ValueError(
+                f"job {self.name} asks for {self.node_count} nodes x {self.gpus_per_node} GPUs; both must be 1 or more"
+            )
+        for name in ("work_seconds", "checkpoint_interval_seconds", "step_seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"job {self.name}: {name} is {value}; it must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Jobs that keep coming: exponential gaps, uniform lengths, all drawn from the seed."""
+
+    job: JobSpec
+    """The pattern; its name gets a running number, its `work_seconds` is drawn."""
+    mean_gap_seconds: float
+    min_work_seconds: float
+    max_work_seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_work_seconds <= self.max_work_seconds or self.mean_gap_seconds <= 0:
+            raise ValueError(f"arrivals of {self.job.name}: need 0 < min_work <= max_work and a mean gap above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One pretended cluster."""
+
+    nodes: tuple[SimulatedNode, ...]
+    gpus_per_node: int = 8
+    gpu_model: str = "NVIDIA H100 80GB HBM3"
+    driver_version: str = "580.95.05"
+    durations: SimulatedDurations = field(default_factory=SimulatedDurations)
+    initial_jobs: tuple[JobSpec, ...] = ()
+    arrivals: tuple[Arrivals, ...] = ()
+    benign_lines_per_node_hour: float = 0.0
+    """Kernel lines that mean nothing, for readers that must tell them from the others."""
+
+    def __post_init__(self) -> None:
+        names = [node.name for node in self.nodes]
+        if not names:
+            raise ValueError("a scenario needs at least one node")
+        if len(set(names)) != len(names):
+            raise ValueError("two nodes of the scenario have the same name; give each its own")
+        if self.benign_lines_per_node_hour < 0:
+            raise ValueError(f"benign_lines_per_node_hour is {self.benign_lines_per_node_hour}; it must be 0 or more")
+        if not 1 <= self.gpus_per_node <= 8:
+            raise ValueError(f"gpus_per_node is {self.gpus_per_node}; an HGX board carries 1 to 8")
+        for job in (*self.initial_jobs, *(arrival.job for arrival in self.arrivals)):
+            if job.gpus_per_node > self.gpus_per_node:
+                raise ValueError(
+                    f"job {job.name} asks for {job.gpus_per_node} GPUs a node; there are {self.gpus_per_node}"
+                )
+
+    @property
+    def topology(self) -> Topology:
+        """Return where the nodes stand, as cluster.yaml would declare it."""
+        return Topology(
+            places={
+                node.name: Place(rack=node.rack, nvlink_domain=node.name, leaf_switch=node.leaf_switch)
+                for node in self.nodes
+            },
+            gpus_per_node=self.gpus_per_node,
+        )
+
+
+def scenario_to_plain(scenario: Scenario) -> object:
+    """Return the scenario as JSON and YAML can hold it."""
+    return to_plain(scenario)
+
+
+def scenario_from_plain(data: object) -> Scenario:
+    """Return the scenario that `data` describes; raise ValueError naming what does not fit."""
+    return from_plain(Scenario, data)
+
+
+def cluster_nodes(count: int, *, nodes_per_rack: int = 8) -> tuple[SimulatedNode, ...]:
+    """Return gpu001, gpu002, ... in racks r1, r2, ...; two racks share one leaf switch (leaf1, leaf2, ...)."""
+    nodes = []
+    for position in range(count):
+        rack = position // nodes_per_rack
+        nodes.append(
+            SimulatedNode(
+                name=NodeName(f"gpu{position + 1:03d}"), rack=f"r{rack + 1}", leaf_switch=f"leaf{rack // 2 + 1}"
+            )
+        )
+    return tuple(nodes)
+
+
+SHORT_DURATIONS = SimulatedDurations(
+    reboot_seconds=5.0,
+    power_on_seconds=6.0,
+    gpu_reset_seconds=2.0,
+    kill_wait_seconds=1.0,
+    requeue_delay_seconds=3.0,
+    ping_interval_seconds=2.0,
+    slurmd_timeout_seconds=300.0,
+    min_job_age_seconds=300.0,
+    scrape_interval_seconds=1.0,
+)
+"""A repair that takes minutes in reality, in seconds. SlurmdTimeout stays long: Slurm itself must not be first."""
+
+
+def demo_scenario() -> Scenario:
+    """Return 64 nodes x 8 H100 with four teams at work and about a tenth of the nodes free, on short durations."""
+    return Scenario(
+        nodes=cluster_nodes(64),
+        durations=SHORT_DURATIONS,
+        initial_jobs=(*_demo_training(), *_demo_services(), *_demo_small_jobs()),
+        benign_lines_per_node_hour=3.0,
+        arrivals=(
+            Arrivals(
+                job=_small("notebook", "science-notebooks", "science", Workload.INTERACTIVE),
+                mean_gap_seconds=20.0,
+                min_work_seconds=30.0,
+                max_work_seconds=180.0,
+            ),
+            Arrivals(
+                job=_small("eval", "research-eval", "research", Workload.BATCH),
+                mean_gap_seconds=25.0,
+                min_work_seconds=20.0,
+                max_work_seconds=120.0,
+            ),
+        ),
+    )
+
+
+def lab_scenario(node_count: int = 16) -> Scenario:
+    """Return hardware only: the jobs come from the real Slurm that runs beside it."""
+    return Scenario(nodes=cluster_nodes(node_count), durations=replace(SHORT_DURATIONS, slurmd_timeout_seconds=120.0))
+
+
+def _demo_training() -> tuple[JobSpec, ...]:
+    pretraining = JobSpec(
+        name="pretrain-70b",
+        user="research-train",
+        account="research",
+        workload=Workload.TRAINING,
+        node_count=16,
+        checkpoint_interval_seconds=10.0,
+        step_seconds=0.5,
+        priority=100,
+    )
+    return (
+        pretraining,
+        replace(pretraining, name="pretrain-13b", node_count=8),
+        replace(pretraining, name="vision-encoder", user="science-train", account="science", node_count=6),
+        replace(pretraining, name="ranker-finetune", user="product-train", account="product", node_count=4),
+        replace(pretraining, name="speech-finetune", user="product-train", account="product", node_count=4),
+        replace(pretraining, name="protein-fold", user="science-train", account="science", node_count=2),
+        replace(pretraining, name="reward-model", user="research-train", node_count=2),
+    )
+
+
+def _demo_services() -> tuple[JobSpec, ...]:
+    service = JobSpec(
+        name="chat-api",
+        user="product-serving",
+        account="product",
+        workload=Workload.INFERENCE,
+        node_count=4,
+        priority=200,
+    )
+    single = replace(service, user="platform-serving", account="platform", node_count=1)
+    return (
+        service,
+        replace(service, name="search-embeddings", node_count=2),
+        replace(single, name="code-assist", gpus_per_node=4),
+        replace(single, name="moderation", gpus_per_node=2),
+    )
+
+
+def _demo_small_jobs() -> tuple[JobSpec, ...]:
+    conversion = JobSpec(
+        name="video-embeddings",
+        user="platform-batch",
+        account="platform",
+        workload=Workload.BATCH,
+        gpus_per_node=8,
+        work_seconds=900.0,
+        checkpoint_interval_seconds=30.0,
+    )
+    session = _small("debug-session", "research-interactive", "research", Workload.INTERACTIVE)
+    return (
+        conversion,
+        replace(conversion, name="dataset-dedup", user="research-batch", account="research", work_seconds=1200.0),
+        # srun sessions are not requeueable: Slurm refuses to requeue them.
+        replace(session, name="debug-session-1", work_seconds=1800.0, is_requeueable=False),
+        replace(session, name="debug-session-2", work_seconds=1500.0, is_requeueable=False),
+        replace(session, name="profiling", user="platform-interactive", account="platform", work_seconds=1200.0),
+    )
+
+
+def _small(name: str, user: str, account: str, workload: Workload) -> JobSpec:
+    return JobSpec(name=name, user=user, account=account, workload=workload, gpus_per_node=1, is_requeueable=False)

@@ -1,0 +1,207 @@
+"""The twin: a directory that holds a scenario and a journal, and the world folded from them.
+
+Any number of processes may attach to one directory. The world is never stored: each process folds it from seed,
+scenario, journal and time, and goes on from where it was. Commands are judged under the journal's lock, against the
+world at that instant. A refused command is journalled as refused; one that did not reach its node is not journalled.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.domain.identity import JobId
+from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.simulator.commands import judge
+from ops_pipelines.simulator.consistency import check_consistency
+from ops_pipelines.simulator.hardware import slot_address
+from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind, Journal
+from ops_pipelines.simulator.plain import from_plain, to_plain
+from ops_pipelines.simulator.scenario import JobSpec, Scenario
+from ops_pipelines.simulator.world import World
+
+
+class TwinError(RuntimeError):
+    """The directory does not hold a twin, or holds one already. The message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What the fold starts from; written once, read by every process."""
+
+    seed: int
+    began_at: datetime
+    scenario: Scenario
+
+
+class Fold:
+    """The world at a time that only moves forward, unless an entry older than that time appears: then anew."""
+
+    def __init__(self, beginning: Beginning, entries: list[Entry]) -> None:
+        self._beginning = beginning
+        self._entries = entries
+        """Shared with the twin, which appends what it reads."""
+        self._applied_count = 0
+        self.world = self._new_world()
+
+    def reach(self, until: datetime) -> World:
+        """Return the world at `until` (at the beginning, if that is later)."""
+        until = max(until, self._beginning.began_at)
+        pending = self._entries[self._applied_count :]
+        if until < self.world.now or (pending and pending[0].at < self.world.now):
+            self.world, self._applied_count = self._new_world(), 0
+            pending = self._entries
+        for entry in pending:
+            if entry.at > until:
+                break
+            self.world.apply(entry)
+            self._applied_count += 1
+        self.world.advance(until)
+        if pending:
+            check_consistency(self.world)
+        return self.world
+
+    def _new_world(self) -> World:
+        return World(self._beginning.scenario, seed=self._beginning.seed, began_at=self._beginning.began_at)
+
+
+class Twin:
+    """One process's view of the pretended cluster. Safe for threads; adapters and queries share one."""
+
+    def __init__(self, directory: Path, beginning: Beginning, clock: Clock) -> None:
+        self.scenario = beginning.scenario
+        self.began_at = beginning.began_at
+        self._clock = clock
+        self._journal = Journal(directory / _JOURNAL)
+        self._entries: list[Entry] = []
+        self._present = Fold(beginning, self._entries)
+        self._past = Fold(beginning, self._entries)
+        """Lags behind: readers of metrics ask for grid times a little in the past."""
+        self._mutex = threading.RLock()
+
+    @classmethod
+    def create(cls, directory: Path, scenario: Scenario, seed: int, clock: Clock) -> "Twin":
+        """Begin a twin now in `directory`, which is made if need be; raise TwinError if one is there already."""
+        directory.mkdir(parents=True, exist_ok=True)
+        beginning = Beginning(seed=seed, began_at=clock.now(), scenario=scenario)
+        (directory / _JOURNAL).touch()
+        draft = directory / f"{_BEGINNING}.{os.getpid()}"
+        draft.write_text(json.dumps(to_plain(beginning), indent=1), encoding="utf-8")
+        try:
+            # A link appears whole or not at all, and fails where there is one already.
+            (directory / _BEGINNING).hardlink_to(draft)
+        except FileExistsError:
+            raise TwinError(f"{directory} holds a twin already; attach to it, or use an empty directory") from None
+        finally:
+            draft.unlink()
+        return cls(directory, beginning, clock)
+
+    @classmethod
+    def attach(cls, directory: Path, clock: Clock) -> "Twin":
+        """Join the twin in `directory`; raise TwinError if there is none."""
+        try:
+            data = json.loads((directory / _BEGINNING).read_text(encoding="utf-8"))
+            beginning = from_plain(Beginning, data)
+        except FileNotFoundError:
+            raise TwinError(f"{directory} holds no twin; create one first") from None
+        except ValueError as exc:
+            raise TwinError(f"{directory / _BEGINNING} cannot be read as a twin: {exc}") from exc
+        return cls(directory, beginning, clock)
+
+    @contextmanager
+    def present(self) -> Iterator[World]:
+        """Lend the world as it is now; look, but change nothing, and keep nothing of it."""
+        with self._mutex:
+            with self._journal.reading():
+                now = self._catch_up()
+            yield self._present.reach(now)
+
+    @contextmanager
+    def past(self, at: datetime) -> Iterator[World]:
+        """Lend the world as it was at `at`; a time to come is taken as now."""
+        with self._mutex:
+            with self._journal.reading():
+                now = self._catch_up()
+            yield self._past.reach(min(at, now))
+
+    def inject(
+        self,
+        fault: FaultKind,
+        *nodes: str,
+        gpu: int | None = None,
+        seconds: float | None = None,
+    ) -> Entry:
+        """Let a fault happen now; return its journal entry. Raise ImpossibleFaultError if it cannot happen.
+
+        `gpu` is the index of the GPU, for faults of one GPU; `seconds` how long a network partition lasts.
+        """
+        address = None if gpu is None else slot_address(gpu)
+        return self._deliver(
+            Entry(at=self.began_at, kind=EntryKind.FAULT, nodes=nodes, gpu=address, fault=fault, seconds=seconds)
+        )
+
+    def submit(self, spec: JobSpec) -> JobId:
+        """Submit a job as a user would; return its id. Raise SourceRefused if it could never run."""
+        with self._mutex:
+            self._deliver(Entry(at=self.began_at, kind=EntryKind.SUBMIT, spec=spec))
+            job = self._present.world.last_job
+        assert job is not None, "a submission that was not refused created a job"
+        return job
+
+    def command(
+        self,
+        kind: EntryKind,
+        *,
+        nodes: tuple[str, ...] = (),
+        job: str | None = None,
+        gpu: str | None = None,
+        reason: str = "",
+    ) -> None:
+        """Deliver a command; raise SourceRefused or SourceUnavailable as `commands.judge` does."""
+        self._deliver(Entry(at=self.began_at, kind=kind, nodes=nodes, job=job, gpu=gpu, reason=reason))
+
+    def now(self) -> datetime:
+        """Return the time that the twin has reached."""
+        with self.present() as world:
+            return world.now
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the journal: everything that was received until now, refused commands included."""
+        with self._mutex, self._journal.reading():
+            self._catch_up()
+            return tuple(self._entries)
+
+    def _deliver(self, entry: Entry) -> Entry:
+        with self._mutex, self._journal.writing():
+            now = self._catch_up()
+            world = self._present.reach(now)
+            entry = replace(entry, at=world.now)
+            try:
+                judge(world, entry)
+            except SourceRefused as refusal:
+                self._record(replace(entry, refusal=str(refusal)))
+                raise
+            self._record(entry)
+            self._present.reach(now)
+            return entry
+
+    def _record(self, entry: Entry) -> None:
+        self._journal.append(entry)
+        self._entries.append(entry)
+
+    def _catch_up(self) -> datetime:
+        """Read what is new, under the lock; return now, which is never before the last entry."""
+        self._entries.extend(self._journal.read_new())
+        last_at = self._entries[-1].at if self._entries else self.began_at
+        # The clock may have been set back: time then stands still here, until the clock has caught up. Another process
+        # may not have been as far, and write an entry older than what was folded here: the fold then begins anew.
+        return max(self._clock.now(), last_at, self._present.world.now)
+
+
+_BEGINNING = "twin.json"
+_JOURNAL = "journal.jsonl"

@@ -1,0 +1,231 @@
+"""Hardware and scheduler on one time line: what an entry does, what follows from it later, and when.
+
+`advance` makes happen what is due; `apply` takes an accepted entry. Nothing else changes the world, so that its
+state depends on seed, scenario, entries and time only. Whether an entry is acceptable is `commands`' business.
+"""
+
+import heapq
+import random
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.simulator import kernel_lines
+from ops_pipelines.simulator.controller import Controller, Happening
+from ops_pipelines.simulator.hardware import Gpu, Hardware, Node
+from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
+from ops_pipelines.simulator.scenario import Arrivals, Scenario
+
+
+class World:
+    """The pretended cluster at one moment."""
+
+    def __init__(self, scenario: Scenario, *, seed: int, began_at: datetime) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.began_at = began_at
+        self.now = began_at
+        self.last_job: JobId | None = None
+        """The job that the last applied submission created."""
+        self._due: list[tuple[datetime, int, Happening]] = []
+        self._arranged_count = 0
+        self.hardware = Hardware(scenario, seed=seed, began_at=began_at)
+        self.controller = Controller(scenario, self.hardware, began_at=began_at, later=self._later)
+        for spec in sorted(scenario.initial_jobs, key=lambda job: -job.priority):
+            self.controller.submit(spec, began_at)
+        for position, arrivals in enumerate(scenario.arrivals):
+            self._arrange_arrival(arrivals, random.Random(f"{seed}:arrivals:{position}"), number=1, after=began_at)
+        if scenario.benign_lines_per_node_hour:
+            self._arrange_benign_line(random.Random(f"{seed}:benign lines"), after=began_at)
+
+    def advance(self, until: datetime) -> None:
+        """Let everything happen that is due up to and at `until`, each thing at its own time."""
+        if until < self.now:
+            raise ValueError(f"the world is at {self.now.isoformat()} and cannot go back to {until.isoformat()}")
+        while self._due and self._due[0][0] <= until:
+            at, _, happening = heapq.heappop(self._due)
+            self.now = at
+            happening(at)
+        self.now = until
+
+    def apply(self, entry: Entry) -> None:
+        """Let an entry take effect; call with entries in order. A refused one changes nothing."""
+        self.advance(entry.at)
+        if entry.refusal is None:
+            self._apply_accepted(entry)
+        # What follows without delay belongs to this moment, and comes before the next entry of the same time.
+        self.advance(entry.at)
+
+    def node(self, name: str) -> Node:
+        return self.hardware.nodes[NodeName(name)]
+
+    def _apply_accepted(self, entry: Entry) -> None:
+        at, controller = entry.at, self.controller
+        nodes = [NodeName(name) for name in entry.nodes]
+        match entry.kind:
+            case EntryKind.FAULT:
+                self._break(entry)
+            case EntryKind.SUBMIT if entry.spec is not None:
+                self.last_job = controller.submit(entry.spec, at).job
+            case EntryKind.DRAIN:
+                for name in nodes:
+                    controller.records[name].is_drained = True
+                    controller.set_reason(name, entry.reason, at)
+            case EntryKind.RESUME:
+                for name in nodes:
+                    self._resume(name, at)
+            case EntryKind.DECLARE_DOWN:
+                for name in nodes:
+                    controller.set_reason(name, entry.reason, at)
+                    controller.declare_down(name, at)
+                controller.start_jobs(at)
+            case EntryKind.RESET_GPU:
+                for name in nodes:
+                    self._reset(self.node(name), str(entry.gpu), at)
+            case EntryKind.REBOOT:
+                for name in nodes:
+                    controller.records[name].expects_reboot = True
+                    self._go_down(self.node(name), at, keeps_power=True)
+                    self._boot(self.node(name), at, seconds=self.scenario.durations.reboot_seconds)
+            case EntryKind.POWER_OFF:
+                for name in nodes:
+                    self._go_down(self.node(name), at, keeps_power=False)
+            case EntryKind.POWER_ON:
+                for name in nodes:
+                    self._power_on(self.node(name), at)
+            case _:
+                self._apply_to_job(entry, nodes)
+
+    def _apply_to_job(self, entry: Entry, nodes: list[NodeName]) -> None:
+        at, controller = entry.at, self.controller
+        job = controller.jobs[JobId(str(entry.job))]
+        match entry.kind:
+            case EntryKind.HOLD:
+                job.is_held = True
+                if job.is_running:
+                    controller.requeue(job, at)
+            case EntryKind.REQUEUE:
+                if job.is_running:
+                    controller.requeue(job, at)
+            case EntryKind.EXCLUDE:
+                job.excluded.update(nodes)
+            case EntryKind.RELEASE:
+                job.is_held = False
+            case EntryKind.CANCEL:
+                controller.cancel(job, at)
+        controller.start_jobs(at)
+
+    def _resume(self, name: NodeName, at: datetime) -> None:
+        record = self.controller.records[name]
+        record.is_drained = False
+        record.is_down = record.is_down and not record.is_responding
+        if not record.is_down:
+            record.reason = record.reason_set_at = None
+        self.controller.start_jobs(at)
+
+    # -- faults --
+
+    def _break(self, entry: Entry) -> None:
+        at, hardware = entry.at, self.hardware
+        nodes = [self.node(name) for name in entry.nodes]
+        for node in nodes:
+            gpu = None if entry.gpu is None else node.gpu_at(entry.gpu)
+            match entry.fault:
+                case FaultKind.GPU_FELL_OFF_BUS if gpu is not None:
+                    hardware.drop_gpu_off_bus(node, gpu, at)
+                case FaultKind.UNCORRECTABLE_ECC if gpu is not None:
+                    hardware.damage_memory(node, gpu, at)
+                case FaultKind.APPLICATION_XID31 if gpu is not None:
+                    self._crash_application(node, gpu, at)
+                case FaultKind.NODE_UNREACHABLE:
+                    hardware.wedge(node)
+                    self.controller.expect_change(node.name, at)
+                case FaultKind.NETWORK_PARTITION:
+                    self._cut_off(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
+        self.controller.notice_hangs(at)
+
+    def _crash_application(self, node: Node, gpu: Gpu, at: datetime) -> None:
+        process = node.user_of(gpu)
+        if process is None:
+            return
+        self.hardware.fault_in_application(node, gpu, process, at)
+        self.hardware.kill_process(node, process.attempt, at)
+        job = self.controller.jobs.get(process.attempt.job)
+        if job is not None and job.is_running and job.attempt == process.attempt:
+            self.controller.fail(job, at)
+            self.controller.start_jobs(at)
+
+    def _cut_off(self, node: Node, at: datetime, *, until: datetime) -> None:
+        self.hardware.cut_off(node, until=until)
+        self.controller.expect_change(node.name, at)
+
+        def heal(then: datetime) -> None:
+            if node.cut_off_until == until:
+                self.hardware.reconnect(node)
+                self.controller.expect_change(node.name, then)
+
+        self._later(until, heal)
+
+    # -- repairs --
+
+    def _reset(self, node: Node, address: str, at: datetime) -> None:
+        gpu, boot_count = node.gpu_at(address), node.boot_count
+        if gpu is None:
+            return
+        self.hardware.begin_reset(gpu)
+
+        def finish(_: datetime) -> None:
+            if node.boot_count == boot_count and gpu.is_resetting:
+                self.hardware.finish_reset(gpu)
+
+        self._later(at + timedelta(seconds=self.scenario.durations.gpu_reset_seconds), finish)
+
+    def _go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
+        self.hardware.go_down(node, at, keeps_power=keeps_power)
+        self.controller.expect_change(node.name, at)
+        self.controller.notice_hangs(at)
+
+    def _power_on(self, node: Node, at: datetime) -> None:
+        if not node.is_powered:
+            self.hardware.give_power(node)
+            self._boot(node, at, seconds=self.scenario.durations.power_on_seconds)
+
+    def _boot(self, node: Node, at: datetime, *, seconds: float) -> None:
+        node.boot_number += 1
+        boot_number = node.boot_number
+
+        def finish(then: datetime) -> None:
+            # A boot that was overtaken by another, or by a loss of power, never ends.
+            if node.boot_number == boot_number and node.is_powered:
+                self.hardware.come_up(node, then)
+                if node.answers:
+                    self.controller.register(node.name, then)
+
+        self._later(at + timedelta(seconds=seconds), finish)
+
+    # -- time --
+
+    def _later(self, at: datetime, happening: Happening) -> None:
+        self._arranged_count += 1
+        heapq.heappush(self._due, (at, self._arranged_count, happening))
+
+    def _arrange_arrival(self, arrivals: Arrivals, rng: random.Random, *, number: int, after: datetime) -> None:
+        gap = timedelta(seconds=rng.expovariate(1 / arrivals.mean_gap_seconds))
+        work_seconds = round(rng.uniform(arrivals.min_work_seconds, arrivals.max_work_seconds), 3)
+        spec = replace(arrivals.job, name=f"{arrivals.job.name}-{number}", work_seconds=work_seconds)
+
+        def arrive(at: datetime) -> None:
+            self.controller.submit(spec, at)
+            self._arrange_arrival(arrivals, rng, number=number + 1, after=at)
+
+        self._later(after + gap, arrive)
+
+    def _arrange_benign_line(self, rng: random.Random, *, after: datetime) -> None:
+        lines_per_second = self.scenario.benign_lines_per_node_hour * len(self.hardware.nodes) / 3600
+        name, text = rng.choice(tuple(self.hardware.nodes)), rng.choice(kernel_lines.BENIGN)
+
+        def write(at: datetime) -> None:
+            self.hardware.mutter(self.hardware.nodes[name], text, at)
+            self._arrange_benign_line(rng, after=at)
+
+        self._later(after + timedelta(seconds=rng.expovariate(lines_per_second)), write)

@@ -1,0 +1,1 @@
+"""What the command line reads, the values that it answers, and how they are printed."""

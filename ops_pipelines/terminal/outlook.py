@@ -1,0 +1,197 @@
+"""How the cluster stands, what would be done now for each open incident, and what the ledger holds about one.
+
+Reads only; takes no evidence in. The plan comes from the domain's own planning on the scheduler's present answer, so
+that a plan which the cluster has outgrown is never offered for approval. How a plan looks is `views`' business.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from ops_pipelines.domain.decision import Snapshot, plan_all
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.identity import IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.report import node_word
+from ops_pipelines.domain.verification import count_outcomes
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.terminal.views import (
+    IncidentView,
+    PlanStanding,
+    PlanView,
+    StatusView,
+    count_words,
+    view_incident,
+    view_pause,
+    view_plan,
+)
+
+_LATELY = timedelta(hours=24)
+_CLOCK_TOLERANCE = timedelta(hours=1)
+"""How far the clocks of two writers of the ledger may be apart before `entries_of` misses a line."""
+_ENTRIES_AT_ONCE = 1000
+
+
+class Outlook:
+    """The ledger's state and, for each incident that waits, the plan that would be made now or why there is none."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Read it. A scheduler that does not answer is named in `problems`; then no plan is known to hold."""
+        self._cluster = cluster
+        self.problems: tuple[str, ...] = ()
+        self._present: Mapping[IncidentId, IncidentPlan | Refusal] = {}
+        self.state: LedgerState = cluster.ledger.read_state(cluster.clock.now())
+        if any(incident.state is IncidentState.OPEN for incident in self.state.incidents):
+            try:
+                self._present = _plan_now(cluster, self.state)
+            except SourceError as problem:
+                self.problems = (str(problem),)
+
+    def present(self, incident: IncidentId) -> IncidentPlan | Refusal | None:
+        """Return what would be done now, or why not; None if that is not known."""
+        return self._present.get(incident)
+
+    def approval(self, plan: PlanId) -> Approval | None:
+        """Return the approval of a plan that lasts longest, None if none holds now."""
+        given = [approval for approval in self.state.approvals if approval.plan == plan]
+        return max(given, key=lambda approval: approval.expires_at, default=None)
+
+    def view(self, incident: Incident, *, entries: tuple[Entry, ...] = ()) -> IncidentView:
+        """Return an incident with its plan.
+
+        Without a plan that would be made now, the newest one recorded in `entries` is shown, with its standing.
+        """
+        now = self._cluster.clock.now()
+        if incident.state is not IncidentState.OPEN:
+            standing = PlanStanding.IN_FORCE if incident.state is IncidentState.ACTING else PlanStanding.ENDED
+            return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=None, now=now)
+        present = self.present(incident.incident)
+        newest = _newest_plan(entries)
+        if isinstance(present, Refusal):
+            reason = f"{present.guardrail}: {present.reason}"
+            held = self._view_plan(newest, PlanStanding.HELD_BACK)
+            return view_incident(incident, plan=held, waits_for=reason, now=now)
+        if present is None:
+            return view_incident(incident, plan=self._view_plan(newest, PlanStanding.RECORDED), waits_for=None, now=now)
+        plan = self._view_plan(present.plan, self._standing_of(present.plan))
+        return view_incident(incident, plan=plan, waits_for=self._why_not_begun(plan), now=now)
+
+    def _standing_of(self, plan: PlanId) -> PlanStanding:
+        mode = self._cluster.rules.policy.mode
+        if mode is Mode.OBSERVE:
+            return PlanStanding.WOULD_BE_DONE
+        if mode is Mode.AUTO:
+            return PlanStanding.NEXT
+        return PlanStanding.WAITS_FOR_APPROVAL if self.approval(plan) is None else PlanStanding.APPROVED
+
+    def _why_not_begun(self, plan: PlanView | None) -> str | None:
+        if plan is None:
+            return "the next run, which records its plan"
+        if plan.standing is PlanStanding.WAITS_FOR_APPROVAL:
+            return "approval"
+        if plan.standing is not PlanStanding.WOULD_BE_DONE and self.state.pause is not None:
+            return "the end of the pause"
+        return None
+
+    def _view_plan(self, plan: PlanId | None, standing: PlanStanding) -> PlanView | None:
+        """Return a recorded plan; a plan that is not in the ledger yet cannot be approved and is not shown."""
+        recorded = None if plan is None else self._cluster.ledger.plan(plan)
+        if recorded is None:
+            return None
+        return view_plan(recorded, standing=standing, approval=self.approval(recorded.plan))
+
+
+def read_status(cluster: Cluster) -> StatusView:
+    """Return the state of the cluster and of the autopilot; what the scheduler does not tell is None and a problem."""
+    problems, nodes_by_state, jobs_by_state = [], None, None
+    try:
+        nodes_by_state = count_words(node_word(node) for node in cluster.scheduler.read_nodes())
+        jobs = [job for job in cluster.scheduler.read_jobs() if job.state in (JobState.PENDING, JobState.RUNNING)]
+        jobs_by_state = count_words(job.state.value for job in jobs)
+    except SourceError as problem:
+        problems.append(str(problem))
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    recent = tuple(record for record in state.records if record.begun_at > now - _LATELY)
+    return StatusView(
+        cluster=cluster.name,
+        taken_at=now,
+        mode=cluster.rules.policy.mode.value,
+        paused=None if state.pause is None else view_pause(state.pause),
+        is_autopilot_alive=cluster.ledger.current_lease(now) is not None,
+        nodes_by_state=nodes_by_state,
+        jobs_by_state=jobs_by_state,
+        open_incidents_by_state=count_words(incident.state.value for incident in state.incidents),
+        actions_by_outcome=count_outcomes(recent),
+        waiting_evidence_count=state.evidence_head - state.decided_through,
+        problems=tuple(problems),
+    )
+
+
+def entries_of(incident: Incident, ledger: Ledger, *, head_seq: int) -> Iterator[Entry]:
+    """Return the lines of the chain about one incident, in order, reading no more of the chain than its life."""
+    after = _seq_before(incident, ledger, head_seq=head_seq)
+    while True:
+        page = ledger.entries(after=after, limit=_ENTRIES_AT_ONCE)
+        for entry in page:
+            if entry.incident == incident.incident:
+                yield entry
+        if len(page) < _ENTRIES_AT_ONCE:
+            return
+        if incident.closed_at is not None and page[-1].written_at > incident.closed_at + _CLOCK_TOLERANCE:
+            return
+        after = page[-1].seq
+
+
+def _seq_before(incident: Incident, ledger: Ledger, *, head_seq: int) -> int:
+    """Return a sequence number below the first line of an incident: the chain is in the order of its times."""
+    begin = incident.opened_at - _CLOCK_TOLERANCE
+    low, high = 0, head_seq
+    while low < high:
+        middle = (low + high) // 2
+        line = ledger.entries(after=middle, limit=1)
+        if not line or line[0].written_at >= begin:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _newest_plan(entries: tuple[Entry, ...]) -> PlanId | None:
+    for entry in reversed(entries):
+        if entry.kind is EntryKind.PLAN:
+            return PlanId(str(json.loads(entry.body)["plan"]))
+    return None
+
+
+def _plan_now(cluster: Cluster, state: LedgerState) -> Mapping[IncidentId, IncidentPlan | Refusal]:
+    """Return what the domain would plan now.
+
+    A pause is left out, because it hides which plan would be next, and so are the metrics: no plan that begins with a
+    drain depends on them, and both are judged again before each act.
+    """
+    nodes = cluster.scheduler.read_nodes()
+    jobs = cluster.scheduler.read_jobs()
+    snapshot = Snapshot(
+        taken_at=cluster.clock.now(),
+        rules_digest=cluster.rules_digest,
+        ledger_head=state.head_seq,
+        evidence_through=state.decided_through,
+        observations=(),
+        conditions=(),
+        nodes=nodes,
+        jobs=jobs,
+        telemetry=(),
+        is_telemetry_available=True,
+        incidents=state.incidents,
+        incident_count=state.incident_count,
+        records=state.records,
+        is_paused=False,
+    )
+    plans, refusals = plan_all((), snapshot, cluster.rules)
+    return {plan.incident: plan for plan in plans} | dict(refusals)

@@ -1,0 +1,279 @@
+"""What the command line prints for people: the values of `views` as lines and tables, at 80 columns and wider.
+
+Text from logs, jobs and people reaches the terminal only through `printable`. Names and ids are folded, never cut.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.terminal.views import (
+    ActionView,
+    AuditView,
+    EntryView,
+    IncidentsView,
+    IncidentView,
+    PlanStanding,
+    PlanView,
+    StatusView,
+    StoryView,
+)
+
+_STYLES = {
+    "open": "yellow",
+    "acting": "cyan",
+    "verifying": "cyan",
+    "escalated": "bold red",
+    "resolved": "green",
+    "failed": "bold red",
+    "unknown": "bold red",
+    "done": "green",
+}
+"""Colour repeats what the word says; it never stands alone."""
+_SHOWN_NAME_COUNT = 4
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Co"})
+"""Unicode categories: control, format (direction marks), surrogate, private use."""
+_TERMINAL_LINE_ENDS = re.compile(r"[\t\r\n\v\f\u0085\u2028\u2029]+")
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with what could steer a terminal written out: an escape becomes `\\x1b` in letters.
+
+    Written out and not removed: whoever reads evidence must see that something odd was there. Direction marks
+    (`\\u202e`) count as steering: they make a line read otherwise than it is.
+    """
+    flat = _TERMINAL_LINE_ENDS.sub(" ", text)
+    return "".join(_written_out(char) if unicodedata.category(char) in _STEERING else char for char in flat)
+
+
+def _written_out(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def console() -> Console:
+    """Return a console on standard output that takes text as it is: neither markup nor emoji codes nor highlighting."""
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def print_lines(out: Console, lines: Iterable[str]) -> None:
+    """Print each line, cleaned, folded at the width of the terminal."""
+    for line in lines:
+        out.print(Text(printable(line), overflow="fold"))
+
+
+def print_fields(out: Console, fields: Mapping[str, str]) -> None:
+    """Print names and values in two columns; empty values are left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in fields.items():
+        if value:
+            grid.add_row(name, _text(value))
+    out.print(grid)
+
+
+def print_status(out: Console, view: StatusView) -> None:
+    """Print the state of the cluster, a pause first."""
+    if view.paused is not None:
+        by = f"PAUSED by {view.paused.actor} since {moment(view.paused.since)}: {view.paused.reason}"
+        out.print(Text(printable(by), style="bold red"))
+    waiting = view.waiting_evidence_count
+    print_fields(
+        out,
+        {
+            "cluster": view.cluster,
+            "mode": view.mode,
+            "autopilot": "alive" if view.is_autopilot_alive else "not running: no process holds the lease",
+            "nodes": _counts(view.nodes_by_state),
+            "jobs": _counts(view.jobs_by_state),
+            "incidents": _counts(view.open_incidents_by_state),
+            "actions, 24 h": _counts(view.actions_by_outcome),
+            "evidence": f"{waiting} new, not decided on yet" if waiting else "all decided on",
+        },
+    )
+
+
+def print_incidents(out: Console, view: IncidentsView) -> None:
+    """Print one row an incident; long texts are folded, names and ids are whole."""
+    if not view.incidents:
+        out.print(Text("no incidents"))
+        return
+    table = _table()
+    table.add_column("incident", no_wrap=True, min_width=8, overflow="fold")
+    table.add_column("state", no_wrap=True, min_width=9)
+    table.add_column("age", no_wrap=True, min_width=4)
+    table.add_column("culprits", overflow="fold", max_width=24)
+    table.add_column("what, and what is done", overflow="fold")
+    for incident in view.incidents:
+        table.add_row(
+            _text(incident.incident),
+            Text(incident.state, style=_STYLES.get(incident.state, "")),
+            duration_text(timedelta(seconds=incident.open_for_seconds)),
+            _text(culprits(incident)),
+            Text("\n").join(_text(line) for line in _situation(incident)),
+        )
+    out.print(table)
+    if any(each.plan is not None and each.plan.standing is PlanStanding.WAITS_FOR_APPROVAL for each in view.incidents):
+        out.print(Text("\n`ops-pipelines approve PLAN-...` shows a plan and asks for your yes", style="dim"))
+
+
+def print_plan(out: Console, plan: PlanView) -> None:
+    """Print every step, every effect and what was rejected."""
+    out.print(Text(printable(f"Plan {plan.plan}: {_standing(plan)}"), style="bold"))
+    rows = [("why", plan.reason)]
+    rows += [(str(number), step) for number, step in enumerate(plan.steps, start=1)]
+    rows += [("effect", effect) for effect in plan.effects]
+    rows += [("rejected", alternative) for alternative in plan.rejected_alternatives]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim", justify="right")
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, _text(value))
+    out.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def print_story(out: Console, view: StoryView) -> None:
+    """Print one incident from its findings to its last ledger entry."""
+    incident = view.incident
+    out.print(Text(f"{printable(incident.incident)}  {incident.state}", style=_STYLES.get(incident.state, "bold")))
+    print_fields(
+        out,
+        {
+            "calls for": incident.response.replace("_", " "),
+            "culprits": ", ".join(incident.nodes) or "no node",
+            "GPUs": ", ".join(incident.gpus),
+            "victims": ", ".join(f"job {job}" for job in incident.victims),
+            "opened": moment(incident.opened_at),
+            "closed": "" if incident.closed_at is None else moment(incident.closed_at),
+            "open for": duration_text(timedelta(seconds=incident.open_for_seconds)),
+            "note": incident.note,
+            "waits for": incident.waits_for or "",
+        },
+    )
+    out.print(Text("\nFindings", style="bold"))
+    for finding in view.findings:
+        out.print(_indented(2, f"{moment(finding.found_at)}  {finding.node}  {finding.rule}: {finding.explanation}"))
+        out.print(_indented(4, f"calls for {finding.response.replace('_', ' ')}; rule: {finding.source}"))
+        for each in finding.evidence:
+            out.print(_indented(4, f"evidence {each.source} {each.position}: {each.text}"))
+    if incident.plan is not None:
+        out.print()
+        print_plan(out, incident.plan)
+    if view.actions:
+        out.print(Text("\nActions", style="bold"))
+        out.print(_action_table(view.actions))
+    out.print(Text("\nLedger", style="bold"))
+    out.print(_entry_table(view.entries))
+
+
+def print_audit(out: Console, view: AuditView) -> None:
+    """Print the verdict and, where the chain is broken, where."""
+    if view.is_whole:
+        out.print(Text("the ledger is whole", style="green"))
+    else:
+        where = "" if view.first_broken_seq is None else f" at entry {view.first_broken_seq}"
+        out.print(Text(printable(f"the ledger is DAMAGED{where}: {view.problem}"), style="bold red"))
+    print_fields(out, {"cluster": view.cluster, "entries": str(view.entry_count), "head hash": view.head_hash})
+
+
+def moment(at: datetime) -> str:
+    """Return a time to the second, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration_text(duration: timedelta) -> str:
+    """Return `45 s`, `12 min`, `3 h 10 min` or `2 d 4 h`, rounded down."""
+    seconds = max(0, int(duration.total_seconds()))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min"
+    if seconds < 86400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
+
+
+def culprits(incident: IncidentView) -> str:
+    """Return the culprits by name, the rest by number; an incident without a node names its jobs."""
+    names = incident.nodes or tuple(f"job {job}" for job in incident.victims)
+    rest = len(names) - _SHOWN_NAME_COUNT
+    shown = ", ".join(names[:_SHOWN_NAME_COUNT]) or "none"
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _situation(incident: IncidentView) -> Iterable[str]:
+    yield incident.what
+    if incident.note != incident.what:
+        yield f"note: {incident.note}"
+    is_plain = incident.plan is not None and incident.plan.standing is PlanStanding.WAITS_FOR_APPROVAL
+    if incident.waits_for is not None and not is_plain:
+        yield f"waits for {incident.waits_for}"
+    if incident.plan is not None and incident.state != IncidentState.RESOLVED.value:
+        yield f"{incident.response.replace('_', ' ')}, {incident.plan.plan}: {_standing(incident.plan)}"
+
+
+def _standing(plan: PlanView) -> str:
+    if plan.standing is PlanStanding.APPROVED and plan.approved_until is not None:
+        return f"approved by {plan.approved_by} until {moment(plan.approved_until)}"
+    words = plan.standing.value.replace("_", " ")
+    return f"{words} (the mode is observe)" if plan.standing is PlanStanding.WOULD_BE_DONE else words
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def _action_table(actions: Iterable[ActionView]) -> Table:
+    table = _table()
+    table.add_column("begun (UTC)", no_wrap=True, min_width=19)
+    table.add_column("sent", no_wrap=True)
+    table.add_column("ended", no_wrap=True)
+    table.add_column("action", overflow="fold")
+    table.add_column("outcome and witness", overflow="fold")
+    for each in actions:
+        outcome = each.outcome or "under way"
+        table.add_row(
+            moment(each.begun_at).removesuffix(" UTC"),
+            _later(each.begun_at, each.sent_at),
+            _later(each.begun_at, each.finished_at),
+            _text(each.action),
+            Text(outcome, style=_STYLES.get(outcome, "")) + _text(f": {each.witness}" if each.witness else ""),
+        )
+    return table
+
+
+def _entry_table(entries: Iterable[EntryView]) -> Table:
+    table = _table()
+    table.add_column("seq", no_wrap=True, justify="right")
+    table.add_column("written (UTC)", no_wrap=True, min_width=19)
+    table.add_column("who", overflow="fold")
+    table.add_column("what", overflow="fold")
+    for each in entries:
+        what = f"{each.kind.replace('_', ' ')}: {each.what}" if each.what else each.kind.replace("_", " ")
+        table.add_row(str(each.seq), moment(each.written_at).removesuffix(" UTC"), _text(each.actor), _text(what))
+    return table
+
+
+def _later(begun_at: datetime, at: datetime | None) -> str:
+    return "" if at is None else f"+{(at - begun_at).total_seconds():.1f} s"
+
+
+def _counts(counts: Mapping[str, int] | None) -> str:
+    if counts is None:
+        return "not known: see the message on standard error"
+    return ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in counts.items()) or "none"
+
+
+def _indented(by: int, text: str) -> Padding:
+    return Padding(_text(text), (0, 0, 0, by))
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text), overflow="fold")

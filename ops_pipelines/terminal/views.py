@@ -1,0 +1,323 @@
+"""What the command line answers, as values in the shape of its JSON.
+
+Field names of the views are the JSON keys: renaming one breaks the scripts of operators. Printing them for people
+belongs to `tables`, reading the cluster to `outlook` and `cli`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.verification import explain_action
+from ops_pipelines.ports.ledger import Approval, ChainVerdict, Entry, EntryKind, Pause
+
+
+class PlanStanding(Enum):
+    """Where a plan is between thought and deed."""
+
+    WOULD_BE_DONE = "would_be_done"
+    """The mode is observe: it is shown and never begun."""
+    WAITS_FOR_APPROVAL = "waits_for_approval"
+    APPROVED = "approved"
+    NEXT = "next"
+    """The mode is auto: it begins with the next run."""
+    HELD_BACK = "held_back"
+    """A guardrail says later; `waits_for` of its incident says why."""
+    IN_FORCE = "in_force"
+    """It is being carried out."""
+    ENDED = "ended"
+    """Carried out, given up, or superseded."""
+    RECORDED = "recorded"
+    """Whether it still holds could not be judged: a system did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """One plan. `approved_by` and `approved_until` are null without an approval that holds now."""
+
+    plan: str
+    standing: PlanStanding
+    response: str
+    reason: str
+    steps: tuple[str, ...]
+    effects: tuple[str, ...]
+    rejected_alternatives: tuple[str, ...]
+    approved_by: str | None
+    approved_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentView:
+    """One incident. `waits_for` says why nothing is done now, `plan` what is, was or would be done; null if unknown."""
+
+    incident: str
+    state: str
+    response: str
+    nodes: tuple[str, ...]
+    gpus: tuple[str, ...]
+    victims: tuple[str, ...]
+    what: str
+    note: str
+    opened_at: datetime
+    changed_at: datetime
+    closed_at: datetime | None
+    open_for_seconds: float
+    waits_for: str | None
+    plan: PlanView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentsView:
+    """The answer of `incidents`; `problems` names what could not be read."""
+
+    cluster: str
+    taken_at: datetime
+    incidents: tuple[IncidentView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseView:
+    actor: str
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """The answer of `status`. What a system did not tell is null, and `problems` says so."""
+
+    cluster: str
+    taken_at: datetime
+    mode: str
+    paused: PauseView | None
+    is_autopilot_alive: bool
+    """Whether some process holds the lease, without which nothing is begun."""
+    nodes_by_state: Mapping[str, int] | None
+    jobs_by_state: Mapping[str, int] | None
+    open_incidents_by_state: Mapping[str, int]
+    actions_by_outcome: Mapping[str, int]
+    """Begun in the last 24 hours; `open` counts those without an outcome."""
+    waiting_evidence_count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceView:
+    source: str
+    position: str
+    observed_at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingView:
+    rule: str
+    node: str
+    response: str
+    found_at: datetime
+    explanation: str
+    source: str
+    evidence: tuple[EvidenceView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """One action begun. Its `outcome` is `done`, `failed`, `unknown`, or null while its witness is awaited."""
+
+    action: str
+    plan: str | None
+    begun_at: datetime
+    sent_at: datetime | None
+    finished_at: datetime | None
+    outcome: str | None
+    witness: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryView:
+    seq: int
+    written_at: datetime
+    kind: str
+    actor: str
+    what: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryView:
+    """The answer of `show`: one incident from its findings to its last ledger entry."""
+
+    cluster: str
+    taken_at: datetime
+    incident: IncidentView
+    findings: tuple[FindingView, ...]
+    actions: tuple[ActionView, ...]
+    entries: tuple[EntryView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """The answer of `audit verify`. `first_broken_seq` is null and `problem` empty where the chain is whole."""
+
+    cluster: str
+    is_whole: bool
+    entry_count: int
+    head_hash: str
+    first_broken_seq: int | None
+    problem: str
+
+
+View = StatusView | IncidentsView | StoryView | AuditView
+
+
+def view_plan(plan: IncidentPlan, *, standing: PlanStanding, approval: Approval | None) -> PlanView:
+    """Return a plan as it is shown."""
+    return PlanView(
+        plan=plan.plan,
+        standing=standing,
+        response=plan.response.name.lower(),
+        reason=plan.reason,
+        steps=tuple(_explain_step(action) for action in plan.actions),
+        effects=plan.effects,
+        rejected_alternatives=plan.rejected_alternatives,
+        approved_by=None if approval is None else approval.actor,
+        approved_until=None if approval is None else approval.expires_at,
+    )
+
+
+def view_incident(incident: Incident, *, plan: PlanView | None, waits_for: str | None, now: datetime) -> IncidentView:
+    """Return an incident as it is shown."""
+    return IncidentView(
+        incident=incident.incident,
+        state=incident.state.value,
+        response=incident.response.name.lower(),
+        nodes=tuple(sorted(incident.nodes)),
+        gpus=tuple(sorted(incident.gpus)),
+        victims=tuple(attempt.job for attempt in sorted(incident.victims)),
+        what=incident.cause,
+        note=incident.note,
+        opened_at=incident.opened_at,
+        changed_at=incident.changed_at,
+        closed_at=incident.closed_at,
+        open_for_seconds=((incident.closed_at or now) - incident.opened_at).total_seconds(),
+        waits_for=waits_for,
+        plan=plan,
+    )
+
+
+def view_findings(incident: Incident) -> tuple[FindingView, ...]:
+    """Return the findings of an incident, oldest first, each with its evidence."""
+    return tuple(
+        FindingView(
+            rule=finding.rule,
+            node=finding.node,
+            response=finding.response.name.lower(),
+            found_at=finding.found_at,
+            explanation=finding.explanation,
+            source=finding.source,
+            evidence=tuple(
+                EvidenceView(source=each.source, position=each.position, observed_at=each.observed_at, text=each.text)
+                for each in finding.evidence
+            ),
+        )
+        for finding in sorted(incident.findings, key=lambda finding: finding.found_at)
+    )
+
+
+def view_action(record: ActionRecord) -> ActionView:
+    """Return an action as it is shown."""
+    outcome = record.outcome
+    return ActionView(
+        action=explain_action(record.action),
+        plan=record.plan,
+        begun_at=record.begun_at,
+        sent_at=record.sent_at,
+        finished_at=None if outcome is None else outcome.finished_at,
+        outcome=None if outcome is None else outcome.kind.value,
+        witness=None if outcome is None else outcome.witness,
+    )
+
+
+def view_entry(entry: Entry) -> EntryView:
+    """Return a line of the chain with what it says in a few words, empty where this program has none for it."""
+    return EntryView(
+        seq=entry.seq,
+        written_at=entry.written_at,
+        kind=entry.kind.value,
+        actor=entry.actor,
+        what=_gist(entry),
+        entry_hash=entry.entry_hash,
+    )
+
+
+def view_pause(pause: Pause) -> PauseView:
+    return PauseView(actor=pause.actor, since=pause.since, reason=pause.reason)
+
+
+def view_audit(verdict: ChainVerdict, *, cluster: str) -> AuditView:
+    return AuditView(
+        cluster=cluster,
+        is_whole=verdict.first_broken_seq is None and not verdict.problem,
+        entry_count=verdict.entry_count,
+        head_hash=verdict.head_hash,
+        first_broken_seq=verdict.first_broken_seq,
+        problem=verdict.problem,
+    )
+
+
+def count_words(words: Iterable[str]) -> Mapping[str, int]:
+    """Return how often each word comes, in the order of the alphabet."""
+    return dict(sorted(Counter(words).items()))
+
+
+def to_json(view: View) -> str:
+    """Return one JSON document in ASCII, in which no control character of an untrusted text is left as such."""
+    return json.dumps(asdict(view), indent=2, ensure_ascii=True, default=_to_plain)
+
+
+def _explain_step(action: Action) -> str:
+    return f"{explain_action(action)}: {action.text}" if action.verb in MESSAGES else explain_action(action)
+
+
+def _gist(entry: Entry) -> str:
+    """Return what the body says, by the names of its fields; a body of another version gives fewer words, no error."""
+    try:
+        body = json.loads(entry.body)
+    except ValueError:
+        return "its body is no JSON: run `ops-pipelines audit verify`"
+    if not isinstance(body, dict):
+        return ""
+    if entry.kind is EntryKind.INCIDENT:
+        return f"{body.get('state', '')}: {body.get('note', '')}"
+    if entry.kind is EntryKind.PLAN:
+        return f"{body.get('plan', '')}: {len(body.get('actions', ()))} step(s)"
+    if entry.kind is EntryKind.APPROVAL:
+        return f"{body.get('plan', '')} until {body.get('expires_at', '')}"
+    words = []
+    action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
+    if isinstance(action, dict):
+        attempt = action.get("attempt")
+        job = f"job {attempt.get('job')}" if isinstance(attempt, dict) else ""
+        parts = (str(action.get("verb", "")).replace("_", " "), job, action.get("node"), action.get("gpu"))
+        words.append(" ".join(str(part) for part in parts if part))
+    if isinstance(outcome, dict):
+        words.append(f"{outcome.get('kind', '')}: {outcome.get('witness', '')}")
+    if isinstance(refusal, dict):
+        words.append(str(refusal.get("reason", "")))
+    return ", ".join(words)
+
+
+def _to_plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,143 @@
+"""Binds the ports to adapters or to the simulator, as cluster.yaml says. Knows both sides; decides nothing.
+
+Without Dagster, so that the command line starts fast.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from ops_pipelines.clock import Clock, SystemClock
+from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.logs import Logs
+from ops_pipelines.ports.notifier import Notifier
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.telemetry import Telemetry
+from ops_pipelines.resources.cluster_config import (
+    ClusterConfig,
+    FleetKind,
+    LogsKind,
+    NotifierKind,
+    SchedulerKind,
+    TelemetryKind,
+)
+from ops_pipelines.resources.config_files import read_catalogue, read_cluster, read_policy
+from ops_pipelines.resources.documents import encode
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.simulator.scenario import demo_scenario
+from ops_pipelines.simulator.twin import Twin
+
+TWIN_DIRECTORY = "twin"
+_DEFAULT_SEED = 1
+
+
+def read_rules(config: ClusterConfig) -> Rules:
+    """Return the policy, topology and catalogue of a cluster; raise PolicyError with every fault found."""
+    return Rules(
+        policy=read_policy(config.policy_path, topology=config.topology),
+        topology=config.topology,
+        catalogue=read_catalogue(),
+    )
+
+
+@cache
+def open_cluster(cluster_file: Path) -> Cluster:
+    """Return the ports of the cluster that `cluster_file` describes, opened once a process.
+
+    Raises PolicyError on a wrong file and LedgerError if the ledger cannot be opened. A system that is down is no
+    fault here: its port says so when it is asked.
+    """
+    return assemble(read_cluster(cluster_file), SystemClock())
+
+
+def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
+    """Return the ports that `config` names, with `clock`."""
+    rules = read_rules(config)
+    config.state_directory.mkdir(parents=True, exist_ok=True)
+    twin = _Twin(config, clock)
+    return Cluster(
+        name=config.name,
+        scheduler=_scheduler(config, twin, clock),
+        fleet=_fleet(config, twin),
+        telemetry=_telemetry(config, twin),
+        logs=(_logs(config, twin, clock),),
+        ledger=SqlLedger(config.ledger.url),
+        notifier=_notifier(config, clock),
+        clock=clock,
+        rules=rules,
+        rules_digest=digest_of(encode(rules)),
+    )
+
+
+class _Twin:
+    """The simulated cluster of a state directory: attached where it runs, created where it does not, only if asked for."""
+
+    def __init__(self, config: ClusterConfig, clock: Clock) -> None:
+        self._directory = config.state_directory / TWIN_DIRECTORY
+        self._clock = clock
+        self._twin: Twin | None = None
+
+    def get(self) -> Twin:
+        if self._twin is None:
+            if not self._directory.exists():
+                Twin.create(self._directory, demo_scenario(), seed=_DEFAULT_SEED, clock=self._clock)
+            self._twin = Twin.attach(self._directory, self._clock)
+        return self._twin
+
+
+def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
+    if config.scheduler.kind is SchedulerKind.SLURM:
+        from ops_pipelines.resources.slurm import SlurmScheduler
+
+        return SlurmScheduler(clock=clock)
+    from ops_pipelines.simulator.adapters import SimulatedScheduler
+
+    return SimulatedScheduler(twin.get())
+
+
+def _fleet(config: ClusterConfig, twin: _Twin) -> Fleet:
+    if config.fleet.kind is FleetKind.COMMANDS:
+        from ops_pipelines.resources.node_commands import CommandFleet
+
+        return CommandFleet(config.fleet)
+    from ops_pipelines.simulator.adapters import SimulatedFleet
+
+    return SimulatedFleet(twin.get())
+
+
+def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
+    if config.telemetry.kind is TelemetryKind.PROMETHEUS:
+        from ops_pipelines.resources.prometheus import PrometheusTelemetry
+
+        return PrometheusTelemetry(config.telemetry)
+    from ops_pipelines.simulator.adapters import SimulatedTelemetry
+
+    return SimulatedTelemetry(twin.get())
+
+
+def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
+    if config.logs.kind is LogsKind.FILES:
+        from ops_pipelines.resources.kernel_log import FileTailLogs
+
+        logs = config.logs
+        return FileTailLogs(
+            logs.paths, clock=clock, node_name_source=logs.node_name_source, timezone=logs.timezone
+        )
+    if config.logs.kind is LogsKind.JOURNALD:
+        from ops_pipelines.resources.kernel_log import JournaldLogs
+
+        return JournaldLogs(directory=config.logs.journal_directory)
+    from ops_pipelines.simulator.adapters import SimulatedLogs
+
+    return SimulatedLogs(twin.get())
+
+
+def _notifier(config: ClusterConfig, clock: Clock) -> Notifier:
+    from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
+
+    messages = FileNotifier(config.state_directory / "messages.jsonl", clock=clock)
+    if config.notifier.kind is NotifierKind.APPRISE:
+        return AppriseNotifier(config.notifier, fallback=messages)
+    return messages

@@ -1,0 +1,134 @@
+"""What each observation means: by its rule, with its source, and never more than the rule allows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops_pipelines.domain.correlation import response_of
+from ops_pipelines.domain.finding import REPAIRS, Finding, Response, find
+from ops_pipelines.domain.observation import RecoveryAction, Signal
+from tests.domain.builders import (
+    CATALOGUE,
+    GPU,
+    NODE,
+    NOW,
+    OTHER_GPU,
+    gpu_missing,
+    observation,
+    telemetry_stale,
+    unreachable,
+    verdict,
+    xid,
+)
+
+
+@pytest.mark.parametrize(
+    ("finding", "rule", "response", "is_lasting"),
+    [
+        pytest.param(xid(79), "xid_79", Response.REBOOT_NODE, False, id="off the bus"),
+        pytest.param(xid(48), "xid_48", Response.RESET_GPU, False, id="uncorrectable memory error"),
+        pytest.param(xid(13), "xid_13", Response.NOTIFY_OWNER, False, id="the job's own fault"),
+        pytest.param(xid(43), "xid_43", Response.MONITOR, False, id="consequence only"),
+        pytest.param(xid(54), "xid_54", Response.PAGE, False, id="hands are needed"),
+        pytest.param(gpu_missing(), "gpu_missing", Response.REBOOT_NODE, True, id="GPU missing"),
+        pytest.param(unreachable(), "node_unreachable", Response.POWER_CYCLE, True, id="unreachable"),
+        pytest.param(telemetry_stale(), "telemetry_stale", Response.PAGE, True, id="metrics stopped"),
+        pytest.param(
+            find(observation(Signal.ECC_UNCORRECTABLE, code=2, gpu=GPU), CATALOGUE),
+            "ecc_uncorrectable",
+            Response.RESET_GPU,
+            False,
+            id="ECC count",
+        ),
+    ],
+)
+def test_each_observation_means_what_its_rule_says(
+    finding: Finding, rule: str, response: Response, is_lasting: bool
+) -> None:
+    assert (finding.rule, finding.response, finding.is_lasting) == (rule, response, is_lasting)
+    assert not finding.is_driver_verdict
+    assert finding.source
+
+
+@pytest.mark.parametrize("code", [None, 0, -1, 78, 80, 999_999])
+def test_unknown_xid_pages_and_never_repairs(code: int | None) -> None:
+    finding = find(observation(code=code, gpu=GPU), CATALOGUE)
+
+    assert (finding.rule, finding.response) == ("xid_unknown", Response.PAGE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "response"),
+    [
+        (RecoveryAction.NONE, Response.MONITOR),
+        (RecoveryAction.RESET_GPU, Response.RESET_GPU),
+        (RecoveryAction.REBOOT_NODE, Response.REBOOT_NODE),
+        (RecoveryAction.DRAIN_PEER_TO_PEER, Response.PAGE),
+        (RecoveryAction.DRAIN_AND_RESET, Response.RESET_GPU),
+        (RecoveryAction.RECOVER_IMEX_DOMAIN, Response.PAGE),
+    ],
+)
+def test_the_driver_gets_what_it_asks_for(wanted: RecoveryAction, response: Response) -> None:
+    finding = verdict(wanted.value)
+
+    assert (finding.response, finding.is_driver_verdict) == (response, True)
+
+
+def test_every_recovery_action_has_a_response() -> None:
+    assert all(verdict(wanted.value).rule == "recovery_action" for wanted in RecoveryAction)
+
+
+@pytest.mark.parametrize("number", [None, -1, 6, 255])
+def test_unknown_recovery_action_pages_and_is_no_verdict(number: int | None) -> None:
+    finding = find(observation(Signal.RECOVERY_ACTION, code=number, gpu=GPU), CATALOGUE)
+
+    assert (finding.response, finding.is_driver_verdict) == (Response.PAGE, False)
+
+
+@pytest.mark.parametrize(
+    ("findings", "response"),
+    [
+        pytest.param([], Response.MONITOR, id="nothing"),
+        pytest.param([xid(48), xid(79)], Response.REBOOT_NODE, id="the stronger of two"),
+        pytest.param([xid(79), verdict(1)], Response.RESET_GPU, id="the driver asks for less"),
+        pytest.param([xid(48), verdict(2)], Response.REBOOT_NODE, id="the driver asks for more"),
+        pytest.param([xid(79), verdict(3)], Response.PAGE, id="the driver asks for a person"),
+        pytest.param([verdict(1), xid(79)], Response.RESET_GPU, id="whichever is listed first"),
+        pytest.param([xid(79), verdict(1, gpu=OTHER_GPU)], Response.REBOOT_NODE, id="not for another GPU"),
+        pytest.param([unreachable(), verdict(1)], Response.POWER_CYCLE, id="not for the node as such"),
+        pytest.param(
+            [verdict(2, seconds_ago=9), verdict(1, seconds_ago=3)], Response.RESET_GPU, id="its newest verdict counts"
+        ),
+        pytest.param([verdict(1), verdict(2)], Response.REBOOT_NODE, id="the stronger of one instant"),
+        pytest.param([xid(79), verdict(0)], Response.REBOOT_NODE, id="no wish takes nothing back"),
+        pytest.param(
+            [verdict(0, seconds_ago=600), xid(79)], Response.REBOOT_NODE, id="least of all what came after it"
+        ),
+        pytest.param([verdict(1, seconds_ago=9), verdict(0)], Response.RESET_GPU, id="nor its own earlier wish"),
+        pytest.param([verdict(0)], Response.MONITOR, id="alone it is only watched"),
+    ],
+)
+def test_the_driver_outranks_every_table_for_its_gpu_and_only_for_it(
+    findings: list[Finding], response: Response
+) -> None:
+    assert response_of(findings) is response
+
+
+@given(
+    signal=st.sampled_from(Signal),
+    code=st.none() | st.integers(-5, 300),
+    gpu=st.sampled_from([None, GPU]),
+)
+def test_every_observation_means_something_and_keeps_its_evidence(
+    signal: Signal, code: int | None, gpu: None
+) -> None:
+    seen = observation(signal, code=code, gpu=gpu)
+
+    finding = find(seen, CATALOGUE)
+
+    assert finding.evidence == (seen,)
+    assert (finding.node, finding.gpu, finding.found_at) == (NODE, gpu, NOW)
+    assert finding.explanation
+    assert finding.response is not Response.PAGE_MASS_EVENT
+    if signal is Signal.XID and code not in CATALOGUE.xids:
+        assert finding.response not in REPAIRS

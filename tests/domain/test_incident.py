@@ -1,0 +1,103 @@
+"""The life of an incident: what the table allows, and that nothing else ever happens."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.incident import (
+    OPEN_STATES,
+    TRANSITIONS,
+    IllegalTransitionError,
+    IncidentEvent,
+    IncidentState,
+    advance,
+    next_state,
+)
+from tests.domain.builders import after, incident
+
+EVERY_PAIR = list(product(IncidentState, IncidentEvent))
+FINAL = frozenset({IncidentState.RESOLVED, IncidentState.MERGED})
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "expected"),
+    [
+        (IncidentState.OPEN, IncidentEvent.PLAN_BEGUN, IncidentState.ACTING),
+        (IncidentState.OPEN, IncidentEvent.CLEARED, IncidentState.RESOLVED),
+        (IncidentState.OPEN, IncidentEvent.JOINED_OTHER, IncidentState.MERGED),
+        (IncidentState.OPEN, IncidentEvent.NEEDS_HUMAN, IncidentState.ESCALATED),
+        (IncidentState.ACTING, IncidentEvent.STEPS_DONE, IncidentState.VERIFYING),
+        (IncidentState.ACTING, IncidentEvent.NOTHING_TO_VERIFY, IncidentState.RESOLVED),
+        (IncidentState.ACTING, IncidentEvent.SUPERSEDED, IncidentState.OPEN),
+        (IncidentState.ACTING, IncidentEvent.NEEDS_HUMAN, IncidentState.ESCALATED),
+        (IncidentState.VERIFYING, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
+        (IncidentState.VERIFYING, IncidentEvent.SUPERSEDED, IncidentState.OPEN),
+        (IncidentState.VERIFYING, IncidentEvent.NEEDS_HUMAN, IncidentState.ESCALATED),
+        (IncidentState.ESCALATED, IncidentEvent.CLEARED, IncidentState.RESOLVED),
+        (IncidentState.ESCALATED, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
+    ],
+)
+def test_an_incident_takes_the_way_of_the_table(
+    state: IncidentState, event: IncidentEvent, expected: IncidentState
+) -> None:
+    before = incident(state=state)
+
+    moved = advance(before, event, at=after(5), note="because")
+
+    assert (moved.state, moved.changed_at, moved.note) == (expected, after(5), "because")
+    assert TRANSITIONS[state, event] is expected
+
+
+def test_the_table_holds_no_more_than_the_ways_tested_above() -> None:
+    assert len(TRANSITIONS) == 13
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in EVERY_PAIR if pair not in TRANSITIONS],
+)
+def test_every_other_way_raises_and_changes_nothing(state: IncidentState, event: IncidentEvent) -> None:
+    before = incident(state=state)
+    copy = replace(before)
+
+    with pytest.raises(IllegalTransitionError, match=f"{state.value} cannot take {event.value}"):
+        advance(before, event, at=after(5), note="because")
+
+    assert before == copy
+
+
+def test_every_state_can_be_reached_from_open() -> None:
+    reached = {IncidentState.OPEN}
+    while True:
+        further = reached | {next_state(*pair) for pair in TRANSITIONS if pair[0] in reached}
+        if further == reached:
+            break
+        reached = further
+
+    assert reached == set(IncidentState)
+
+
+def test_final_states_are_final_and_every_other_state_has_a_way_out() -> None:
+    leaving = {state for state, _ in TRANSITIONS}
+
+    assert leaving.isdisjoint(FINAL)
+    assert leaving == OPEN_STATES
+    assert OPEN_STATES.isdisjoint(FINAL)
+
+
+@pytest.mark.parametrize(("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS])
+def test_the_closing_time_is_set_by_a_final_state_only(state: IncidentState, event: IncidentEvent) -> None:
+    moved = advance(incident(state=state), event, at=after(5), note="")
+
+    assert (moved.closed_at == after(5)) is (moved.state in FINAL)
+    assert moved.is_open is (moved.state not in FINAL)
+
+
+@pytest.mark.parametrize(("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS])
+def test_only_a_superseded_incident_forgets_its_plan(state: IncidentState, event: IncidentEvent) -> None:
+    moved = advance(incident(state=state, plan=PlanId("PLAN-1"), plan_count=1), event, at=after(5), note="")
+
+    assert (moved.plan is None) is (event is IncidentEvent.SUPERSEDED)
+    assert moved.plan_count == 1

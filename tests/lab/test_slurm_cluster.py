@@ -1,0 +1,346 @@
+"""The throw-away Slurm itself: it starts, breaks, mends and leaves nothing behind."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.drills import slurm_cluster
+from ops_pipelines.drills.daemon_processes import find_processes, wait_until
+from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
+from ops_pipelines.drills.slurm_cluster_files import NODE_MARK, SlurmClusterSettings
+from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.resources.command_line import run_command
+from ops_pipelines.resources.node_commands import SLURM_REBOOT
+from ops_pipelines.resources.slurm import SlurmScheduler
+from tests.lab.slurm_server import start_cluster
+
+SOON_SECONDS = 60.0
+"""Far above what anything here needs; never asserted on."""
+
+
+class Drill:
+    """A clean cluster and the adapter that reads it."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+        self.scheduler = SlurmScheduler(
+            clock=SystemClock(),
+            slurm_conf=cluster.settings.slurm_conf,
+            checkpoint_roots=[cluster.settings.directory / "jobs"],
+        )
+
+    def node(self, name: NodeName) -> NodeStatus:
+        return next(node for node in self.scheduler.read_nodes() if node.node == name)
+
+    def job(self, job: JobId) -> JobStatus:
+        return next(status for status in self.scheduler.read_jobs() if status.job == job)
+
+    def checkpoint(self, name: str) -> Path:
+        return self.cluster.settings.directory / "jobs" / name
+
+    def train(self, name: str, *, node_count: int = 1) -> JobStatus:
+        """Start a job that checkpoints five times a second, and return it once it has written."""
+        checkpoint = self.checkpoint(name)
+        checkpoint.unlink(missing_ok=True)
+        job = self.cluster.submit_training(
+            name=name,
+            node_count=node_count,
+            comment=f"workload=training ckpt={checkpoint}",
+            checkpoint=checkpoint,
+            step_seconds=0.2,
+            steps_per_checkpoint=1,
+        )
+        wait_until("a checkpoint", checkpoint.exists, timeout_seconds=SOON_SECONDS)
+        return self.job(job)
+
+
+def wait(what: str, is_so: Callable[[], bool]) -> None:
+    wait_until(what, is_so, timeout_seconds=SOON_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[SlurmCluster]:
+    with start_cluster(node_count=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def drill(started: SlurmCluster) -> Drill:
+    started.clear()
+    return Drill(started)
+
+
+# -- without a server --
+
+
+def test_missing_programs_are_named_as_debian_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(slurm_cluster, "_PATH", str(tmp_path))
+
+    with pytest.raises(
+        SlurmClusterError, match=r"apt-get install .*mariadb-server munge slurm-client slurmctld slurmd"
+    ):
+        SlurmCluster(SlurmClusterSettings(directory=tmp_path / "c")).start()
+
+    assert not (tmp_path / "c").exists()
+
+
+def test_directory_without_a_cluster_is_neither_opened_nor_deleted(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+
+    with pytest.raises(SlurmClusterError, match="holds no cluster"):
+        open_cluster(tmp_path)
+    with pytest.raises(SlurmClusterError, match="holds no cluster"):
+        SlurmCluster(SlurmClusterSettings(directory=tmp_path)).delete()
+
+    assert (tmp_path / "precious").exists()
+
+
+def test_stopping_what_never_started_is_no_error(tmp_path: Path) -> None:
+    SlurmCluster(SlurmClusterSettings(directory=tmp_path / "none")).stop()
+
+    assert not (tmp_path / "none").exists()
+
+
+# -- the whole cluster --
+
+
+@pytest.mark.live
+def test_starting_a_running_cluster_changes_nothing(drill: Drill) -> None:
+    before = drill.train("undisturbed")
+
+    drill.cluster.start()
+
+    after = drill.job(before.job)
+    assert (after.state, after.attempt, after.restart_count) == (JobState.RUNNING, before.attempt, 0)
+
+
+@pytest.mark.live
+def test_running_cluster_refuses_other_settings(drill: Drill) -> None:
+    settings = drill.cluster.settings
+    other = SlurmClusterSettings(directory=settings.directory, node_count=7, first_port=settings.first_port)
+
+    with pytest.raises(SlurmClusterError, match="other settings"):
+        SlurmCluster(other).start()
+
+
+@pytest.mark.live
+def test_stop_leaves_no_process_and_start_brings_the_nodes_back(drill: Drill) -> None:
+    drill.train("ended by stop", node_count=2)
+    conf = str(drill.cluster.settings.slurm_conf)
+
+    drill.cluster.stop()
+    left = find_processes(lambda env: env.get("SLURM_CONF") == conf)
+    drill.cluster.start()
+
+    assert left == {}
+    assert drill.cluster.is_running()
+    assert {node.node for node in drill.scheduler.read_nodes()} == set(drill.cluster.node_names)
+
+
+# -- single nodes --
+
+
+@pytest.mark.live
+def test_killed_node_looks_dead_while_its_job_still_writes(drill: Drill) -> None:
+    (node,) = drill.train("orphan").nodes
+
+    drill.cluster.kill_node(node)
+
+    wait("Slurm to miss the node", lambda: not drill.node(node).is_responding)
+    seen = drill.checkpoint("orphan").read_text()
+    wait("the orphan to write", lambda: drill.checkpoint("orphan").read_text() != seen)
+    assert drill.cluster.is_powered(node)
+
+
+@pytest.mark.live
+def test_job_of_a_killed_node_stays_held_when_slurm_gives_the_node_up(drill: Drill) -> None:
+    """Hold before fence: the hold works on an unreachable node, and outlives the node's being set DOWN."""
+    job = drill.train("held")
+    (node,) = job.nodes
+    drill.cluster.kill_node(node)
+
+    drill.scheduler.hold(job.job)
+
+    wait("Slurm to set the node down", lambda: drill.node(node).state is NodeState.DOWN)
+    wait("the job to be given up", lambda: drill.job(job.job).state is JobState.PENDING)
+    assert drill.job(job.job).is_held
+
+
+@pytest.mark.live
+def test_power_off_leaves_no_process_of_the_node_and_touches_no_other(drill: Drill) -> None:
+    first, second = drill.train("first"), drill.train("second")
+    (node,) = first.nodes
+
+    drill.cluster.power_off_node(node)
+
+    conf = str(drill.cluster.settings.slurm_conf)
+    assert not find_processes(lambda env: env.get("SLURM_CONF") == conf and env.get(NODE_MARK) == node)
+    assert not find_processes(lambda env: env.get("SLURM_CONF") == conf and env.get("SLURMD_NODENAME") == node)
+    assert not drill.cluster.is_powered(node)
+    assert drill.job(second.job).attempt == second.attempt
+    seen = drill.checkpoint("second").read_text()
+    wait("the other job to write", lambda: drill.checkpoint("second").read_text() != seen)
+
+
+@pytest.mark.live
+def test_fenced_job_runs_elsewhere_from_its_checkpoint(drill: Drill) -> None:
+    """Hold, fence, declare down, exclude, release: the order that never makes two writers."""
+    job = drill.train("moved")
+    (node,) = job.nodes
+
+    drill.scheduler.hold(job.job)
+    drill.cluster.power_off_node(node)
+    drill.scheduler.declare_down(node, reason="INC-1 powered off")
+    wait("the attempt to be gone", lambda: drill.job(job.job).state not in HAS_PROCESSES)
+    saved = int(drill.checkpoint("moved").read_text())
+    drill.scheduler.exclude(job.job, [node])
+    drill.scheduler.release(job.job)
+
+    wait("the job to run", lambda: drill.job(job.job).state is JobState.RUNNING)
+    wait("progress", lambda: int(drill.checkpoint("moved").read_text()) > saved)
+    again = drill.job(job.job)
+    assert node not in again.nodes
+    assert again.restart_count == 1
+
+
+@pytest.mark.live
+def test_reboot_past_slurm_keeps_drain_reason_and_time_and_moves_the_boot_time(drill: Drill) -> None:
+    node = drill.cluster.node_names[0]
+    drill.scheduler.drain([node], reason="INC-7 ours")
+    before = drill.node(node)
+
+    drill.cluster.reboot_node(node)
+
+    wait("the node to register", lambda: drill.node(node).state is NodeState.DOWN)
+    after = drill.node(node)
+    assert (after.is_drained, after.reason, after.reason_set_at) == (True, "INC-7 ours", before.reason_set_at)
+    assert _boot_of(after) > _boot_of(before)
+    drill.scheduler.resume(node)
+    wait("the node to be back", lambda: drill.node(node).state is NodeState.IDLE)
+    assert not drill.node(node).is_drained
+
+
+@pytest.mark.live
+def test_reboot_by_slurm_keeps_the_drain_but_changes_its_reason(drill: Drill) -> None:
+    node = drill.cluster.node_names[0]
+    drill.scheduler.drain([node], reason="INC-7 ours")
+    before = drill.node(node)
+
+    _slurm(drill, *(word.format(node=node) for word in SLURM_REBOOT))
+
+    wait("the node to boot", lambda: _is_booted_since(drill.node(node), _boot_of(before)))
+    after = drill.node(node)
+    assert (after.is_drained, after.reason) == (True, "INC-7 ours : reboot issued")
+
+
+@pytest.mark.live
+def test_reboot_asap_would_undrain_a_node_that_was_drained(drill: Drill) -> None:
+    """Why the documented command never says ASAP."""
+    node = drill.cluster.node_names[0]
+    drill.scheduler.drain([node], reason="INC-7 ours")
+    before = drill.node(node)
+
+    _slurm(drill, "scontrol", "reboot", "ASAP", node)
+
+    wait("the node to boot", lambda: _is_booted_since(drill.node(node), _boot_of(before)))
+    assert not drill.node(node).is_drained
+
+
+@pytest.mark.live
+def test_reboot_is_told_to_the_configured_program(drill: Drill, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '\\n')"
+    settings = drill.cluster.settings
+    listening = SlurmCluster(
+        SlurmClusterSettings(
+            directory=settings.directory,
+            node_count=settings.node_count,
+            first_port=settings.first_port,
+            on_reboot=(sys.executable, "-c", program, str(told)),
+        )
+    )
+
+    listening.reboot_node(drill.cluster.node_names[1])
+
+    assert told.read_text() == f"{drill.cluster.node_names[1]}\n"
+
+
+@pytest.mark.live
+def test_unknown_node_is_refused(drill: Drill) -> None:
+    with pytest.raises(SlurmClusterError, match="no node of this cluster"):
+        drill.cluster.power_off_node(NodeName("gpu999"))
+
+
+# -- what only Slurm does --
+
+
+@pytest.mark.live
+def test_finished_job_is_not_run_again_by_a_late_hold(drill: Drill) -> None:
+    job = drill.train("cancelled")
+    _slurm(drill, "scancel", job.job)
+
+    with pytest.raises(SourceRefused):
+        drill.scheduler.hold(job.job)
+
+    wait("the job to end", lambda: drill.job(job.job).state is JobState.CANCELLED)
+
+
+@pytest.mark.live
+def test_hold_of_one_array_task_leaves_the_others_running(drill: Drill) -> None:
+    array = _slurm(drill, "sbatch", "--parsable", "--array=0-1", "--gres=gpu:1", "--wrap=sleep 600").strip()
+    tasks = [JobId(f"{array}_{task}") for task in (0, 1)]
+    wait("both tasks", lambda: all(_state(drill, task) is JobState.RUNNING for task in tasks))
+
+    drill.scheduler.hold(tasks[1])
+
+    wait("the task to end", lambda: drill.job(tasks[1]).state is JobState.PENDING)
+    assert drill.job(tasks[1]).is_held
+    assert (drill.job(tasks[0]).state, drill.job(tasks[0]).is_held) == (JobState.RUNNING, False)
+
+
+@pytest.mark.live
+def test_job_that_must_not_be_requeued_is_refused(drill: Drill) -> None:
+    job = JobId(_slurm(drill, "sbatch", "--parsable", "--no-requeue", "--wrap=sleep 600").strip())
+    wait("the job", lambda: _state(drill, job) is JobState.RUNNING)
+
+    with pytest.raises(SourceRefused):
+        drill.scheduler.hold(job)
+
+    assert drill.job(job).state is JobState.RUNNING
+
+
+@pytest.mark.live
+def test_checkpoint_time_is_read_from_the_declared_file(drill: Drill) -> None:
+    job = drill.train("checkpointed")
+
+    assert drill.job(job.job).checkpointed_at is not None
+
+
+def _slurm(drill: Drill, *argv: str) -> str:
+    """Run one client as an operator or a user would."""
+    assert shutil.which(argv[0])
+    environment = {**drill.cluster.client_environment, "HOME": str(drill.cluster.settings.directory)}
+    answer = run_command(argv, environment=environment, timeout_seconds=30)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def _state(drill: Drill, job: JobId) -> JobState | None:
+    return next((status.state for status in drill.scheduler.read_jobs() if status.job == job), None)
+
+
+def _boot_of(node: NodeStatus) -> datetime:
+    assert node.booted_at is not None
+    return node.booted_at
+
+
+def _is_booted_since(node: NodeStatus, before: datetime) -> bool:
+    """slurmd derives the boot time from its uptime, so it may move by a second without a reboot."""
+    return node.state is NodeState.IDLE and node.booted_at is not None and (node.booted_at - before).total_seconds() > 2

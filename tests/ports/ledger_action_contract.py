@@ -1,0 +1,239 @@
+"""The part of the ledger's contract on actions and on the lease under which they begin."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from ops_pipelines.domain.action import OutcomeKind
+from ops_pipelines.domain.guardrails import Patience, Refusal
+from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.ports.ledger import (
+    AlreadyBegun,
+    Approval,
+    Begun,
+    EntryKind,
+    Ledger,
+    LedgerConflict,
+    LedgerError,
+    LedgerState,
+    Pause,
+)
+from tests.ports.ledger_samples import (
+    NO_LIMIT,
+    NOW,
+    SECOND,
+    allow,
+    begin,
+    decide,
+    drain,
+    incident,
+    kinds,
+    outcome,
+    page,
+    plan,
+    record,
+    refuse,
+    refusing,
+)
+
+
+class LedgerActionContract:
+    """Mixed into `LedgerContract`, which names the fixture."""
+
+    # -- actions --
+
+    def test_action_begins_once_and_its_key_is_then_known(self, ledger: Ledger) -> None:
+        first = begin(ledger, drain(1))
+        second = begin(ledger, replace(drain(1), text="other words"), at=NOW + SECOND)
+
+        assert first == Begun(record=record(drain(1)))
+        assert second == AlreadyBegun(record=record(drain(1)))
+        assert kinds(ledger) == [EntryKind.ACTION_BEGUN]
+
+    def test_key_that_is_known_is_answered_whatever_else_holds(self, ledger: Ledger) -> None:
+        begin(ledger, drain(1))
+        ledger.finish(drain(1).key, outcome(), actor="autopilot")
+        ledger.pause(Pause(actor="ada", since=NOW, reason="stop"))
+        over = replace(record(drain(1)), outcome=outcome())
+
+        again = ledger.begin(
+            over, guard=refusing("no room"), lease_token="gone", actor="autopilot", now=NOW
+        )
+
+        assert again == AlreadyBegun(record=over)
+
+    def test_action_that_is_over_before_it_began_is_an_error(self, ledger: Ledger) -> None:
+        over = replace(record(drain(1)), outcome=outcome())
+
+        with pytest.raises(LedgerError):
+            ledger.begin(over, guard=allow, lease_token=None, actor="autopilot", now=NOW)
+
+    def test_guard_sees_the_state_and_its_refusal_is_recorded_once_per_reason(self, ledger: Ledger) -> None:
+        begin(ledger, drain(1))
+        seen: list[LedgerState] = []
+
+        def guard(state: LedgerState) -> Refusal | None:
+            seen.append(state)
+            return refuse(f"{len(state.records)} node(s) are out")
+
+        answers = [
+            ledger.begin(record(drain(2)), guard=guard, lease_token=None, actor="autopilot", now=NOW) for _ in range(2)
+        ]
+        begin(ledger, drain(3))
+        ledger.begin(record(drain(2)), guard=guard, lease_token=None, actor="autopilot", now=NOW)
+
+        assert answers == [refuse("1 node(s) are out")] * 2
+        assert seen[0].records == (record(drain(1)),)
+        assert kinds(ledger).count(EntryKind.ACTION_REFUSED) == 2
+        assert ledger.records(IncidentId("INC-0002")) == ()
+
+    def test_guard_that_fails_leaves_nothing_behind(self, ledger: Ledger) -> None:
+        def guard(state: LedgerState) -> Refusal | None:
+            raise ZeroDivisionError("a fault of ours")
+
+        with pytest.raises(ZeroDivisionError):
+            ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor="autopilot", now=NOW)
+
+        assert ledger.read_state(NOW).head_seq == 0
+        assert isinstance(begin(ledger, drain(1)), Begun)
+
+    def test_pause_refuses_acts_and_lets_messages_pass(self, ledger: Ledger) -> None:
+        ledger.pause(Pause(actor="ada", since=NOW, reason="maintenance"))
+
+        act = begin(ledger, drain(1))
+        message = begin(ledger, page(1))
+
+        assert isinstance(act, Refusal)
+        assert (act.guardrail, act.patience) == ("pause", Patience.WAIT)
+        assert isinstance(message, Begun)
+
+    def test_sent_mark_keeps_the_first_time(self, ledger: Ledger) -> None:
+        begin(ledger, drain(1))
+
+        for number in (1, 2):
+            ledger.mark_sent(drain(1).key, actor="autopilot", now=NOW + number * SECOND)
+
+        assert [each.sent_at for each in ledger.records(IncidentId("INC-0001"))] == [NOW + SECOND]
+        assert kinds(ledger) == [EntryKind.ACTION_BEGUN, EntryKind.ACTION_SENT]
+
+    def test_outcome_is_written_once_and_another_kind_conflicts(self, ledger: Ledger) -> None:
+        begin(ledger, drain(1))
+        ledger.finish(drain(1).key, outcome(), actor="autopilot")
+
+        ledger.finish(drain(1).key, outcome(at=NOW + SECOND), actor="autopilot")
+        with pytest.raises(LedgerConflict, match="already done"):
+            ledger.finish(drain(1).key, outcome(OutcomeKind.FAILED), actor="autopilot")
+
+        assert ledger.records(IncidentId("INC-0001")) == (replace(record(drain(1)), outcome=outcome()),)
+        assert kinds(ledger) == [EntryKind.ACTION_BEGUN, EntryKind.ACTION_FINISHED]
+
+    def test_action_that_never_began_is_neither_sent_nor_finished(self, ledger: Ledger) -> None:
+        with pytest.raises(LedgerError, match="before-entry"):
+            ledger.finish(ActionKey("0" * 32), outcome(), actor="autopilot")
+        with pytest.raises(LedgerError, match="before-entry"):
+            ledger.mark_sent(ActionKey("0" * 32), actor="autopilot", now=NOW)
+
+    def test_records_of_an_incident_come_in_the_order_begun(self, ledger: Ledger) -> None:
+        for action in (drain(1, try_number=2), drain(2), drain(1, try_number=1)):
+            begin(ledger, action)
+
+        assert [each.action.try_number for each in ledger.records(IncidentId("INC-0001"))] == [2, 1]
+
+    @pytest.mark.parametrize(
+        ("begun_at", "state", "is_finished", "is_shown"),
+        [
+            pytest.param(timedelta(hours=23), IncidentState.RESOLVED, True, True, id="recent"),
+            pytest.param(timedelta(hours=24), IncidentState.RESOLVED, True, False, id="old, over and closed"),
+            pytest.param(timedelta(hours=24), IncidentState.RESOLVED, False, True, id="old without an outcome"),
+            pytest.param(timedelta(hours=24), IncidentState.ESCALATED, True, True, id="old, its incident open"),
+        ],
+    )
+    def test_state_shows_the_actions_that_still_matter(
+        self, ledger: Ledger, begun_at: timedelta, state: IncidentState, is_finished: bool, is_shown: bool
+    ) -> None:
+        decide(ledger, incident(1, state=state))
+        begin(ledger, drain(1), at=NOW - begun_at)
+        if is_finished:
+            ledger.finish(drain(1).key, outcome(), actor="autopilot")
+
+        assert bool(ledger.read_state(NOW).records) is is_shown
+
+    def test_last_change_of_an_incident_is_the_line_of_its_own_its_plans_or_its_actions_last_change(
+        self, ledger: Ledger
+    ) -> None:
+        name = IncidentId("INC-0001")
+        decide(ledger, incident(1), incident(2), plans=(plan(1, drain(1)),))
+        changes = [ledger.read_state(NOW).last_change_seq[name]]
+        ledger.approve(Approval(plan=PlanId("PLAN-1"), actor="ada", given_at=NOW, expires_at=NOW + SECOND))
+        changes.append(ledger.read_state(NOW).last_change_seq[name])
+        begin(ledger, drain(1))
+        changes.append(ledger.read_state(NOW).last_change_seq[name])
+        begin(ledger, drain(2))
+        ledger.begin(
+            record(drain(1, node="gpu004")), guard=refusing("no"), lease_token=None, actor="a", now=NOW
+        )
+        changes.append(ledger.read_state(NOW).last_change_seq[name])
+        ledger.finish(drain(1).key, outcome(), actor="autopilot")
+        changes.append(ledger.read_state(NOW).last_change_seq[name])
+
+        about = {entry.seq: entry.kind for entry in ledger.entries(after=0, limit=NO_LIMIT) if entry.incident == name}
+        assert [about[seq] for seq in changes] == [
+            EntryKind.PLAN,
+            EntryKind.APPROVAL,
+            EntryKind.ACTION_BEGUN,
+            EntryKind.ACTION_BEGUN,
+            EntryKind.ACTION_FINISHED,
+        ]
+
+    # -- lease --
+
+    def test_lease_has_one_holder_until_it_runs_out(self, ledger: Ledger) -> None:
+        ttl = 15 * SECOND
+
+        first = ledger.take_lease(holder="a", ttl=ttl, now=NOW)
+        refused = ledger.take_lease(holder="b", ttl=ttl, now=NOW + 14 * SECOND)
+        taken = ledger.take_lease(holder="b", ttl=ttl, now=NOW + 15 * SECOND)
+
+        assert first is not None
+        assert refused is None
+        assert taken not in (None, first)
+        assert ledger.current_lease(NOW + 16 * SECOND) == taken
+
+    def test_lease_is_renewed_by_its_holder_under_the_same_token(self, ledger: Ledger) -> None:
+        first = ledger.take_lease(holder="a", ttl=15 * SECOND, now=NOW)
+
+        renewed = ledger.take_lease(holder="a", ttl=15 * SECOND, now=NOW + 10 * SECOND)
+
+        assert renewed == first
+        assert ledger.current_lease(NOW + 24 * SECOND) == first
+        assert ledger.current_lease(NOW + 25 * SECOND) is None
+
+    def test_no_lease_runs_before_one_is_taken(self, ledger: Ledger) -> None:
+        assert ledger.current_lease(NOW) is None
+
+    @pytest.mark.parametrize(
+        ("after_seconds", "may_begin"),
+        [pytest.param(14, True, id="runs"), pytest.param(15, False, id="ran out this instant")],
+    )
+    def test_action_begins_only_under_a_lease_that_runs(
+        self, ledger: Ledger, after_seconds: int, may_begin: bool
+    ) -> None:
+        token = ledger.take_lease(holder="a", ttl=15 * SECOND, now=NOW)
+
+        answer = ledger.begin(
+            record(drain(1)), guard=allow, lease_token=token, actor="autopilot", now=NOW + after_seconds * SECOND
+        )
+
+        assert isinstance(answer, Begun) is may_begin
+
+    def test_token_of_another_lease_is_refused_and_the_reason_does_not_tell_the_token(self, ledger: Ledger) -> None:
+        token = ledger.take_lease(holder="a", ttl=15 * SECOND, now=NOW)
+        assert token is not None
+
+        answer = ledger.begin(record(drain(1)), guard=allow, lease_token="stale", actor="autopilot", now=NOW)
+
+        assert isinstance(answer, Refusal)
+        assert (answer.guardrail, answer.patience) == ("lease", Patience.WAIT)
+        assert token not in answer.reason

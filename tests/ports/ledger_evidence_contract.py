@@ -1,0 +1,131 @@
+"""The part of the ledger's contract on what is no history: documents, evidence, cursors, conditions."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.observation import Rejected
+from ops_pipelines.ports.ledger import Ledger, LedgerError
+from tests.ports.ledger_samples import INPUTS, NO_LIMIT, NOW, SECOND, drain, incident, observation, record, take_in
+
+
+class LedgerEvidenceContract:
+    """Mixed into `LedgerContract`, which names the fixture."""
+
+    # -- documents --
+
+    def test_document_is_kept_under_its_sha256_and_storing_it_again_changes_nothing(self, ledger: Ledger) -> None:
+        digest = ledger.store('{"a":1}')
+
+        assert digest == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+        assert ledger.store('{"a":1}') == digest
+        assert ledger.load(digest) == '{"a":1}'
+
+    def test_unknown_document_is_an_error(self, ledger: Ledger) -> None:
+        with pytest.raises(LedgerError, match="no document"):
+            ledger.load(INPUTS)
+
+    def test_snapshot_comes_back_equal(self, ledger: Ledger) -> None:
+        snapshot = Snapshot(
+            taken_at=NOW,
+            rules_digest=INPUTS,
+            ledger_head=3,
+            evidence_through=7,
+            observations=(observation("1"),),
+            conditions=(),
+            nodes=(),
+            jobs=(),
+            telemetry=(),
+            is_telemetry_available=True,
+            incidents=(incident(1),),
+            incident_count=1,
+            records=(record(drain(1)),),
+            is_paused=False,
+        )
+
+        assert ledger.load_snapshot(ledger.store_snapshot(snapshot)) == snapshot
+
+    # -- evidence --
+
+    def test_observation_taken_in_twice_is_kept_once(self, ledger: Ledger) -> None:
+        first = take_in(ledger, observation("1"), observation("2"))
+        second = take_in(ledger, observation("2"), observation("3"), observation("3"))
+
+        assert (first, second) == (2, 1)
+        kept = ledger.evidence_after(0, limit=NO_LIMIT)
+        assert [each.observation.position for each in kept] == ["1", "2", "3"]
+        assert [each.seq for each in kept] == sorted({each.seq for each in kept})
+        assert ledger.read_state(NOW).evidence_head == kept[-1].seq
+
+    def test_same_position_of_another_source_is_another_observation(self, ledger: Ledger) -> None:
+        assert take_in(ledger, observation("1", source="loki"), observation("1", source="journal")) == 2
+
+    def test_evidence_is_read_in_order_after_a_sequence_number_and_up_to_a_limit(self, ledger: Ledger) -> None:
+        take_in(ledger, *(observation(str(number)) for number in range(5)))
+        kept = ledger.evidence_after(0, limit=NO_LIMIT)
+
+        assert ledger.evidence_after(kept[1].seq, limit=2) == kept[2:4]
+        assert ledger.evidence_after(kept[-1].seq, limit=2) == ()
+
+    def test_cursor_moves_with_its_rows_and_none_leaves_it(self, ledger: Ledger) -> None:
+        before = ledger.cursor("loki")
+        take_in(ledger, observation("1"), cursor="17")
+        take_in(ledger, observation("2"), cursor=None)
+
+        assert before is None
+        assert ledger.cursor("loki") == "17"
+        assert ledger.cursor("journal") is None
+        take_in(ledger, cursor="18")
+        assert ledger.cursor("loki") == "18"
+
+    def test_rejected_rows_are_kept_with_their_reason_newest_first(self, ledger: Ledger) -> None:
+        rows = [Rejected(source="loki", position=str(n), reason="no time", text="Xid") for n in range(3)]
+        for row in rows:
+            ledger.take_in(source="loki", observations=(), rejected=(row, row), cursor=None, now=NOW)
+
+        assert ledger.rejected(limit=2) == (rows[2], rows[1])
+
+    def test_rejected_row_of_any_length_is_kept_cut(self, ledger: Ledger) -> None:
+        row = Rejected(source="loki", position="1", reason="too long", text="x" * 1_000_000)
+
+        ledger.take_in(source="loki", observations=(), rejected=(row,), cursor=None, now=NOW)
+
+        (kept,) = ledger.rejected(limit=1)
+        assert kept.reason == "too long"
+        assert len(kept.text) < 10_000
+
+    def test_condition_becomes_evidence_once_while_it_lasts_and_again_when_it_returns(self, ledger: Ledger) -> None:
+        silent = observation("gpu003", source="scheduler")
+        later = replace(silent, observed_at=NOW + SECOND)
+        much_later = replace(silent, observed_at=NOW + 3 * SECOND)
+
+        counts = [
+            ledger.take_in_conditions(source="scheduler", present=present, now=NOW + number * SECOND)
+            for number, present in enumerate([(silent,), (later,), (), (much_later,)])
+        ]
+
+        assert counts == [1, 0, 0, 1]
+        positions = [each.observation.position for each in ledger.evidence_after(0, limit=NO_LIMIT)]
+        assert positions == [
+            "gpu003@2026-03-01T12:00:00.123456+00:00",
+            "gpu003@2026-03-01T12:00:03.123456+00:00",
+        ]
+        assert ledger.conditions() == (much_later,)
+
+    def test_lasting_condition_keeps_the_time_it_began(self, ledger: Ledger) -> None:
+        began = observation("gpu003", source="scheduler")
+        ledger.take_in_conditions(source="scheduler", present=(began,), now=NOW)
+
+        still = replace(began, observed_at=NOW + 30 * SECOND)
+        ledger.take_in_conditions(source="scheduler", present=(still,), now=NOW + 30 * SECOND)
+
+        assert [condition.observed_at for condition in ledger.conditions()] == [NOW]
+
+    def test_conditions_of_one_source_do_not_end_those_of_another(self, ledger: Ledger) -> None:
+        silent = observation("gpu003", source="scheduler")
+        ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW)
+
+        ledger.take_in_conditions(source="telemetry", present=(), now=NOW)
+
+        assert ledger.conditions() == (silent,)

@@ -1,0 +1,363 @@
+"""What every scheduler adapter must do: one suite, run on the simulator and on real servers.
+
+A subclass provides the `world` fixture and nothing else. What only one scheduler does (its messages, its quirks)
+stands in that adapter's own tests.
+"""
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import Protocol
+
+import pytest
+
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceRefused
+
+UNKNOWN_JOB = JobId("99999999")
+UNKNOWN_NODE = NodeName("no-such-node")
+REASON = 'INC-7 Xid 79 on GPU 0000:1b:00 | a=b, "fell off"; $(reboot) \'x\' [sic]'
+"""What a shell, a field list and a `[user@time]` suffix could each take for their own."""
+
+
+class SchedulerWorld(Protocol):
+    """A cluster to test on. Each test finds it clean: no job that is not ended, every node idle and in service."""
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def node_names(self) -> tuple[NodeName, ...]:
+        """Every node; at least four, alike, in one partition, each with at least one GPU."""
+        ...
+
+    def submit(self, *, name: str, node_count: int, workload: Workload) -> JobId:
+        """Submit a requeueable job that takes all GPUs of `node_count` nodes and runs longer than any test.
+
+        `name` is passed on as it is, whatever it contains; `workload` is declared the way users do it there.
+        """
+        ...
+
+    def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
+        """Let time pass (real or simulated) until `predicate` holds; raise TimeoutError after `timeout_seconds`."""
+        ...
+
+
+SOON_SECONDS = 60.0
+"""Far above what a real Slurm needs for a start, a requeue or a kill (measured: 13 s at most); never asserted on."""
+
+
+class SchedulerContract:
+    """Subclass as `class TestX(SchedulerContract)` and define the fixture `world`."""
+
+    @pytest.fixture
+    def world(self) -> SchedulerWorld:
+        raise NotImplementedError("a subclass of SchedulerContract provides the fixture `world`")
+
+    # -- reading --
+
+    def test_every_node_is_read_once_idle_in_service_and_with_its_gpus(self, world: SchedulerWorld) -> None:
+        nodes = world.scheduler.read_nodes()
+
+        assert sorted(node.node for node in nodes) == sorted(world.node_names)
+        assert {node.state for node in nodes} == {NodeState.IDLE}
+        assert all(node.is_responding and not node.is_drained for node in nodes)
+        assert {node.reason for node in nodes} == {None}
+        assert min(node.gpu_count for node in nodes) >= 1
+        assert {node.gpu_in_use_count for node in nodes} == {0}
+
+    def test_running_job_is_read_with_its_nodes_gpus_and_start(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="pretrain", node_count=2, workload=Workload.TRAINING)
+
+        status = _await_running(world, job)
+
+        used = {name: node for name, node in _nodes(world).items() if name in status.nodes}
+        assert len(status.nodes) == len(used) == 2
+        assert status.gpu_count == sum(node.gpu_count for node in used.values())
+        assert all(node.gpu_in_use_count == node.gpu_count for node in used.values())
+        assert {node.state for node in used.values()} <= {NodeState.MIXED, NodeState.ALLOCATED}
+        assert (status.name, status.workload) == ("pretrain", Workload.TRAINING)
+        assert (status.is_held, status.is_requeueable, status.restart_count) == (False, True, 0)
+        assert status.started_at is not None
+        assert status.started_at.tzinfo is UTC
+        assert status.ended_at is None
+        assert status.excluded_nodes == frozenset()
+
+    def test_pending_job_has_no_nodes_and_no_attempt(self, world: SchedulerWorld) -> None:
+        _await_running(world, world.submit(name="all", node_count=len(world.node_names), workload=Workload.TRAINING))
+
+        job = world.submit(name="waits", node_count=1, workload=Workload.BATCH)
+
+        status = _job(world, job)
+        assert (status.state, status.is_held, status.nodes) == (JobState.PENDING, False, frozenset())
+        assert status.attempt is None
+        assert status.workload is Workload.BATCH
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param("$(reboot)", id="command substitution"),
+            pytest.param("'; DROP TABLE jobs; --", id="SQL"),
+            pytest.param("a|b JobState=FAILED NodeList=gpu009", id="separators and another field"),
+            pytest.param("größer als ✓", id="not ASCII"),
+        ],
+    )
+    def test_hostile_job_name_is_text_and_hides_no_field(self, world: SchedulerWorld, name: str) -> None:
+        job = world.submit(name=name, node_count=1, workload=Workload.TRAINING)
+
+        status = _await_running(world, job)
+
+        assert status.name == name
+        assert len(status.nodes) == 1
+        assert status.nodes <= set(world.node_names)
+
+    # -- drain and resume --
+
+    def test_drain_is_read_back_with_its_reason_and_running_jobs_go_on(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="goes on", node_count=2, workload=Workload.TRAINING)
+        before = _await_running(world, job)
+
+        world.scheduler.drain(before.nodes, reason=REASON)
+
+        drained = [node for name, node in _nodes(world).items() if name in before.nodes]
+        assert all(node.is_drained and node.is_responding and node.reason == REASON for node in drained)
+        assert all(node.reason_set_at is not None and node.reason_set_at.tzinfo is UTC for node in drained)
+        assert _job(world, job) == before
+
+    def test_drain_touches_only_the_given_nodes(self, world: SchedulerWorld) -> None:
+        first, second, *others = world.node_names
+
+        world.scheduler.drain([first, second], reason=REASON)
+
+        assert {name for name, node in _nodes(world).items() if node.is_drained} == {first, second}
+        assert {_nodes(world)[name].reason for name in others} == {None}
+
+    def test_no_job_starts_on_a_drained_node(self, world: SchedulerWorld) -> None:
+        drained = world.node_names[:-1]
+        world.scheduler.drain(drained, reason=REASON)
+
+        status = _await_running(world, world.submit(name="elsewhere", node_count=1, workload=Workload.TRAINING))
+
+        assert status.nodes == {world.node_names[-1]}
+
+    def test_draining_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        node = world.node_names[0]
+        world.scheduler.drain([node], reason=REASON)
+        before = _nodes(world)[node]
+
+        world.scheduler.drain([node], reason=REASON)
+
+        after = _nodes(world)[node]
+        assert (after.is_drained, after.reason, after.state) == (before.is_drained, before.reason, before.state)
+
+    def test_empty_batch_drains_nothing_and_raises(self, world: SchedulerWorld) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.drain([], reason=REASON)
+
+        assert not any(node.is_drained for node in world.scheduler.read_nodes())
+
+    @pytest.mark.parametrize("reason", [pytest.param("", id="empty"), pytest.param("  ", id="blank")])
+    def test_drain_without_a_reason_raises(self, world: SchedulerWorld, reason: str) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.drain([world.node_names[0]], reason=reason)
+
+        assert not any(node.is_drained for node in world.scheduler.read_nodes())
+
+    def test_draining_an_unknown_node_is_refused(self, world: SchedulerWorld) -> None:
+        with pytest.raises(SourceRefused):
+            world.scheduler.drain([UNKNOWN_NODE], reason=REASON)
+
+    def test_resumed_node_is_back_in_service_without_a_reason(self, world: SchedulerWorld) -> None:
+        node = world.node_names[0]
+        world.scheduler.drain([node], reason=REASON)
+
+        world.scheduler.resume(node)
+
+        world.wait_until(lambda: _nodes(world)[node].state is NodeState.IDLE, SOON_SECONDS)
+        status = _nodes(world)[node]
+        assert (status.is_drained, status.reason, status.reason_set_at) == (False, None, None)
+
+    def test_resuming_a_node_in_service_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="undisturbed", node_count=1, workload=Workload.TRAINING)
+        before = _await_running(world, job)
+        (node,) = before.nodes
+
+        world.scheduler.resume(node)
+
+        assert not _nodes(world)[node].is_drained
+        assert _job(world, job) == before
+
+    def test_resuming_an_unknown_node_is_refused(self, world: SchedulerWorld) -> None:
+        with pytest.raises(SourceRefused):
+            world.scheduler.resume(UNKNOWN_NODE)
+
+    # -- hold, exclude, release, requeue --
+
+    def test_held_running_job_loses_its_processes_and_does_not_start_again(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="held", node_count=2, workload=Workload.TRAINING)
+        attempt = _await_running(world, job).attempt
+
+        world.scheduler.hold(job)
+
+        status = _await_stopped(world, job)
+        assert (status.state, status.is_held, status.nodes) == (JobState.PENDING, True, frozenset())
+        assert attempt is not None
+
+    def test_held_job_stays_held_while_others_start(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="held", node_count=1, workload=Workload.TRAINING)
+        _await_running(world, job)
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+
+        _await_running(world, world.submit(name="later", node_count=1, workload=Workload.TRAINING))
+
+        status = _job(world, job)
+        assert (status.state, status.is_held) == (JobState.PENDING, True)
+
+    def test_pending_job_can_be_held(self, world: SchedulerWorld) -> None:
+        _await_running(world, world.submit(name="all", node_count=len(world.node_names), workload=Workload.TRAINING))
+        job = world.submit(name="waits", node_count=1, workload=Workload.TRAINING)
+
+        world.scheduler.hold(job)
+
+        status = _job(world, job)
+        assert (status.state, status.is_held, status.attempt) == (JobState.PENDING, True, None)
+
+    def test_holding_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="held", node_count=1, workload=Workload.TRAINING)
+        _await_running(world, job)
+        world.scheduler.hold(job)
+        before = _await_stopped(world, job)
+
+        world.scheduler.hold(job)
+
+        after = _job(world, job)
+        assert (after.state, after.is_held, after.restart_count) == (before.state, True, before.restart_count)
+
+    def test_released_job_runs_again_as_a_later_attempt(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="again", node_count=1, workload=Workload.TRAINING)
+        first = _await_running(world, job)
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+
+        world.scheduler.release(job)
+
+        second = _await_running(world, job)
+        assert first.started_at is not None
+        assert second.started_at is not None
+        assert second.started_at > first.started_at
+        assert second.restart_count == first.restart_count + 1
+        assert not second.is_held
+
+    def test_releasing_a_job_that_is_not_held_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="free", node_count=1, workload=Workload.TRAINING)
+        before = _await_running(world, job)
+
+        world.scheduler.release(job)
+
+        assert _job(world, job) == before
+
+    def test_exclusions_add_up_and_keep_the_released_job_off(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="kept off", node_count=2, workload=Workload.TRAINING)
+        bad = sorted(_await_running(world, job).nodes)
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+
+        world.scheduler.exclude(job, [bad[0]])
+        world.scheduler.exclude(job, [bad[1]])
+        excluded = _job(world, job)
+        world.scheduler.release(job)
+
+        assert excluded.excluded_nodes == set(bad)
+        assert excluded.is_held
+        assert not _await_running(world, job).nodes & set(bad)
+
+    def test_excluding_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="kept off", node_count=1, workload=Workload.TRAINING)
+        (bad,) = _await_running(world, job).nodes
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+        world.scheduler.exclude(job, [bad])
+        before = _job(world, job)
+
+        world.scheduler.exclude(job, [bad])
+
+        assert _job(world, job) == before
+
+    def test_excluding_from_a_running_job_is_refused_and_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="runs", node_count=1, workload=Workload.TRAINING)
+        before = _await_running(world, job)
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.exclude(job, [world.node_names[-1]])
+
+        assert _job(world, job) == before
+
+    def test_empty_exclusion_raises(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="runs", node_count=1, workload=Workload.TRAINING)
+
+        with pytest.raises(ValueError):
+            world.scheduler.exclude(job, [])
+
+    def test_requeued_job_starts_again_without_a_release(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="requeued", node_count=1, workload=Workload.TRAINING)
+        first = _await_running(world, job)
+
+        world.scheduler.requeue(job)
+
+        world.wait_until(lambda: _job(world, job).restart_count == first.restart_count + 1, SOON_SECONDS)
+        second = _await_running(world, job)
+        assert first.started_at is not None
+        assert second.started_at is not None
+        assert second.started_at > first.started_at
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            pytest.param(lambda scheduler: scheduler.hold(UNKNOWN_JOB), id="hold"),
+            pytest.param(lambda scheduler: scheduler.requeue(UNKNOWN_JOB), id="requeue"),
+            pytest.param(lambda scheduler: scheduler.release(UNKNOWN_JOB), id="release"),
+            pytest.param(lambda scheduler: scheduler.exclude(UNKNOWN_JOB, [UNKNOWN_NODE]), id="exclude"),
+        ],
+    )
+    def test_unknown_job_is_refused(self, world: SchedulerWorld, command: Callable[[Scheduler], None]) -> None:
+        with pytest.raises(SourceRefused):
+            command(world.scheduler)
+
+    # -- down --
+
+    def test_node_declared_down_is_read_back_and_can_be_resumed(self, world: SchedulerWorld) -> None:
+        node = world.node_names[0]
+
+        world.scheduler.declare_down(node, reason=REASON)
+
+        status = _nodes(world)[node]
+        assert (status.state, status.reason) == (NodeState.DOWN, REASON)
+        world.scheduler.resume(node)
+        world.wait_until(lambda: _nodes(world)[node].state is NodeState.IDLE, SOON_SECONDS)
+        assert not _nodes(world)[node].is_drained
+
+    def test_declaring_down_without_a_reason_raises(self, world: SchedulerWorld) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.declare_down(world.node_names[0], reason="")
+
+        assert _nodes(world)[world.node_names[0]].state is NodeState.IDLE
+
+
+def _nodes(world: SchedulerWorld) -> dict[NodeName, NodeStatus]:
+    return {node.node: node for node in world.scheduler.read_nodes()}
+
+
+def _job(world: SchedulerWorld, job: JobId) -> JobStatus:
+    return next(status for status in world.scheduler.read_jobs() if status.job == job)
+
+
+def _await_running(world: SchedulerWorld, job: JobId) -> JobStatus:
+    world.wait_until(lambda: _job(world, job).state is JobState.RUNNING, SOON_SECONDS)
+    return _job(world, job)
+
+
+def _await_stopped(world: SchedulerWorld, job: JobId) -> JobStatus:
+    world.wait_until(lambda: _job(world, job).state not in HAS_PROCESSES, SOON_SECONDS)
+    return _job(world, job)

@@ -1,0 +1,86 @@
+"""What other processes do to a ledger in `test_sql_ledger`: they begin actions, append, take in, or are killed."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.ports.ledger import Begun, LedgerState
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from tests.ports.ledger_samples import NOW, allow, drain, incident, observation, outcome, record, refuse, take_in
+
+BUDGET = 3
+
+
+def open_ledger(url: str, name: str) -> None:
+    """Open the ledger and write one line, so that a ledger opened half would show."""
+    ledger = SqlLedger(url)
+    ledger.change_incident(incident(int(name), state=IncidentState.ESCALATED), actor=name, now=NOW)
+
+
+def append(url: str, name: str) -> None:
+    """Write 50 lines: 25 actions and their outcomes."""
+    ledger = SqlLedger(url)
+    for number in range(25):
+        action = drain(int(name), try_number=number + 1)
+        ledger.begin(record(action), guard=allow, lease_token=None, actor=name, now=NOW)
+        ledger.finish(action.key, outcome(), actor=name)
+
+
+def spend_budget(url: str, name: str) -> None:
+    """Try to begin ten drains where only BUDGET of all processes' may pass; write how many did."""
+    ledger = SqlLedger(url)
+
+    def guard(state: LedgerState) -> Refusal | None:
+        return refuse("no room") if len(state.records) >= BUDGET else None
+
+    answers = [
+        ledger.begin(record(drain(1, node=f"gpu{name}-{number}")), guard=guard, lease_token=None, actor=name, now=NOW)
+        for number in range(10)
+    ]
+    sys.stdout.write(str(sum(isinstance(answer, Begun) for answer in answers)))
+
+
+def begin_same(url: str, name: str) -> None:
+    """Try to begin the same 20 actions as every other process; write how many began here."""
+    ledger = SqlLedger(url)
+    answers = [
+        ledger.begin(record(drain(1, try_number=number)), guard=allow, lease_token=None, actor=name, now=NOW)
+        for number in range(20)
+    ]
+    sys.stdout.write(str(sum(isinstance(answer, Begun) for answer in answers)))
+
+
+def take_in_same(url: str, name: str) -> None:
+    """Take in the same 100 observations as every other process; write how many were new here."""
+    ledger = SqlLedger(url)
+    sys.stdout.write(str(sum(take_in(ledger, observation(str(number)), cursor=str(number)) for number in range(100))))
+
+
+def begin_and_die(url: str, name: str) -> None:
+    """Begin an action and be killed before its command and its outcome."""
+    ledger = SqlLedger(url)
+    ledger.begin(record(drain(1)), guard=allow, lease_token=None, actor=name, now=NOW)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_judging(url: str, name: str) -> None:
+    """Be killed inside the budget transaction, with the write lock held."""
+    ledger = SqlLedger(url)
+
+    def guard(state: LedgerState) -> Refusal | None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor=name, now=NOW)
+
+
+DEEDS: dict[str, Callable[[str, str], None]] = {
+    deed.__name__: deed
+    for deed in (open_ledger, append, spend_budget, begin_same, take_in_same, begin_and_die, die_while_judging)
+}
+
+if __name__ == "__main__":
+    DEEDS[sys.argv[1]](sys.argv[2], sys.argv[3])

@@ -1,0 +1,170 @@
+"""What holds for a ledger on SQLite and on PostgreSQL beyond its port: processes, kills, schema versions, damage."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.ports.ledger import Begun, LedgerError
+from ops_pipelines.resources.ledger_database import KNOWN_VERSIONS, LedgerDatabase
+from ops_pipelines.resources.ledger_tables import metadata
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from tests.ports.ledger_contract import LedgerContract
+from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, decide, drain, fill, incident, record
+from tests.resources import ledger_processes
+from tests.resources.ledger_audit_contract import LedgerAuditContract, change
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def start(deed: str, url: str, name: int) -> subprocess.Popen[str]:
+    command = [sys.executable, ledger_processes.__file__, deed, url, str(name)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish_all(processes: list[subprocess.Popen[str]]) -> list[str]:
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), [err for _, err in answers]
+    return [out for out, _ in answers]
+
+
+class SqlLedgerContract(LedgerContract, LedgerAuditContract):
+    """What holds on both databases; a subclass provides `url`, an empty database's."""
+
+    @pytest.fixture
+    def url(self) -> str:
+        raise NotImplementedError("a subclass of SqlLedgerContract provides the fixture `url`")
+
+    @pytest.fixture
+    def ledger(self, url: str) -> Iterator[SqlLedger]:
+        ledger = SqlLedger(url)
+        yield ledger
+        ledger.close()
+
+    # -- several processes --
+
+    def test_processes_that_open_a_fresh_ledger_at_once_do_not_collide(self, url: str) -> None:
+        finish_all([start("open_ledger", url, name) for name in (1, 2, 3)])
+
+        ledger = SqlLedger(url)
+        assert ledger.read_state(NOW).incident_count == 3
+        assert ledger.verify_chain().problem == ""
+        ledger.close()
+
+    def test_processes_that_append_at_once_lose_no_line_and_keep_the_chain_whole(
+        self, ledger: SqlLedger, url: str
+    ) -> None:
+        finish_all([start("append", url, name) for name in (1, 2, 3)])
+
+        verdict = ledger.verify_chain()
+        assert (verdict.entry_count, verdict.problem) == (150, "")
+        assert [len(ledger.records(IncidentId(f"INC-000{name}"))) for name in (1, 2, 3)] == [25] * 3
+
+    def test_processes_together_begin_no_more_than_the_budget(self, ledger: SqlLedger, url: str) -> None:
+        begun = finish_all([start("spend_budget", url, name) for name in (1, 2, 3)])
+
+        assert sum(map(int, begun)) == ledger_processes.BUDGET
+        assert len(ledger.read_state(NOW).records) == ledger_processes.BUDGET
+
+    def test_each_key_begins_in_one_process_only(self, ledger: SqlLedger, url: str) -> None:
+        begun = finish_all([start("begin_same", url, name) for name in (1, 2)])
+
+        assert sum(map(int, begun)) == 20
+
+    def test_observation_is_new_to_one_process_only(self, ledger: SqlLedger, url: str) -> None:
+        new = finish_all([start("take_in_same", url, name) for name in (1, 2)])
+
+        assert sum(map(int, new)) == 100
+        assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 100
+
+    def test_threads_share_one_ledger(self, ledger: SqlLedger) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda number: begin(ledger, drain(1, try_number=number)), range(40)))
+
+        assert all(isinstance(answer, Begun) for answer in answers)
+        assert ledger.verify_chain().problem == ""
+
+    # -- killed --
+
+    def test_before_entry_of_a_killed_process_is_there_without_an_outcome(self, ledger: SqlLedger, url: str) -> None:
+        killed = start("begin_and_die", url, 1)
+        killed.communicate()
+
+        assert killed.returncode == -9
+        assert ledger.read_state(NOW).records == (record(drain(1)),)
+        assert ledger.verify_chain().problem == ""
+
+    def test_process_killed_while_it_judges_leaves_nothing_and_frees_the_lock(
+        self, ledger: SqlLedger, url: str
+    ) -> None:
+        killed = start("die_while_judging", url, 1)
+        killed.communicate()
+
+        assert killed.returncode == -9
+        assert ledger.read_state(NOW).head_seq == 0
+        assert isinstance(begin(ledger, drain(1)), Begun)
+
+    # -- kept --
+
+    def test_everything_is_there_after_closing_and_opening(self, ledger: SqlLedger, url: str) -> None:
+        fill(ledger)
+        before = ledger.read_state(NOW)
+        ledger.close()
+
+        again = SqlLedger(url)
+
+        assert again.read_state(NOW) == before
+        again.close()
+
+    def test_head_hash_is_that_of_the_last_line(self, ledger: SqlLedger) -> None:
+        assert ledger.head_hash() == "0" * 64
+        decide(ledger, incident(1))
+
+        assert ledger.head_hash() == ledger.entries(after=0, limit=NO_LIMIT)[-1].entry_hash
+
+    def test_changed_document_is_not_believed(self, ledger: SqlLedger, url: str) -> None:
+        one, other = ledger.store("one"), ledger.store("other")
+        of_other = "SELECT compressed FROM documents WHERE digest = :other"
+        change(url, f"UPDATE documents SET compressed = ({of_other}) WHERE digest = :one", one=one, other=other)
+
+        with pytest.raises(LedgerError, match="was changed after it was stored"):
+            ledger.load(one)
+
+    def test_damaged_document_is_an_error(self, ledger: SqlLedger, url: str) -> None:
+        digest = ledger.store("one")
+        change(url, "UPDATE documents SET compressed = :rubbish", rubbish=b"rubbish")
+
+        with pytest.raises(LedgerError, match="damaged"):
+            ledger.load(digest)
+
+    def test_record_with_a_field_that_this_program_does_not_know_is_an_error(self, ledger: SqlLedger, url: str) -> None:
+        begin(ledger, drain(1))
+        change(url, """UPDATE actions SET body = replace(body, '"plan"', '"colour": 1,"plan"')""")
+
+        with pytest.raises(LedgerError, match=r"colour.*another version"):
+            ledger.records(IncidentId("INC-0001"))
+
+    # -- schema versions --
+
+    def test_migrations_make_the_tables_that_the_program_uses(self, url: str) -> None:
+        database = LedgerDatabase(url)
+        with database.read() as connection:
+            differences = compare_metadata(MigrationContext.configure(connection), metadata)
+        database.close()
+
+        assert differences == []
+
+    def test_newer_database_is_refused_and_left_alone(self, url: str) -> None:
+        SqlLedger(url).close()
+        change(url, "UPDATE alembic_version SET version_num = '9999'")
+
+        with pytest.raises(LedgerError, match=rf"version 9999.* {KNOWN_VERSIONS[-1]}.*newer ops_pipelines"):
+            SqlLedger(url)

@@ -1,0 +1,52 @@
+"""Paths come from users: only regular files beneath a named root are looked at, wherever links lead."""
+
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.resources.checkpoint_files import CheckpointFiles
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    (root / "last").write_text("42")
+    (root / "step").mkdir()
+    (tmp_path / "secret").write_text("x")
+    (root / "link-in").symlink_to(root / "last")
+    (root / "link-out").symlink_to(tmp_path / "secret")
+    (root / "loop").symlink_to(root / "loop")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "is_seen"),
+    [
+        ("last", True),
+        ("link-in", True),
+        ("link-out", False),
+        ("../secret", False),
+        ("loop", False),
+        ("step", False),
+        ("missing", False),
+        ("x" * 5000, False),
+    ],
+)
+def test_only_regular_files_beneath_the_root_are_seen(root: Path, name: str, is_seen: bool) -> None:
+    path = f"{root}/{name}"
+
+    times = CheckpointFiles([root]).read_times([path], timeout_seconds=5)
+
+    assert set(times) == ({path} if is_seen else set())
+
+
+def test_root_is_no_prefix_of_text(root: Path) -> None:
+    beside = root.parent / "checkpoints-of-others"
+    beside.write_text("x")
+
+    assert CheckpointFiles([root]).read_times([str(beside)], timeout_seconds=5) == {}
+
+
+def test_without_roots_nothing_is_looked_at(root: Path) -> None:
+    assert CheckpointFiles([]).read_times([str(root / "last")], timeout_seconds=5) == {}

@@ -1,0 +1,330 @@
+"""cluster.yaml, policy.yaml and the catalogue: what they become, and how their faults are told."""
+
+import csv
+from dataclasses import fields
+from datetime import date, timedelta
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.finding import REPAIRS, Response
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.resources.cluster_config import (
+    FleetKind,
+    LogsKind,
+    NodeNameSource,
+    NotifierKind,
+    SchedulerKind,
+    TelemetryKind,
+)
+from ops_pipelines.resources.config_files import read_catalogue, read_cluster, read_policy
+from ops_pipelines.resources.config_models import DrainBudgetModel, DurationsModel, MassEventModel, PolicyModel
+from ops_pipelines.resources.host_list import expand_host_list
+from ops_pipelines.resources.node_commands import CommandFleet
+from ops_pipelines.resources.strict_yaml import ConfigError
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGY = Topology(
+    places={NodeName("gpu001"): Place(rack="r1", nvlink_domain="gpu001", leaf_switch="leaf1")}, gpus_per_node=8
+)
+MINIMAL = """
+name: test
+state_directory: state
+policy: policy.yaml
+gpus_per_node: 8
+racks: [{name: r1, nodes: "gpu[001-002]"}]
+scheduler: {kind: simulator}
+telemetry: {kind: simulator}
+logs: {kind: simulator}
+fleet: {kind: simulator}
+notifier: {kind: file}
+"""
+
+
+def write(directory: Path, text: str, *, name: str = "cluster.yaml") -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_shipped_cluster_is_the_simulated_one_of_64_nodes_in_8_racks() -> None:
+    config = read_cluster(ROOT / "cluster.yaml")
+
+    assert config.name == "simulated"
+    assert len(config.topology.places) == 64
+    assert {place.rack for place in config.topology.places.values()} == {f"r{number}" for number in range(1, 9)}
+    assert config.topology.nodes_in_rack("r2") == frozenset(NodeName(f"gpu{number:03}") for number in range(9, 17))
+    assert config.topology.gpus_per_node == 8
+    assert config.topology.places[NodeName("gpu064")].nvlink_domain == "gpu064"
+    assert config.scheduler.kind is SchedulerKind.SIMULATOR
+    assert config.telemetry.kind is TelemetryKind.SIMULATOR
+    assert config.logs.kind is LogsKind.SIMULATOR
+    assert config.fleet.kind is FleetKind.SIMULATOR
+    assert config.notifier.kind is NotifierKind.FILE
+    assert config.state_directory == ROOT / ".ops_pipelines"
+    assert config.policy_path == ROOT / "policy.yaml"
+    assert config.ledger.url == f"sqlite:///{ROOT}/.ops_pipelines/ledger.sqlite"
+
+
+def test_shipped_policy_observes_and_states_the_defaults_of_the_domain() -> None:
+    topology = read_cluster(ROOT / "cluster.yaml").topology
+
+    policy = read_policy(ROOT / "policy.yaml", topology=topology)
+
+    assert policy == Policy()
+    assert policy.mode is Mode.OBSERVE
+
+
+def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Path) -> None:
+    shipped = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+    top, sketch = shipped.split("# --- A real Slurm cluster", 1)
+    sketch = sketch.split("\n", 2)[2]
+    sections = "\n".join(line.removeprefix("# ") for line in sketch.splitlines() if line != "#")
+    kept = top.split("# The workload manager.")[0]
+    for name in ("prometheus.token", "ca.pem", "ledger.url", "on-call.urls", "owner.urls", "slurm.conf"):
+        write(tmp_path, "postgresql+psycopg2://ops@db.example/ops\n", name=name)
+
+    config = read_cluster(write(tmp_path, kept + sections))
+
+    assert config.scheduler.kind is SchedulerKind.SLURM
+    assert config.scheduler.slurm_conf == tmp_path / "slurm.conf"
+    assert config.scheduler.checkpoint_roots == (Path("/checkpoints"),)
+    assert config.telemetry.url == "https://prometheus.example:9090"
+    assert config.telemetry.labels == {"cluster": "a"}
+    assert config.telemetry.step == timedelta(seconds=15)
+    assert config.telemetry.bearer_token_file == tmp_path / "prometheus.token"
+    assert config.logs.kind is LogsKind.FILES
+    assert config.logs.paths == ("/var/log/nodes/*.log",)
+    assert config.logs.node_name_source is NodeNameSource.LINE
+    assert config.fleet.commands["inspect"][-3:] == ("python3", "-m", "ops_pipelines.resources.nvml")
+    CommandFleet(config.fleet.commands, clock=SystemClock())
+    assert config.ledger.url == "postgresql+psycopg2://ops@db.example/ops"
+    assert config.notifier.kind is NotifierKind.APPRISE
+
+
+@pytest.mark.parametrize("text", [pytest.param("", id="empty"), pytest.param("# nothing\n", id="only a comment")])
+def test_policy_without_a_mode_observes(tmp_path: Path, text: str) -> None:
+    policy = read_policy(write(tmp_path, text, name="policy.yaml"), topology=TOPOLOGY)
+
+    assert policy == Policy()
+
+
+def test_policy_becomes_domain_values_with_durations(tmp_path: Path) -> None:
+    text = """
+mode: auto
+drain_budget: {max_out_count: 1}
+mass_event: {window_seconds: 30}
+durations: {soak_seconds: 5, reboot_limit_seconds: 7.5}
+untouchable_nodes: ["gpu[001-001]"]
+"""
+
+    policy = read_policy(write(tmp_path, text), topology=TOPOLOGY)
+
+    assert policy.mode is Mode.AUTO
+    assert policy.drain_budget == DrainBudget(max_out_count=1)
+    assert policy.mass_event == MassEvent(window=timedelta(seconds=30))
+    assert policy.durations == Durations(soak=timedelta(seconds=5), reboot_limit=timedelta(seconds=7.5))
+    assert policy.untouchable_nodes == frozenset({NodeName("gpu001")})
+
+
+def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
+    assert {field.name for field in fields(Policy)} == set(PolicyModel.model_fields)
+    assert {field.name for field in fields(DrainBudget)} == set(DrainBudgetModel.model_fields)
+    assert {f"{field.name}_seconds" for field in fields(Durations)} == set(DurationsModel.model_fields)
+    assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("mode: auto\nmode: observe", r"line 2: mode: this key was given before, on line 1", id="twice"),
+        pytest.param("drain_bugdet: {}", r"line 1: drain_bugdet: unknown key; did you mean drain_budget\?", id="typo"),
+        pytest.param(
+            "mode: auto\ndrain_budget:\n  max_out_cuont: 3",
+            r"line 3: drain_budget.max_out_cuont: unknown key; did you mean max_out_count\?",
+            id="typo in a section",
+        ),
+        pytest.param("zebra: 1", r"unknown key; expected one of mode, drain_budget", id="nothing near"),
+        pytest.param("mode: full", r"line 1: mode: found 'full'; input should be 'observe', 'approve'", id="no mode"),
+        pytest.param("mode: off", r"line 1: mode: found False", id="YAML reads off as a truth value"),
+        pytest.param("mode:", r"line 1: mode: found None", id="a mode left empty is not a missing mode"),
+        pytest.param('drain_budget: {max_out_count: "4"}', r"found '4'; input should be a valid integer", id="text"),
+        pytest.param("drain_budget: {max_out_count: true}", r"found True", id="truth value"),
+        pytest.param("drain_budget: {max_out_count: -1}", r"line 1: drain_budget.max_out_count", id="negative"),
+        pytest.param("drain_budget: {min_in_service_ratio: 80}", r"it must lie in 0..1", id="percent"),
+        pytest.param("durations: {soak_seconds: .inf}", r"found inf", id="infinite"),
+        pytest.param("durations: {soak_seconds: .nan}", r"found nan", id="not a number"),
+        pytest.param("durations: {soak_seconds: 40000000}", r"less than or equal", id="more than a year"),
+        pytest.param("durations: {soak: 3}", r"unknown key; did you mean soak_seconds\?", id="unit forgotten"),
+        pytest.param("mass_event: {min_node_count: 1}", r"mass_event.min_node_count is 1", id="one node is no mass"),
+        pytest.param("untouchable_nodes: [gpu002]", r"gpu002 is not a node of the cluster", id="unknown node"),
+        pytest.param("untouchable_nodes: [001]", r"found 1; input should be a valid string", id="node read as number"),
+        pytest.param("untouchable_nodes: ['gpu[3-1]']", r"runs backwards", id="backwards"),
+        pytest.param("- mode", r"must be a mapping", id="a list"),
+        pytest.param("mode: [", r"is not YAML", id="broken"),
+        pytest.param("mode: 2026-13-45", r"is not YAML", id="impossible date"),
+        pytest.param("mode: !!python/object/apply:os.getcwd []", r"is not YAML", id="a tag that would run code"),
+        pytest.param("a: &a [*a]", r"unknown key", id="an alias that holds itself"),
+    ],
+)
+def test_policy_faults_name_line_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_policy(write(tmp_path, text, name="policy.yaml"), topology=TOPOLOGY)
+
+
+def test_all_faults_come_in_one_error_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    text = "mode: full\nsoak: 3\ndurations:\n  fence_limit_seconds: x\n"
+
+    with pytest.raises(PolicyError) as caught:
+        read_policy(write(tmp_path, text, name="policy.yaml"), topology=TOPOLOGY)
+
+    lines = str(caught.value).splitlines()
+    assert "3 faults" in lines[0]
+    assert [line.strip().split(":")[0] for line in lines[1:]] == ["line 1", "line 2", "line 4"]
+
+
+def test_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml cannot be read \(No such file"):
+        read_cluster(tmp_path / "absent.yaml")
+
+
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_cluster(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("kind: file}", "kind: fiel}", r"notifier.kind: found kind 'fiel'; expected one", id="kind"),
+        pytest.param("{kind: file}", "{}", r"notifier.kind: found no kind", id="no kind"),
+        pytest.param("{kind: file}", "file", r"notifier: found 'file'; expected a section", id="no section"),
+        pytest.param("{kind: file}", "{kind: apprise}", r"a page would reach nobody", id="apprise without on-call"),
+        pytest.param("name: test", "", r"name: this key is missing", id="missing key"),
+        pytest.param("name: test", "name: a b", r"line 2: name: found 'a b'", id="name with a space"),
+        pytest.param('"gpu[001-002]"', '"gpu[001-002"', r"racks\[0\].nodes: .* is not a host list", id="bracket"),
+        pytest.param('"gpu[001-002]"', '"gpu;reboot"', r"is not a node name", id="hostile name"),
+        pytest.param('"gpu[001-002]"', '"gpu1,gpu1"', r"gpu1 already stands in r1", id="node twice"),
+        pytest.param('"gpu[001-002]"}', '"a"}, {name: r1, nodes: b}', r"rack r1 is listed twice", id="rack twice"),
+        pytest.param('nodes: "gpu[001-002]"', 'node: "x"', r"racks\[0\].node: unknown key", id="rack key"),
+        pytest.param("racks: [{", "racks: [] #", r"racks: found \[\]", id="no rack: empty never means all"),
+        pytest.param("gpus_per_node: 8", "gpus_per_node: 0", r"gpus_per_node: found 0", id="no GPU"),
+        pytest.param(
+            "telemetry: {kind: simulator}",
+            "telemetry: {kind: prometheus, url: 'https://u:secret@p'}",
+            r"telemetry.url: found a URL with credentials",
+            id="password in the URL",
+        ),
+        pytest.param(
+            "telemetry: {kind: simulator}",
+            "telemetry: {kind: prometheus, url: 'http://p', bearer_token_file: none}",
+            r"there is no file .*none",
+            id="token file absent",
+        ),
+        pytest.param(
+            "telemetry: {kind: simulator}",
+            "telemetry: {kind: prometheus, url: 'http://p', basic_auth_user: u}",
+            r"basic_auth_user and basic_auth_password_file go together",
+            id="half a basic auth",
+        ),
+        pytest.param(
+            "logs: {kind: simulator}",
+            "logs: {kind: files, paths: [a], timezone: Mars/Olympus}",
+            r"logs.timezone: found 'Mars/Olympus'",
+            id="zone",
+        ),
+        pytest.param(
+            "scheduler: {kind: simulator}", "scheduler: {kind: slurm, slurm_conf: none}", r"there is no file", id="conf"
+        ),
+        pytest.param("logs: {kind: simulator}", "logs: {kind: files, paths: []}", r"logs.paths", id="no log file"),
+        pytest.param("fleet: {kind: simulator}", "fleet: {kind: commands, reboot: []}", r"fleet.reboot", id="no words"),
+        pytest.param(
+            "fleet: {kind: simulator}", "fleet: {kind: commands, reboot: ssh n reboot}", r"a valid list", id="a line"
+        ),
+        pytest.param("notifier:", "ledger: {url: a, url_file: b}\nnotifier:", r"url or url_file, not", id="two URLs"),
+    ],
+)  # fmt: skip
+def test_cluster_faults_name_key_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in MINIMAL
+
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_cluster(write(tmp_path, MINIMAL.replace(old, new)))
+
+    assert "secret" not in str(caught.value).replace("secrets", "")
+
+
+def test_ledger_url_is_not_shown_in_a_repr(tmp_path: Path) -> None:
+    config = read_cluster(write(tmp_path, MINIMAL + "ledger: {url: 'postgresql://ops:hunter2@db/ops'}\n"))
+
+    assert config.ledger.url == "postgresql://ops:hunter2@db/ops"
+    assert "hunter2" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        pytest.param("gpu001", ("gpu001",), id="one"),
+        pytest.param("gpu[001-003]", ("gpu001", "gpu002", "gpu003"), id="range keeps zeros"),
+        pytest.param("gpu[9-11]", ("gpu9", "gpu10", "gpu11"), id="range grows"),
+        pytest.param("gpu[1,3],login", ("gpu1", "gpu3", "login"), id="list"),
+        pytest.param("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2"), id="two brackets"),
+        pytest.param("a, b", ("a", "b"), id="space after the comma"),
+    ],
+)
+def test_host_list_is_expanded_as_slurm_does(text: str, nodes: tuple[str, ...]) -> None:
+    assert expand_host_list(text) == nodes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ",", "a,,b", "a,", "gpu[]", "gpu[1-]", "gpu[1-2", "gpu]1[", "a b", "$(reboot)", "-w", "gpu[a-b]"),
+        *("[[1]]", "gpu[1-99999999]", "g[0-9999]n[0-9999]"),
+    ],
+)
+def test_host_list_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        expand_host_list(text)
+
+
+def test_catalogue_agrees_with_itself() -> None:
+    text = (files("ops_pipelines.catalogue") / "xid.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+
+    codes = [int(row["code"]) for row in rows]
+
+    assert codes == sorted(set(codes)), "codes are unique and in order"
+    for row in rows:
+        response = Response[row["response"].upper()]
+        assert row["response"] in {"monitor", "notify_owner", "page", "reset_gpu", "reboot_node"}, row
+        assert row["destructive"] == ("yes" if response in REPAIRS else "no"), row
+        assert row["at_fault"] in {"job", "gpu", "memory", "link", "pcie", "power", "driver", "none"}, row
+        assert row["at_fault"] != "job" or response not in REPAIRS, f"a job's own fault costs no node: {row}"
+        assert date.fromisoformat(row["checked_on"]).year >= 2026, row
+        assert all(row[column] and row[column] == row[column].strip() for column in row), row
+
+
+@pytest.mark.parametrize(
+    ("code", "response"),
+    [
+        pytest.param(13, Response.NOTIFY_OWNER, id="illegal access is the job's"),
+        pytest.param(43, Response.MONITOR, id="43 alone never acts"),
+        pytest.param(45, Response.MONITOR, id="45 alone never acts"),
+        pytest.param(48, Response.RESET_GPU, id="double-bit error"),
+        pytest.param(63, Response.MONITOR, id="a remap recorded is no failure"),
+        pytest.param(64, Response.RESET_GPU, id="a remap failed"),
+        pytest.param(79, Response.REBOOT_NODE, id="a reset cannot reach a GPU off the bus"),
+        pytest.param(95, Response.RESET_GPU, id="uncontained"),
+        pytest.param(119, Response.RESET_GPU, id="GSP timeout"),
+        pytest.param(154, Response.MONITOR, id="154 is read as a recovery action"),
+    ],
+)
+def test_catalogue_answers_the_codes_that_matter(code: int, response: Response) -> None:
+    assert read_catalogue().xids[code].response is response

@@ -1,0 +1,198 @@
+"""Configured commands become acts on machines; what reaches a command line is a word, never a shell's text."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.observation import PowerState, RecoveryAction
+from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.resources.node_commands import SLURM_REBOOT, SSH_REBOOT, CommandFleet
+
+NODE = NodeName("gpu003")
+GPU = PciAddress("0000:1b:00")
+GPU_DOCUMENT: Mapping[str, object] = {
+    "pci_address": "00000000:1B:00.0",
+    "uuid": "GPU-1",
+    "recovery_action": 1,
+    "uncorrectable_ecc_count": 3,
+    "is_row_remap_pending": True,
+}
+INSPECTION: Mapping[str, object] = {
+    "node": "gpu003",
+    "boot_id": "5d2c9a0e",
+    "booted_at": "2026-11-21T09:00:00+02:00",
+    "failures": ["/scratch is read-only"],
+    "gpus": [GPU_DOCUMENT],
+}
+
+
+def python(program: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", program, *words]
+
+
+def fleet(**commands: Sequence[str]) -> CommandFleet:
+    return CommandFleet(commands, clock=SystemClock())
+
+
+def inspecting(text: str) -> CommandFleet:
+    """A fleet whose inspect prints `text`, which may hold braces: they stand in the program, as character codes."""
+    codes = list(text.encode())
+    return fleet(inspect=python(f"import sys; sys.stdout.buffer.write(bytes({codes}))", "{node}"))
+
+
+def test_inspection_is_read_from_json() -> None:
+    inspection = inspecting(json.dumps({**INSPECTION, "kernel": "ignored"})).inspect(NODE)
+
+    (gpu,) = inspection.gpus
+    assert (inspection.node, inspection.boot_id) == (NODE, "5d2c9a0e")
+    assert inspection.booted_at == datetime(2026, 11, 21, 7, tzinfo=UTC)
+    assert inspection.failures == ("/scratch is read-only",)
+    assert (gpu.gpu, gpu.gpu_uuid, gpu.recovery_action) == (GPU, "GPU-1", RecoveryAction.RESET_GPU)
+    assert (gpu.uncorrectable_ecc_count, gpu.is_row_remap_pending) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"node": "gpu004"}, id="another node answered"),
+        pytest.param({"boot_id": ""}, id="no boot id"),
+        pytest.param({"booted_at": "2026-11-21T09:00:00"}, id="local time"),
+        pytest.param({"booted_at": None}, id="no time"),
+        pytest.param({"gpus": None}, id="no list of GPUs"),
+        pytest.param({"gpus": [{}]}, id="a GPU without anything"),
+        pytest.param({"failures": "none"}, id="failures are no list"),
+    ],
+)
+def test_inspection_that_makes_no_sense_is_nonsense(changes: Mapping[str, object]) -> None:
+    with pytest.raises(SourceNonsense):
+        inspecting(json.dumps({**INSPECTION, **changes})).inspect(NODE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"pci_address": "1b"}, id="address"),
+        pytest.param({"recovery_action": 99}, id="unknown recovery action"),
+        pytest.param({"recovery_action": "1"}, id="action is text"),
+        pytest.param({"uncorrectable_ecc_count": -1}, id="negative count"),
+        pytest.param({"is_row_remap_pending": "no"}, id="truth is text"),
+    ],
+)
+def test_gpu_that_makes_no_sense_makes_the_inspection_nonsense(changes: Mapping[str, object]) -> None:
+    with pytest.raises(SourceNonsense):
+        inspecting(json.dumps({**INSPECTION, "gpus": [{**GPU_DOCUMENT, **changes}]})).inspect(NODE)
+
+
+def test_gpu_listed_twice_is_nonsense() -> None:
+    with pytest.raises(SourceNonsense, match="twice"):
+        inspecting(json.dumps({**INSPECTION, "gpus": [GPU_DOCUMENT] * 2})).inspect(NODE)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
+def test_inspection_that_is_no_json_object_is_nonsense(text: str) -> None:
+    with pytest.raises(SourceNonsense):
+        inspecting(text).inspect(NODE)
+
+
+def test_reason_is_one_word_whatever_it_holds() -> None:
+    reason = "$(reboot); {gpu} {node} | 'x' \"y\"\n"
+    program = f"import sys; sys.exit(0 if sys.argv[2:] == [bytes({list(reason.encode())}).decode()] else 77)"
+
+    fleet(reboot=python(program, "{node}", "{reason}")).reboot(NODE, reason=reason)
+
+
+def test_braces_of_a_json_body_stand_for_themselves() -> None:
+    program = """import sys; sys.exit(0 if sys.argv[2] == '{"ResetType": "On"}' else 77)"""
+
+    fleet(power_on=python(program, "{node}", '{"ResetType": "On"}')).power_on(NODE)
+
+
+def test_gpu_and_node_are_filled_in_within_words() -> None:
+    program = "import sys; sys.exit(0 if sys.argv[1:] == ['root@gpu003', '--id=0000:1b:00'] else 77)"
+
+    fleet(reset_gpu=python(program, "root@{node}", "--id={gpu}")).reset_gpu(NODE, GPU)
+
+
+@pytest.mark.parametrize("name", ["gpu003;reboot", "-oProxyCommand=x", "", "$(reboot)", "a b"])
+def test_name_that_is_no_node_name_reaches_no_command(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a node name"):
+        fleet(power_off=python("raise SystemExit(0)", "{node}")).power_off(NodeName(name))
+
+
+@pytest.mark.parametrize(
+    ("returncode", "error"),
+    [
+        pytest.param(77, SourceRefused, id="refused"),
+        pytest.param(1, SourceUnavailable, id="failed: effect unknown"),
+        pytest.param(255, SourceUnavailable, id="ssh got no answer"),
+    ],
+)
+def test_only_exit_code_77_is_a_clear_no(returncode: int, error: type[Exception]) -> None:
+    program = f"import sys; print('said so', file=sys.stderr); sys.exit({returncode})"
+
+    with pytest.raises(error, match="said so"):
+        fleet(power_on=python(program, "{node}")).power_on(NODE)
+
+
+def test_missing_program_leaves_the_effect_unknown() -> None:
+    with pytest.raises(SourceUnavailable, match="could not be started"):
+        fleet(power_on=["no-such-program", "{node}"]).power_on(NODE)
+
+
+def test_act_without_a_command_is_refused() -> None:
+    with pytest.raises(SourceRefused, match="no command is configured"):
+        fleet().power_off(NODE)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("on\n", PowerState.ON),
+        ("OFF", PowerState.OFF),
+        ("unknown", PowerState.UNKNOWN),
+        ("Chassis Power is off\n", PowerState.OFF),
+    ],
+)
+def test_power_state_is_what_the_switch_says(text: str, state: PowerState) -> None:
+    assert fleet(power_state=python(f"print({text!r})", "{node}")).power_state(NODE) is state
+
+
+@pytest.mark.parametrize("text", ["", "of", "on off", "PoweringOn"])
+def test_power_state_without_sense_is_nonsense(text: str) -> None:
+    with pytest.raises(SourceNonsense):
+        fleet(power_state=python(f"print({text!r})", "{node}")).power_state(NODE)
+
+
+@pytest.mark.parametrize(
+    ("commands", "fault"),
+    [
+        pytest.param({"explode": ["x", "{node}"]}, "no act", id="unknown act"),
+        pytest.param({"reboot": []}, "list of words", id="empty"),
+        pytest.param({"reboot": "reboot {node}"}, "list of words", id="a shell line"),
+        pytest.param({"reboot": ["reboot"]}, "must name {node}", id="no target"),
+        pytest.param({"reset_gpu": ["reset", "{node}"]}, "must name {gpu}", id="no GPU"),
+        pytest.param({"reboot": ["{node}"]}, "must be fixed", id="program is filled in"),
+        pytest.param({"reboot": ["x", "{node}", "{cause}"]}, "filled with nothing", id="unknown placeholder"),
+        pytest.param({"power_off": ["x", "{node}", "{reason}"]}, "filled with nothing", id="no reason there"),
+        pytest.param({"reboot": ["x", "{node}", "why={reason}"]}, "word alone", id="reason inside a word"),
+        pytest.param({"reboot": ["/usr/bin/ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell"),
+    ],
+)
+def test_command_that_could_hit_the_wrong_target_is_refused_at_start(
+    commands: Mapping[str, Sequence[str]], fault: str
+) -> None:
+    with pytest.raises(PolicyError, match=fault):
+        CommandFleet(commands, clock=SystemClock())
+
+
+@pytest.mark.parametrize("words", [SSH_REBOOT, SLURM_REBOOT])
+def test_documented_reboot_commands_are_valid_and_never_ask_slurm_to_undrain(words: tuple[str, ...]) -> None:
+    CommandFleet({"reboot": words}, clock=SystemClock())
+
+    assert "ASAP" not in words

@@ -1,0 +1,168 @@
+"""The ledger's contract on SQLite, in a file and in memory, and what only a file knows: bad paths, full disks, WAL."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import insert, text
+
+from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.resources.ledger_database import KNOWN_VERSIONS, LedgerDatabase
+from ops_pipelines.resources.ledger_tables import documents
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from tests.ports.ledger_contract import LedgerContract
+from tests.ports.ledger_samples import observation, take_in
+from tests.resources.ledger_audit_contract import change
+from tests.resources.sql_ledger_contract import REPOSITORY, SqlLedgerContract
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "ledger.db"
+    SqlLedger(f"sqlite:///{path}").close()
+    return path
+
+
+class TestSqliteLedger(SqlLedgerContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+    @pytest.fixture
+    def ledger(self, url: str, tmp_path: Path, migrated: Path) -> Iterator[SqlLedger]:
+        shutil.copy(migrated, tmp_path / "ledger.db")  # migrating a file for each test would double the time
+        ledger = SqlLedger(url)
+        yield ledger
+        ledger.close()
+
+    def test_missing_directory_is_an_error_that_names_it(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match=r"directory .*nowhere does not exist; create it"):
+            SqlLedger(f"sqlite:///{tmp_path / 'nowhere' / 'ledger.db'}")
+
+    def test_directory_instead_of_a_file_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match="is a directory"):
+            SqlLedger(f"sqlite:///{tmp_path}")
+
+    def test_file_that_is_no_database_is_an_error_and_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.db"
+        path.write_text("a letter\n" * 1000)
+
+        with pytest.raises(LedgerError, match="no SQLite database; check the path"):
+            SqlLedger(f"sqlite:///{path}")
+
+        assert path.read_text() == "a letter\n" * 1000
+
+    def test_full_disk_is_an_error_and_nothing_of_the_transaction_stays(self, url: str) -> None:
+        full = LedgerDatabase(url)
+        with full.read() as connection:
+            page_count = connection.execute(text("PRAGMA page_count")).scalar_one()
+            connection.execute(text(f"PRAGMA max_page_count = {page_count}"))
+
+        # SQLite says of a database at its page limit what it says of a full disk.
+        rows = [{"digest": str(number), "compressed": b"x" * 1000} for number in range(1000)]
+        with pytest.raises(LedgerError, match="disk is full; make room"):
+            insert_all(full, rows)
+
+        with full.read() as connection:
+            assert connection.execute(text("SELECT count(*) FROM documents")).scalar() == 0
+        full.close()
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write every file")
+    def test_file_without_write_permission_is_an_error(self, url: str, tmp_path: Path) -> None:
+        SqlLedger(url).close()
+        (tmp_path / "ledger.db").chmod(0o444)
+        ledger = SqlLedger(url)
+
+        with pytest.raises(LedgerError, match="may not write"):
+            take_in(ledger, observation("1"))
+
+        ledger.close()
+
+    def test_lines_are_on_the_disk_when_a_call_returns(self, ledger: SqlLedger, url: str) -> None:
+        database = LedgerDatabase(url)
+        with database.read() as connection:
+            settings = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
+        database.close()
+
+        assert settings == ["wal", 2]  # 2: FULL
+
+    def test_reader_sees_one_state_while_another_writes(self, ledger: SqlLedger, url: str) -> None:
+        database = LedgerDatabase(url)
+        count = text("SELECT count(*) FROM evidence")
+        with database.read() as connection:
+            before = connection.execute(count).scalar()
+            take_in(ledger, observation("1"))
+            during = connection.execute(count).scalar()
+        with database.read() as connection:
+            after = connection.execute(count).scalar()
+        database.close()
+
+        assert (before, during, after) == (0, 0, 1)
+
+    def test_table_dropped_behind_our_back_is_an_error(self, ledger: SqlLedger, url: str) -> None:
+        change(url, "DROP TABLE evidence")
+
+        with pytest.raises(LedgerError, match="evidence"):
+            take_in(ledger, observation("1"))
+
+
+class TestLedgerInMemory(LedgerContract):
+    @pytest.fixture
+    def ledger(self) -> Iterator[SqlLedger]:
+        ledger = SqlLedger("sqlite://")
+        yield ledger
+        ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        pytest.param("ledger.db", "cannot be read; write sqlite", id="a path"),
+        pytest.param("mysql://u@h/d", "only sqlite and postgresql", id="another database"),
+        pytest.param("oracle9://u@h/d", "only sqlite and postgresql", id="no such database"),
+    ],
+)
+def test_url_that_names_no_ledger_is_an_error(url: str, words: str) -> None:
+    with pytest.raises(LedgerError, match=words):
+        SqlLedger(url)
+
+
+def test_server_that_does_not_answer_is_an_error_without_the_password() -> None:
+    with pytest.raises(LedgerError, match="does not answer; check the URL") as caught:
+        SqlLedger("postgresql+psycopg2://ops:secret@127.0.0.1:1/ops")
+
+    assert "secret" not in str(caught.value)
+
+
+def test_program_knows_exactly_the_versions_that_its_migrations_make() -> None:
+    config = Config()
+    config.set_main_option("script_location", "ops_pipelines.resources:ledger_migrations")
+    config.set_main_option("path_separator", "os")
+
+    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+
+    assert tuple(reversed(revisions)) == KNOWN_VERSIONS
+
+
+def test_ledger_opens_without_alembic_once_its_tables_are_there(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    SqlLedger(url).close()
+    code = (
+        "import sys; from ops_pipelines.resources.sql_ledger import SqlLedger; "
+        f"SqlLedger({url!r}).close(); sys.exit('alembic' in sys.modules)"
+    )
+
+    opened = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
+
+    assert opened.returncode == 0
+
+
+def insert_all(database: LedgerDatabase, rows: list[dict[str, str | bytes]]) -> None:
+    with database.write() as connection:
+        connection.execute(insert(documents), rows)

@@ -1,0 +1,130 @@
+"""The whole loop without Dagster: twin, ledger and flow on a clock that tests advance."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from ops_pipelines.domain.decision import Rules, decide
+from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.observe import take_snapshot
+from ops_pipelines.flow.verify import verify_repaired
+from ops_pipelines.ports.notifier import Message
+from ops_pipelines.resources.config_files import read_catalogue
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
+from ops_pipelines.simulator.journal import Entry, EntryKind
+from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines.simulator.twin import Twin
+from tests.simulator.fake_clock import FakeClock
+
+POLICY = Policy(
+    mode=Mode.AUTO,
+    drain_budget=DrainBudget(max_out_count=4, max_out_per_rack_count=4, min_in_service_ratio=0.5),
+    mass_event=MassEvent(min_node_count=6, window=timedelta(seconds=60)),
+    durations=Durations(
+        confirm_unreachable_after=timedelta(seconds=5),
+        confirm_gpu_missing_after=timedelta(seconds=5),
+        telemetry_stale_after=timedelta(seconds=12),
+        run_patience=timedelta(seconds=12),
+        soak=timedelta(seconds=5),
+        fence_limit=timedelta(seconds=30),
+        reset_limit=timedelta(seconds=30),
+        reboot_limit=timedelta(seconds=60),
+    ),
+)
+
+
+class MessagesInMemory:
+    """A notifier that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, message: Message) -> str:
+        self.messages.append(message)
+        return f"message {len(self.messages)}"
+
+
+class SmallAutopilot:
+    """A twin of `node_count` nodes x 8 GPUs with the given jobs, and the autopilot on it."""
+
+    def __init__(self, directory: Path, *jobs: JobSpec, node_count: int = 12, policy: Policy = POLICY) -> None:
+        self.clock = FakeClock()
+        scenario = Scenario(nodes=cluster_nodes(node_count), durations=SHORT_DURATIONS, initial_jobs=jobs)
+        self.twin = Twin.create(directory / "twin", scenario, seed=7, clock=self.clock)
+        self.messages = MessagesInMemory()
+        topology = Topology(
+            places={
+                node.name: Place(rack=node.rack, nvlink_domain=node.name, leaf_switch=node.leaf_switch)
+                for node in scenario.nodes
+            },
+            gpus_per_node=scenario.gpus_per_node,
+        )
+        self.cluster = Cluster(
+            name="small",
+            scheduler=SimulatedScheduler(self.twin),
+            fleet=SimulatedFleet(self.twin),
+            telemetry=SimulatedTelemetry(self.twin),
+            logs=(SimulatedLogs(self.twin),),
+            ledger=SqlLedger(f"sqlite:///{directory / 'ledger.sqlite'}"),
+            notifier=self.messages,
+            clock=self.clock,
+            rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),
+            rules_digest=digest_of("rules of the test"),
+        )
+        self.lease = Lease(holder="test", given=None)
+
+    def use_policy(self, policy: Policy) -> None:
+        """Go on under another policy, as after an edit of policy.yaml and a restart."""
+        self.cluster = replace(self.cluster, rules=replace(self.cluster.rules, policy=policy))
+
+    def let_pass(self, seconds: float) -> None:
+        self.clock.wait(seconds)
+
+    def observe_and_decide(self) -> None:
+        """Do what the assets up to `remediation_plan` do."""
+        snapshot = take_snapshot(self.cluster).snapshot
+        decision = decide(snapshot, self.cluster.rules)
+        ledger = self.cluster.ledger
+        digest = ledger.store_snapshot(snapshot)
+        ledger.record_decision(
+            inputs=digest,
+            decided_through=snapshot.evidence_through,
+            expected_head=snapshot.ledger_head,
+            incidents=decision.incidents,
+            plans=decision.plans,
+            now=snapshot.taken_at,
+        )
+        self._plans = decision.plans
+
+    def act_and_verify(self) -> None:
+        """Do what the assets from `action_log` on do."""
+        policy = self.cluster.rules.policy
+        present = self.cluster.ledger.read_state(self.clock.now()).incidents
+        carry_out(
+            plans_to_carry_out(self._plans, present, self.cluster),
+            self.cluster,
+            lease=self.lease,
+            patience=policy.durations.run_patience,
+        )
+        verify_repaired(self.cluster, lease=self.lease, patience=timedelta(seconds=5))
+
+    def run_once(self) -> None:
+        self.observe_and_decide()
+        self.act_and_verify()
+
+    def run_for(self, seconds: float) -> None:
+        """Run a pass about every 3 s of simulated time."""
+        until = self.clock.now() + timedelta(seconds=seconds)
+        while self.clock.now() < until:
+            self.run_once()
+            self.let_pass(3.0)
+
+    def received(self, *kinds: EntryKind) -> tuple[Entry, ...]:
+        """Return the accepted commands of these kinds, in the order received."""
+        return tuple(entry for entry in self.twin.entries() if entry.kind in kinds and entry.refusal is None)

@@ -1,0 +1,107 @@
+"""The Dagster graph as it is meant to be: a change of it is made on purpose, here too."""
+
+import subprocess
+import sys
+
+import dagster as dg
+
+from ops_pipelines.definitions import defs
+
+HEAVY = ("pandas", "pyarrow", "duckdb", "great_expectations", "kubernetes", "matplotlib", "plotly", "scipy", "statsmodels")
+
+
+def test_asset_graph_follows_the_flow() -> None:
+    graph = defs.resolve_asset_graph()
+
+    parents = {
+        key.to_user_string(): sorted(parent.to_user_string() for parent in graph.get(key).parent_keys)
+        for key in graph.get_all_asset_keys()
+    }
+
+    assert parents == {
+        "validated_observations": [],
+        "health_findings": ["validated_observations"],
+        "incidents": ["health_findings"],
+        "remediation_plan": ["incidents"],
+        "action_log": ["remediation_plan"],
+        "verifications": ["action_log"],
+        "shift_report": ["verifications"],
+    }
+
+
+def test_every_asset_has_a_group_and_a_description() -> None:
+    graph = defs.resolve_asset_graph()
+
+    groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
+
+    assert groups == {
+        "validated_observations": "observe",
+        "health_findings": "understand",
+        "incidents": "understand",
+        "remediation_plan": "act",
+        "action_log": "act",
+        "verifications": "verify",
+        "shift_report": "report",
+    }
+    assert all(graph.get(key).description for key in graph.get_all_asset_keys())
+
+
+def test_every_plan_check_blocks() -> None:
+    repository = defs.get_repository_def()
+
+    checks = {key.name: repository.asset_graph.get(key).blocking for key in repository.asset_graph.asset_check_keys}
+
+    assert checks == {
+        "targets_are_known": True,
+        "order_is_hold_fence_exclude_release": True,
+        "stays_within_drain_budget": True,
+        "mass_event_is_left_alone": True,
+        "only_repairs_touch_nodes": True,
+    }
+
+
+def test_jobs_sensors_and_schedules_are_these() -> None:
+    repository = defs.get_repository_def()
+
+    jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
+
+    assert jobs == {
+        "remediate",
+        "verify_nodes",
+        "report_shift",
+        "pause_autopilot",
+        "resume_autopilot",
+        "approve_plan",
+        "drain_node",
+        "return_node",
+    }
+    assert {sensor.name for sensor in repository.sensor_defs} == {"fault_sensor", "drained_node_sensor"}
+    assert {schedule.name for schedule in repository.schedule_defs} == {"shift_report_schedule"}
+
+
+def test_sensors_and_schedules_run_by_default() -> None:
+    repository = defs.get_repository_def()
+
+    statuses = {each.name: each.default_status for each in (*repository.sensor_defs, *repository.schedule_defs)}
+
+    assert statuses == {
+        "fault_sensor": dg.DefaultSensorStatus.RUNNING,
+        "drained_node_sensor": dg.DefaultSensorStatus.RUNNING,
+        "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
+    }
+
+
+def test_jobs_that_act_share_one_lane_and_are_never_retried_by_dagster() -> None:
+    for name in ("remediate", "verify_nodes", "drain_node", "return_node"):
+        tags = defs.resolve_job_def(name).tags
+
+        assert tags["lane"] == "act"
+        assert tags["dagster/max_retries"] == "0"
+
+
+def test_loading_the_definitions_imports_nothing_heavy() -> None:
+    program = f"import sys, ops_pipelines.definitions; print([name for name in {HEAVY!r} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

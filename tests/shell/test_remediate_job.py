@@ -1,0 +1,123 @@
+"""The main job in Dagster, on the twin: what a run materialises, shows and leaves in the cluster."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from ops_pipelines.definitions import build_defs
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.small_cluster import TRAINING
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, TRAINING)
+    autopilot.let_pass(15)
+    return autopilot
+
+
+def run_job(autopilot: SmallAutopilot, name: str, instance: dg.DagsterInstance, **config: object) -> dg.ExecuteInProcessResult:
+    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+    return definitions.resolve_job_def(name).execute_in_process(instance=instance, run_config=dict(config), raise_on_error=False)
+
+
+def hand_config(op: str, **config: object) -> dict[str, object]:
+    return {"ops": {op: {"config": config}}}
+
+
+def metadata_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, object]:
+    (materialization,) = result.asset_materializations_for_node(asset)
+    return {name: value.value for name, value in materialization.metadata.items()}
+
+
+def test_a_run_on_a_healthy_cluster_plans_and_does_nothing(autopilot: SmallAutopilot) -> None:
+    with dg.instance_for_test() as instance:
+        result = run_job(autopilot, "remediate", instance)
+
+    assert result.success
+    assert metadata_of(result, "remediation_plan")["plan_count"] == 0
+    assert metadata_of(result, "action_log")["step_count"] == 0
+    assert autopilot.received(*EntryKind) == ()
+
+
+def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+
+    with dg.instance_for_test() as instance:
+        first = run_job(autopilot, "remediate", instance)
+        for _ in range(6):
+            autopilot.let_pass(4.0)
+            last = run_job(autopilot, "remediate", instance)
+
+    assert first.success
+    assert last.success
+    assert metadata_of(first, "health_findings")["repair_finding_count"] >= 2
+    assert metadata_of(first, "incidents")["changed_count"] == 1
+    assert metadata_of(first, "remediation_plan")["plan_count"] == 1
+    assert metadata_of(first, "action_log")["step_count"] >= 6
+    assert "Healed" in str(metadata_of(last, "shift_report")["hand_over"])
+    (incident,) = autopilot.cluster.ledger.incidents_since(autopilot.twin.began_at)
+    assert incident.state is IncidentState.RESOLVED
+    assert [entry.kind for entry in autopilot.received(*EntryKind)][1:] == [
+        EntryKind.DRAIN,
+        EntryKind.HOLD,
+        EntryKind.EXCLUDE,
+        EntryKind.RELEASE,
+        EntryKind.REBOOT,
+        EntryKind.RESUME,
+    ]
+
+
+def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: SmallAutopilot) -> None:
+    with dg.instance_for_test() as instance:
+        paused = run_job(
+            autopilot, "pause_autopilot", instance, **hand_config("pause_new_actions", actor="operator", reason="a test")
+        )
+        autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+        run_job(autopilot, "remediate", instance)
+        before = autopilot.received(EntryKind.DRAIN)
+        run_job(autopilot, "resume_autopilot", instance, **hand_config("allow_new_actions", actor="operator"))
+        run_job(autopilot, "remediate", instance)
+
+    assert paused.success
+    assert before == ()
+    assert len(autopilot.received(EntryKind.DRAIN)) == 1
+
+
+def test_a_node_drained_by_hand_is_returned_by_hand(autopilot: SmallAutopilot) -> None:
+    config = {"actor": "operator", "node": "gpu009", "reason": "replace a fan"}
+    with dg.instance_for_test() as instance:
+        drained = run_job(autopilot, "drain_node", instance, **hand_config("drain_one_node", **config))
+        (owner,) = autopilot.cluster.ledger.read_state(autopilot.clock.now()).incidents
+        returned = run_job(autopilot, "return_node", instance, **hand_config("return_one_node", **config))
+
+    assert drained.success
+    assert owner.nodes == {"gpu009"}
+    assert returned.success
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).incidents == ()
+    assert [entry.kind for entry in autopilot.received(*EntryKind)] == [EntryKind.DRAIN, EntryKind.RESUME]
+
+
+@pytest.mark.parametrize(
+    ("op", "config"),
+    [
+        pytest.param("drain_one_node", {"actor": "operator", "node": "gpu999", "reason": "x"}, id="unknown node"),
+        pytest.param("drain_one_node", {"actor": "operator", "node": "$(reboot)", "reason": "x"}, id="hostile name"),
+        pytest.param("drain_one_node", {"actor": "", "node": "gpu009", "reason": "x"}, id="nobody"),
+        pytest.param("drain_one_node", {"actor": "operator", "nodes": ["gpu009"], "reason": "x"}, id="misspelt key"),
+    ],
+)
+def test_a_drain_by_hand_of_what_is_not_known_fails_and_touches_nothing(
+    autopilot: SmallAutopilot, op: str, config: dict[str, object]
+) -> None:
+    with dg.instance_for_test() as instance:
+        try:
+            succeeded = run_job(autopilot, "drain_node", instance, **hand_config(op, **config)).success
+        except dg.DagsterInvalidConfigError:
+            succeeded = False
+
+    assert not succeeded
+    assert autopilot.received(*EntryKind) == ()

@@ -1,0 +1,73 @@
+"""The twin as the world that the contract suites ask for. Four nodes without work, on simulated time."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import Workload
+from ops_pipelines.simulator.adapters import simulated_ports
+from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines.simulator.twin import Twin
+from tests.simulator.fake_clock import FakeClock
+
+
+class SimulatedWorld:
+    """Fits SchedulerWorld, FleetWorld, TelemetryWorld and LogsWorld."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = FakeClock()
+        scenario = Scenario(nodes=cluster_nodes(4), durations=SHORT_DURATIONS)
+        self.twin = Twin.create(directory, scenario, seed=7, clock=self.clock)
+        ports = simulated_ports(self.twin)
+        self.scheduler, self.fleet, self.telemetry, self.logs = (
+            ports.scheduler,
+            ports.fleet,
+            ports.telemetry,
+            ports.logs,
+        )
+        self.node_names = tuple(node.name for node in scenario.nodes)
+        self.gpus_per_node = scenario.gpus_per_node
+        self.first_scrape_at = self.clock.now()
+
+    def submit(self, *, name: str, node_count: int, workload: Workload, gpus_per_node: int = 8) -> JobId:
+        return self.twin.submit(
+            JobSpec(
+                name=name,
+                user="research-train",
+                account="research",
+                workload=workload,
+                node_count=node_count,
+                gpus_per_node=gpus_per_node,
+            )
+        )
+
+    def occupy(self, node: NodeName) -> None:
+        others = [name for name in self.node_names if name != node]
+        self.scheduler.drain(others, reason="the test wants the job elsewhere")
+        self.submit(name="occupies", node_count=1, workload=Workload.TRAINING)
+
+    def silence(self, node: NodeName) -> None:
+        self.twin.inject(FaultKind.NODE_UNREACHABLE, node)
+
+    def write(self, node: NodeName) -> str:
+        self.clock.wait(0.1)
+        self.scheduler.drain([name for name in self.node_names if name != node], reason="the line comes from elsewhere")
+        self.scheduler.resume(node)
+        job = self.submit(name="crashes", node_count=1, workload=Workload.BATCH, gpus_per_node=1)
+        with self.twin.present() as world:
+            (attempt,) = world.hardware.writers_of(job)
+            (gpu,) = world.node(node).processes[attempt].gpus
+            pid = world.node(node).processes[attempt].first_pid
+        self.twin.inject(FaultKind.APPLICATION_XID31, node, gpu=gpu)
+        return f"pid={pid},"
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def let_pass(self, seconds: float) -> None:
+        self.clock.wait(seconds)
+
+    def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
+        self.clock.wait_until(predicate, timeout_seconds)
