@@ -60,7 +60,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
     return Cluster(
         name=config.name,
         scheduler=_scheduler(config, twin, clock),
-        fleet=_fleet(config, twin),
+        fleet=_fleet(config, twin, clock),
         telemetry=_telemetry(config, twin),
         logs=(_logs(config, twin, clock),),
         ledger=SqlLedger(config.ledger.url),
@@ -91,17 +91,21 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
     if config.scheduler.kind is SchedulerKind.SLURM:
         from ops_pipelines.resources.slurm import SlurmScheduler
 
-        return SlurmScheduler(clock=clock)
+        return SlurmScheduler(
+            clock=clock,
+            slurm_conf=config.scheduler.slurm_conf,
+            checkpoint_roots=config.scheduler.checkpoint_roots,
+        )
     from ops_pipelines.simulator.adapters import SimulatedScheduler
 
     return SimulatedScheduler(twin.get())
 
 
-def _fleet(config: ClusterConfig, twin: _Twin) -> Fleet:
+def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
     if config.fleet.kind is FleetKind.COMMANDS:
         from ops_pipelines.resources.node_commands import CommandFleet
 
-        return CommandFleet(config.fleet)
+        return CommandFleet(config.fleet.commands, clock=clock)
     from ops_pipelines.simulator.adapters import SimulatedFleet
 
     return SimulatedFleet(twin.get())
@@ -122,9 +126,7 @@ def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
         from ops_pipelines.resources.kernel_log import FileTailLogs
 
         logs = config.logs
-        return FileTailLogs(
-            logs.paths, clock=clock, node_name_source=logs.node_name_source, timezone=logs.timezone
-        )
+        return FileTailLogs(logs.paths, clock=clock, node_name_source=logs.node_name_source, timezone=logs.timezone)
     if config.logs.kind is LogsKind.JOURNALD:
         from ops_pipelines.resources.kernel_log import JournaldLogs
 

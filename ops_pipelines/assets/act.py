@@ -99,5 +99,17 @@ def action_log(
                 }
                 for report, step in steps
             ),
+            "latest_actions": table(
+                {
+                    "begun_at": f"{record.begun_at:%H:%M:%S}",
+                    "incident": record.action.incident,
+                    "action": explain_action(record.action),
+                    "outcome": record.outcome.kind.value if record.outcome is not None else "under way",
+                    "witness": record.outcome.witness if record.outcome is not None else "",
+                }
+                for record in sorted(
+                    cluster.ledger.read_state(cluster.clock.now()).records, key=lambda each: each.begun_at, reverse=True
+                )
+            ),
         },
     )

@@ -11,6 +11,8 @@ from ops_pipelines.flow.cluster import Cluster
 
 GROUP = "report"
 SHIFT = timedelta(hours=8)
+_LINES_SHOWN = 3
+_WIDTH = 50
 
 
 @dg.asset(group_name=GROUP, deps=["verifications"], kinds={"markdown"}, code_version="1")
@@ -59,13 +61,14 @@ def as_markdown(report: ShiftReport, cluster_name: str) -> str:
     healed_in = report.mean_time_to_heal
     parts = [
         f"**{cluster_name}**, {report.since:%d %b %H:%M} to {report.until:%d %b %H:%M} UTC",
-        "nodes: " + _numbers(report.nodes_by_state) + "; jobs: " + _numbers(report.jobs_by_state),
+        f"nodes: {_numbers(report.nodes_by_state)}",
+        f"jobs: {_numbers(report.jobs_by_state)}",
         _section("Needs you", report.needs_human, "nothing"),
         _section("Under way", report.under_way, "nothing"),
         _section("Healed", report.healed, "nothing broke"),
-        f"Owners told of their own errors: {len(report.told_owner)}. Cleared by themselves: {report.cleared_count}. "
-        f"Merged: {report.merged_count}. Failed actions: {report.failed_action_count}."
-        + (f" Mean time to heal: {healed_in.total_seconds():.0f} s." if healed_in is not None else ""),
+        f"owners told: {len(report.told_owner)}, cleared by itself: {report.cleared_count}, merged: {report.merged_count}",
+        f"failed actions: {report.failed_action_count}"
+        + (f", mean time to heal: {healed_in.total_seconds():.0f} s" if healed_in is not None else ""),
     ]
     return "\n\n".join(parts)
 
@@ -74,11 +77,16 @@ def _section(title: str, lines: tuple[IncidentLine, ...], empty: str) -> str:
     if not lines:
         return f"**{title}**: {empty}."
     shown = [
-        f"- {line.incident} {line.where}: {line.what[:60]}" + (f" → {line.note[:40]}" if title == "Needs you" else "")
-        for line in lines[:4]
+        f"- {line.incident}, {line.where}, {line.open_for.total_seconds():.0f} s\n\n  {_cut(line.what)}"
+        for line in lines[:_LINES_SHOWN]
     ]
-    more = [f"- and {len(lines) - 4} more"] if len(lines) > 4 else []
-    return "\n".join([f"**{title}** ({len(lines)}):", *shown, *more])
+    more = [f"- and {len(lines) - _LINES_SHOWN} more"] if len(lines) > _LINES_SHOWN else []
+    return "\n".join([f"**{title}** ({len(lines)})", *shown, *more])
+
+
+def _cut(text: str) -> str:
+    """Return the text in at most 50 characters: the column of the UI is no wider, and does not wrap."""
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def _numbers(counts: Mapping[str, int]) -> str:

@@ -12,9 +12,7 @@ GROUP = "understand"
 
 
 @dg.asset(group_name=GROUP, code_version="1")
-def health_findings(
-    validated_observations: str, cluster: dg.ResourceParam[Cluster]
-) -> dg.Output[str]:
+def health_findings(validated_observations: str, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
     """One verdict for each new observation: by which rule, from which source, and what it calls for."""
     findings = find_all(cluster.ledger.load_snapshot(Digest(validated_observations)), cluster.rules)
     return dg.Output(

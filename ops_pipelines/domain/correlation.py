@@ -74,7 +74,12 @@ def _by_gpu(findings: Iterable[Finding]) -> Mapping[PciAddress | None, list[Find
 
 
 def has_cleared(incident: Incident, conditions: Collection[Observation]) -> bool:
-    """Return whether an incident rests on lasting conditions alone, none of which holds any more."""
+    """Return whether an incident rests on lasting conditions alone, none of which holds any more.
+
+    Never of a repair that we have begun: a person or the verification ends it, not silence.
+    """
+    if incident.plan_count > 0 and not incident.is_mass_event and incident.response in REPAIRS:
+        return False
     present = {(condition.signal, condition.node) for condition in conditions}
     return bool(incident.findings) and all(
         finding.is_lasting
@@ -185,8 +190,6 @@ class _Board:
         for key, incident in self._incidents.items():
             if incident.state not in (IncidentState.OPEN, IncidentState.ESCALATED) or not incident.findings:
                 continue
-            if incident.plan_count > 0 and not incident.is_mass_event and incident.response in REPAIRS:
-                continue  # We have touched it: a person or the verification ends it, not silence.
             if has_cleared(incident, self._world.conditions):
                 note = "cleared by itself: the condition no longer holds"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)

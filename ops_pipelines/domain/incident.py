@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.finding import Finding, Response
-from ops_pipelines.domain.observation import CONDITION_SOURCES
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId
+from ops_pipelines.domain.observation import CONDITION_SOURCES
 
 
 class IllegalTransitionError(RuntimeError):

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.correlation import gpus_to_reset, response_of
 from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, drain_reason, is_our_drain, judge
+from ops_pipelines.domain.guardrails import (
+    Authority,
+    ClusterFacts,
+    Patience,
+    Refusal,
+    drain_reason,
+    is_our_drain,
+    judge,
+)
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import (

@@ -9,9 +9,9 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Testimony, Verb, Witness
+from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.guardrails import DRAIN_MARK
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.observation import (
     CONDITION_SOURCES,
     HAS_PROCESSES,

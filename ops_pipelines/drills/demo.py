@@ -4,7 +4,6 @@ Faults go into the simulated hardware only; everything else is the program as it
 """
 
 import argparse
-import fcntl
 import random
 import shutil
 import signal
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -22,7 +20,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.demo_parts import PARTS, Evidence, Injected, Part
 from ops_pipelines.drills.live_view import PartLine, draw
-from ops_pipelines.drills.stack import DagsterStack, StackError
+from ops_pipelines.drills.stack import DagsterStack, StackError, project_file, sole_owner
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
@@ -54,10 +52,6 @@ durations:
 """
 
 
-class DemoError(RuntimeError):
-    """The demo cannot start. The message says why and what to do."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
@@ -67,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     console = Console()
     # A terminated demo must stop what it started, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _sole_demo(options.state.resolve()):
+        with sole_owner(options.state.resolve()):
             return _run(options.state.resolve(), port=options.port, is_once=options.once, console=console)
-    except (DemoError, StackError) as problem:
+    except StackError as problem:
         console.print(f"[bold red]demo:[/] {problem}", highlight=False)
         return 1
     except KeyboardInterrupt:
@@ -79,27 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130 if options.once else 0
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def _sole_demo(state: Path) -> Iterator[None]:
-    """Hold the state directory; refuse if another demo holds it."""
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoError(f"another demo runs on {state}; stop it with Ctrl-C in its terminal first") from None
-        yield
-
-
 def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     began = time.monotonic()
     home = state / "dagster"
     cluster_file = state / "cluster.yaml"
-    stack = DagsterStack(home, cluster_file=cluster_file, instance_file=_project_file("dagster.yaml"), port=port)
+    stack = DagsterStack(home, cluster_file=cluster_file, instance_file=project_file("dagster.yaml"), port=port)
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.
     for leftover in (home, state / TWIN_DIRECTORY):
@@ -123,15 +101,8 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
             stack.stop()
 
 
-def _project_file(name: str) -> Path:
-    path = Path.cwd() / name
-    if not path.exists():
-        raise DemoError(f"{path} is missing; run the demo from the project's own directory, with `make demo`")
-    return path
-
-
 def _write_configuration(state: Path, cluster_file: Path) -> None:
-    shipped = _project_file("cluster.yaml").read_text()
+    shipped = project_file("cluster.yaml").read_text()
     text = shipped.replace("name: simulated", "name: demo", 1).replace(
         "state_directory: .ops_pipelines", "state_directory: .", 1
     )
@@ -156,7 +127,9 @@ def _drill(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, 
             view.note(_ALONE, "running")
             open_parts = _await_ends([_ALONE], alone, cluster, twin, view, messages=messages)
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
-            open_parts |= _differences(PARTS, overlapping | alone, cluster, twin, messages=messages) if not open_parts else {}
+            open_parts |= (
+                _differences(PARTS, overlapping | alone, cluster, twin, messages=messages) if not open_parts else {}
+            )
         else:
             open_parts[_ALONE.letter] = ("not begun, because an earlier part did not close",)
     lost = read_lost_gpu_hours(twin)
@@ -198,11 +171,7 @@ def _await_ends(
         now = cluster.clock.now()
         for part in parts:
             view.note(part, "running" if part.letter in left else "as expected")
-        late = {
-            part.letter
-            for part in parts
-            if (now - injected[part.letter].at).total_seconds() > part.limit_seconds
-        }
+        late = {part.letter for part in parts if (now - injected[part.letter].at).total_seconds() > part.limit_seconds}
         if set(left) <= late:
             for part in parts:
                 if part.letter in left:
@@ -215,7 +184,9 @@ def _differences(
     parts: Sequence[Part], injected: dict[str, Injected], cluster: Cluster, twin: Twin, *, messages: Path
 ) -> dict[str, tuple[str, ...]]:
     found = {
-        part.letter: part.differences(Evidence(twin=twin, cluster=cluster, injected=injected[part.letter], messages=messages))
+        part.letter: part.differences(
+            Evidence(twin=twin, cluster=cluster, injected=injected[part.letter], messages=messages)
+        )
         for part in parts
     }
     return {letter: differences for letter, differences in found.items() if differences}
@@ -234,11 +205,18 @@ def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console
 
 def _break_something(twin: Twin, chance: random.Random) -> None:
     """Put one seeded fault into the hardware, where it can happen."""
-    kinds = [FaultKind.GPU_FELL_OFF_BUS, FaultKind.NODE_UNREACHABLE, FaultKind.APPLICATION_XID31, FaultKind.UNCORRECTABLE_ECC]
+    kinds = [
+        FaultKind.GPU_FELL_OFF_BUS,
+        FaultKind.NODE_UNREACHABLE,
+        FaultKind.APPLICATION_XID31,
+        FaultKind.UNCORRECTABLE_ECC,
+    ]
     fault = chance.choices(kinds, weights=[3, 2, 3, 3])[0]
     healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
     training = [
-        job for job in read_progress(twin) if job.state is JobState.RUNNING and not job.is_hung and job.user.endswith("-train")
+        job
+        for job in read_progress(twin)
+        if job.state is JobState.RUNNING and not job.is_hung and job.user.endswith("-train")
     ]
     targets = sorted({node for job in training for node in job.nodes} & healthy)
     if not targets:

@@ -137,7 +137,9 @@ def _inject_at(part: str, twin: Twin, fault: FaultKind, *, node_count: int, posi
     return Injected(part=part, at=entry.at, nodes=(node,), job=job)
 
 
-def _healed(evidence: Evidence, *, repair: EntryKind, verbs: Sequence[Verb], never: Sequence[EntryKind]) -> tuple[str, ...]:
+def _healed(
+    evidence: Evidence, *, repair: EntryKind, verbs: Sequence[Verb], never: Sequence[EntryKind]
+) -> tuple[str, ...]:
     """Return what is missing to: node repaired once and back, same job further on elsewhere, one writer all the time."""
     before = evidence.injected.job
     assert before is not None  # every healing part hits a job
@@ -153,7 +155,10 @@ def _healed(evidence: Evidence, *, repair: EntryKind, verbs: Sequence[Verb], nev
         (node.is_healthy, f"{node.node} is not healthy: {', '.join(node.faults)}"),
         (evidence.is_in_service(), f"{node.node} is not back in service"),
         (len(evidence.commands(repair)) == 1, f"{len(evidence.commands(repair))} x {repair.value} received, not 1"),
-        (not evidence.commands(*never), f"unexpected: {', '.join(entry.kind.value for entry in evidence.commands(*never))}"),
+        (
+            not evidence.commands(*never),
+            f"unexpected: {', '.join(entry.kind.value for entry in evidence.commands(*never))}",
+        ),
         (done == list(verbs), f"the ledger holds {', '.join(verb.value for verb in done) or 'nothing'}"),
         (job is not None and job.state is JobState.RUNNING, f"job {before.job} does not run again"),
         (job is not None and job.restart_count == before.restart_count + 1, f"job {before.job} was not restarted once"),
@@ -216,7 +221,10 @@ def _application_error(evidence: Evidence) -> tuple[str, ...]:
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (all(each.state is IncidentState.RESOLVED for each in incidents), "the incident is not closed"),
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
-        (evidence.message_count(Audience.OWNER) == 1, f"{evidence.message_count(Audience.OWNER)} messages to the owner"),
+        (
+            evidence.message_count(Audience.OWNER) == 1,
+            f"{evidence.message_count(Audience.OWNER)} messages to the owner",
+        ),
         (evidence.is_in_service(), f"{evidence.injected.nodes[0]} was taken out of service"),
     )
 

@@ -28,7 +28,14 @@ _STATE_STYLE = {
     IncidentState.RESOLVED: "green",
     IncidentState.MERGED: "dim",
 }
-_NODE_STYLE = {"allocated": "green", "mixed": "green", "idle": "blue", "drained": "yellow", "down": "red", "unreachable": "bold red"}
+_NODE_STYLE = {
+    "allocated": "green",
+    "mixed": "green",
+    "idle": "blue",
+    "drained": "yellow",
+    "down": "red",
+    "unreachable": "bold red",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +56,9 @@ def draw(cluster: Cluster, twin: Twin, *, url: str, since: datetime, parts: Sequ
     if parts:
         rows.append(_parts(parts))
     rows += [_incidents(incidents, cluster.clock.now()), _actions(records)]
-    return Panel(Group(*rows), title=f"[bold]{cluster.name}[/]  {url}", subtitle="Ctrl-C stops everything", border_style="blue")
+    return Panel(
+        Group(*rows), title=f"[bold]{cluster.name}[/]  {url}", subtitle="Ctrl-C stops everything", border_style="blue"
+    )
 
 
 def _nodes(cluster: Cluster) -> RenderableType:
@@ -62,7 +71,9 @@ def _nodes(cluster: Cluster) -> RenderableType:
     return line
 
 
-def _numbers(cluster: Cluster, twin: Twin, records: Sequence[ActionRecord], incidents: Sequence[Incident]) -> RenderableType:
+def _numbers(
+    cluster: Cluster, twin: Twin, records: Sequence[ActionRecord], incidents: Sequence[Incident]
+) -> RenderableType:
     jobs = Counter(job.state for job in cluster.scheduler.read_jobs())
     moved = sum(record.action.verb is Verb.RELEASE and record.outcome is not None for record in records)
     lost = read_lost_gpu_hours(twin)
@@ -92,7 +103,9 @@ def _incidents(incidents: Sequence[Incident], now: datetime) -> RenderableType:
     shown = [incident for incident in incidents if incident.state is not IncidentState.MERGED]
     merged_count = len(incidents) - len(shown)
     for incident in reversed(shown[-_INCIDENT_ROWS:]):
-        where = ", ".join(sorted(incident.nodes)[:2]) + (f" +{len(incident.nodes) - 2}" if len(incident.nodes) > 2 else "")
+        where = ", ".join(sorted(incident.nodes)[:2]) + (
+            f" +{len(incident.nodes) - 2}" if len(incident.nodes) > 2 else ""
+        )
         jobs = ", ".join(f"job {victim.job}" for victim in sorted(incident.victims)[:1])
         seconds = ((incident.closed_at or now) - incident.opened_at).total_seconds()
         table.add_row(

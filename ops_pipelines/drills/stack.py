@@ -3,13 +3,15 @@
 What a drill pretends or breaks is not here. Everything is on loopback and below one state directory.
 """
 
+import fcntl
 import os
 import shutil
 import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, wait_until
@@ -55,14 +57,21 @@ class DagsterStack:
         code_port = free_port()
         workspace = self._home / "workspace.yaml"
         workspace.write_text(
-            "load_from:\n"
-            f"  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: ops_pipelines}}\n"
+            f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: ops_pipelines}}\n"
         )
         progress("code server")
         self._start(
             CODE_SERVER,
             ["dagster", "api", "grpc", "--module-name", "ops_pipelines.definitions", "--host", LOOPBACK]
-            + ["--port", str(code_port), "--location-name", "ops_pipelines", "--heartbeat", "--heartbeat-timeout", "600"],
+            + [
+                "--port",
+                str(code_port),
+                "--location-name",
+                "ops_pipelines",
+                "--heartbeat",
+                "--heartbeat-timeout",
+                "600",
+            ],
         )
         self._await(CODE_SERVER, lambda: is_port_taken(code_port))
         progress("daemon and web page")
@@ -74,9 +83,8 @@ class DagsterStack:
         """Stop what this stack started, run workers included. Stopping twice, or a stack of an earlier run, is fine."""
         if not self._run.exists():
             return
-        # The daemon first: it starts runs. A grace of seconds: the state is crash-safe, and a user waits.
-        for name in (DAEMON, WEBSERVER, CODE_SERVER):
-            self._daemons.stop([name], grace_seconds=4.0)
+        # A grace of seconds: the code server needs 20 s to end by itself, the state is crash-safe, and a user waits.
+        self._daemons.stop([DAEMON, WEBSERVER, CODE_SERVER], grace_seconds=3.0)
         kill_processes(find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(self._home)))
 
     def dead(self) -> tuple[str, ...]:
@@ -141,3 +149,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def sole_owner(state: Path) -> Iterator[None]:
+    """Hold a state directory, made if need be; raise StackError if another drill holds it."""
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(f"another drill runs on {state}; stop it with Ctrl-C in its terminal first") from None
+        yield
+
+
+def project_file(name: str) -> Path:
+    """Return a file of the project, whose directory is the working directory; raise StackError if it is not there."""
+    path = Path.cwd() / name
+    if not path.exists():
+        raise StackError(f"{path} is missing; run this from the project's own directory, with `make`")
+    return path

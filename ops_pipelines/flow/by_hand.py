@@ -70,7 +70,9 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
         )
     busy = [incident for incident in owned if incident.state is not IncidentState.ESCALATED]
     if busy:
-        raise ByHandRefused(f"{busy[0].incident} is still {busy[0].state.value} on {node}; wait until it ends or is escalated.")
+        raise ByHandRefused(
+            f"{busy[0].incident} is still {busy[0].state.value} on {node}; wait until it ends or is escalated."
+        )
     if not owned:
         raise ByHandRefused(f"no open incident owns {node}; use `scontrol update nodename={node} state=resume`.")
     action = Action(

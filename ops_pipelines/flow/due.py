@@ -34,16 +34,24 @@ def due_remediation(
 ) -> Due | None:
     """Return the remediation run that is due, None if there is nothing to do.
 
-    New evidence is due at once, and so is the closing of an incident whose conditions are gone. An incident that waits (for confirmation, budget, an approval, a witness) is looked
-    at again after `retry_after`, then after twice that, and so on up to every 5 minutes; any change of it starts
-    the count anew. One run covers every incident, so one key is enough.
+    New evidence is due at once, and so is the closing of an incident whose conditions are gone; a run that failed to
+    see to it is repeated after `retry_after`. An incident that waits (for confirmation, budget, an approval, a
+    witness) is looked at again after `retry_after`, then after twice that, and so on up to every 5 minutes; any
+    change of it starts the count anew. One run covers every incident, so one key is enough.
     """
+    turn = int(now.timestamp() / retry_after.total_seconds())
     if state.evidence_head > state.decided_through:
-        return Due(run_key=f"observe:{state.evidence_head}", reason=f"{state.evidence_head - state.decided_through} new observations")
+        return Due(
+            run_key=f"observe:{state.decided_through}-{state.evidence_head}:{turn}",
+            reason=f"{state.evidence_head - state.decided_through} new observations",
+        )
     for incident in state.incidents:
         if incident.state in (IncidentState.OPEN, IncidentState.ESCALATED) and has_cleared(incident, conditions):
             seq = state.last_change_seq.get(incident.incident, 0)
-            return Due(run_key=f"clear:{incident.incident}:{seq}", reason=f"the conditions of {incident.incident} are gone")
+            return Due(
+                run_key=f"clear:{incident.incident}:{seq}:{turn}",
+                reason=f"the conditions of {incident.incident} are gone",
+            )
     candidates = []
     for incident in state.incidents:
         if incident.state not in (IncidentState.OPEN, IncidentState.ACTING):

@@ -99,7 +99,9 @@ def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected,
     batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
     if not batch.lines and batch.cursor == before:
         return 0, ()
-    observations, rejected = observe_log_lines(batch.lines, source=logs.source, received_at=now)
+    observations, rejected = observe_log_lines(
+        batch.lines, source=logs.source, received_at=now, known_nodes=cluster.rules.topology.places
+    )
     count = cluster.ledger.take_in(
         source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
     )

@@ -7,7 +7,17 @@ says of it afterwards by `domain.verification`. This module only moves between t
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness, witness_limit
+from ops_pipelines.domain.action import (
+    DESTRUCTIVE_VERBS,
+    MESSAGES,
+    Action,
+    ActionRecord,
+    Outcome,
+    OutcomeKind,
+    Verb,
+    Witness,
+    witness_limit,
+)
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.observation import JobStatus, NodeInspection, PowerState
@@ -48,9 +58,7 @@ class Progress:
     reason: str
 
 
-def perform(
-    action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lease, actor: str = AUTOPILOT
-) -> Progress:
+def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lease, actor: str = AUTOPILOT) -> Progress:
     """Bring an action one step further and return at once.
 
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
@@ -111,7 +119,8 @@ def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Auth
     if actor != AUTOPILOT:
         return Authority.PERSON
     if plan is not None and (
-        any(approval.plan == plan for approval in state.approvals) or any(record.plan == plan for record in state.records)
+        any(approval.plan == plan for approval in state.approvals)
+        or any(record.plan == plan for record in state.records)
     ):
         return Authority.APPROVED_PLAN
     return Authority.AUTOPILOT

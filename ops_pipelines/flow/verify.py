@@ -42,7 +42,9 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     while True:
         now = cluster.clock.now()
         waiting = [
-            incident for incident in cluster.ledger.read_state(now).incidents if incident.state is IncidentState.VERIFYING
+            incident
+            for incident in cluster.ledger.read_state(now).incidents
+            if incident.state is IncidentState.VERIFYING
         ]
         if not waiting:
             return ()
@@ -85,7 +87,9 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
     elif verdict.recovery is Recovery.PERSISTS:
         _escalate_fresh(incident, cluster, lease=lease, why=f"{node} is not well: {'; '.join(verdict.facts)}")
     elif _is_late(repair_finished_at, cluster, now):
-        _escalate_fresh(incident, cluster, lease=lease, why=f"{node} could not be proven well: {'; '.join(verdict.facts)}")
+        _escalate_fresh(
+            incident, cluster, lease=lease, why=f"{node} could not be proven well: {'; '.join(verdict.facts)}"
+        )
     return VerificationReport(incident=incident, node=node, verdict=verdict, returned=returned)
 
 

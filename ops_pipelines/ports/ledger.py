@@ -163,7 +163,13 @@ class Ledger(Protocol):
         ...
 
     def take_in(
-        self, *, source: str, observations: Collection[Observation], rejected: Collection[Rejected], cursor: str | None, now: datetime
+        self,
+        *,
+        source: str,
+        observations: Collection[Observation],
+        rejected: Collection[Rejected],
+        cursor: str | None,
+        now: datetime,
     ) -> int:
         """Insert what is new by (source, position), move the cursor, and return how many observations were new.
 

@@ -1,9 +1,9 @@
 """What a port raises when the system behind it does not do what was asked.
 
-    SourceError               a system that we asked
-    ├── SourceUnavailable     it did not answer: whether a command took effect is unknown
-    ├── SourceRefused         it answered no: the command took no effect
-    └── SourceNonsense        it answered something that cannot be believed; nothing was taken from it
+SourceError               a system that we asked
+├── SourceUnavailable     it did not answer: whether a command took effect is unknown
+├── SourceRefused         it answered no: the command took no effect
+└── SourceNonsense        it answered something that cannot be believed; nothing was taken from it
 """
 
 

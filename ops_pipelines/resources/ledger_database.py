@@ -5,6 +5,7 @@ SQLite and PostgreSQL differ here and nowhere else. What is read and written bel
 
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,7 @@ class LedgerDatabase:
         isolation = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reader = engine.execution_options(ledger_begin="BEGIN", **isolation)
         self._writer = engine.execution_options(ledger_begin="BEGIN IMMEDIATE")
+        weakref.finalize(self, engine.dispose)  # so that who forgets `close` leaves no connection open
         self._upgrade_if_needed()
 
     @contextmanager

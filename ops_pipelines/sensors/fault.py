@@ -31,7 +31,9 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
         now = cluster.clock.now()
         token = hold_lease(cluster)
         if token is None:
-            return dg.SensorResult(skip_reason="another process holds the lease; it acts, this one watches", cursor=context.cursor)
+            return dg.SensorResult(
+                skip_reason="another process holds the lease; it acts, this one watches", cursor=context.cursor
+            )
         failures.update(take_in_logs(cluster).failures)
         if looked_at is None or now - looked_at >= durations.look_every:
             failures.update(take_in_conditions(cluster).failures)

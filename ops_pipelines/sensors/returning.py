@@ -28,5 +28,7 @@ def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.Resourc
         return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair or soaking")
     token = hold_lease(cluster)
     if token is None or is_run_under_way(context.instance):
-        return dg.SensorResult(skip_reason=f"{due.reason}; a run is under way already, or another process holds the lease")
+        return dg.SensorResult(
+            skip_reason=f"{due.reason}; a run is under way already, or another process holds the lease"
+        )
     return dg.SensorResult(run_requests=[request(due, job_name=verify_nodes.name, lease_token=token)])

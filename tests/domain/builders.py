@@ -42,7 +42,9 @@ GPUS_PER_NODE = 8
 
 CATALOGUE = Catalogue(
     xids={
-        code: XidRule(code=code, mnemonic=f"MNEMONIC_{code}", meaning="as the catalogue says", response=response, source="test")
+        code: XidRule(
+            code=code, mnemonic=f"MNEMONIC_{code}", meaning="as the catalogue says", response=response, source="test"
+        )
         for code, response in {
             13: Response.NOTIFY_OWNER,
             31: Response.NOTIFY_OWNER,
@@ -178,16 +180,16 @@ def observation(
     )
 
 
-def xid(code: int = 79, *, node: str = NODE, seconds_ago: float = 0.0, gpu: PciAddress = GPU, position: str | None = None) -> Finding:
+def xid(
+    code: int = 79, *, node: str = NODE, seconds_ago: float = 0.0, gpu: PciAddress = GPU, position: str | None = None
+) -> Finding:
     """Return the finding of a logged Xid."""
     return find(observation(code=code, node=node, seconds_ago=seconds_ago, gpu=gpu, position=position), CATALOGUE)
 
 
 def verdict(code: int, *, node: str = NODE, seconds_ago: float = 0.0, gpu: PciAddress = GPU) -> Finding:
     """Return the finding of the driver's own recovery action."""
-    return find(
-        observation(Signal.RECOVERY_ACTION, code=code, node=node, seconds_ago=seconds_ago, gpu=gpu), CATALOGUE
-    )
+    return find(observation(Signal.RECOVERY_ACTION, code=code, node=node, seconds_ago=seconds_ago, gpu=gpu), CATALOGUE)
 
 
 def unreachable(*, node: str = NODE, seconds_ago: float = 0.0) -> Finding:
@@ -195,7 +197,9 @@ def unreachable(*, node: str = NODE, seconds_ago: float = 0.0) -> Finding:
 
 
 def gpu_missing(*, node: str = NODE, seconds_ago: float = 0.0) -> Finding:
-    return find(observation(Signal.GPU_MISSING, node=node, seconds_ago=seconds_ago, code=1, source="telemetry"), CATALOGUE)
+    return find(
+        observation(Signal.GPU_MISSING, node=node, seconds_ago=seconds_ago, code=1, source="telemetry"), CATALOGUE
+    )
 
 
 def telemetry_stale(*, node: str = NODE, seconds_ago: float = 0.0) -> Finding:
@@ -357,7 +361,7 @@ def gpu_inspection(gpu: PciAddress = GPU, **changes: Any) -> GpuInspection:
 
 
 def gpu_addresses(count: int = GPUS_PER_NODE) -> tuple[PciAddress, ...]:
-    return tuple(PciAddress(f"0000:{0x1b + index:02x}:00") for index in range(count))
+    return tuple(PciAddress(f"0000:{0x1B + index:02x}:00") for index in range(count))
 
 
 def inspection(node: str = NODE, **changes: Any) -> NodeInspection:

@@ -1,6 +1,7 @@
 """The verbs: no action without a target, and one key for one intention."""
 
 from datetime import timedelta
+from operator import attrgetter
 
 import pytest
 
@@ -9,13 +10,13 @@ from ops_pipelines.domain.policy import Durations
 from tests.domain.builders import GPU, NODE, OTHER_GPU, OTHER_NODE, action, after, attempt
 
 
-@pytest.mark.parametrize("verb", sorted(NODE_VERBS, key=lambda verb: verb.value))
+@pytest.mark.parametrize("verb", sorted(NODE_VERBS, key=attrgetter("value")))
 def test_a_node_verb_without_a_node_must_not_exist(verb: Verb) -> None:
     with pytest.raises(ValueError, match="needs a node"):
         action(verb, gpu=GPU)
 
 
-@pytest.mark.parametrize("verb", sorted(JOB_VERBS, key=lambda verb: verb.value))
+@pytest.mark.parametrize("verb", sorted(JOB_VERBS, key=attrgetter("value")))
 def test_a_job_verb_without_an_attempt_must_not_exist(verb: Verb) -> None:
     with pytest.raises(ValueError, match="needs a job attempt"):
         action(verb, on=NODE)

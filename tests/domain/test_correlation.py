@@ -171,9 +171,9 @@ any_finding = st.builds(
                 lambda name, seconds, gpu, code=code: verdict(code, node=name, seconds_ago=seconds, gpu=gpu)
                 for code in (0, 1, 2, 3, 77)
             ),
-            lambda name, seconds, gpu: gpu_missing(node=name, seconds_ago=seconds),
-            lambda name, seconds, gpu: unreachable(node=name, seconds_ago=seconds),
-            lambda name, seconds, gpu: telemetry_stale(node=name, seconds_ago=seconds),
+            lambda name, seconds, _gpu: gpu_missing(node=name, seconds_ago=seconds),
+            lambda name, seconds, _gpu: unreachable(node=name, seconds_ago=seconds),
+            lambda name, seconds, _gpu: telemetry_stale(node=name, seconds_ago=seconds),
         ]
     ),
     st.sampled_from(node_names(6)),
@@ -201,7 +201,9 @@ def test_shuffled_findings_give_the_same_incidents(
 def test_no_call_for_repair_or_for_a_person_is_lost(findings: list[Finding]) -> None:
     opened = correlate(findings, [], world(jobs=JOBS, conditions=conditions_of(*findings), policy_=SMALL_MASS))
 
-    kept = {each for incident in opened if incident.is_open for finding in incident.findings for each in finding.evidence}
+    kept = {
+        each for incident in opened if incident.is_open for finding in incident.findings for each in finding.evidence
+    }
     for finding in findings:
         if finding.response in REPAIRS or finding.response is Response.PAGE:
             assert set(finding.evidence) <= kept

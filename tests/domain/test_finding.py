@@ -119,9 +119,7 @@ def test_the_driver_outranks_every_table_for_its_gpu_and_only_for_it(
     code=st.none() | st.integers(-5, 300),
     gpu=st.sampled_from([None, GPU]),
 )
-def test_every_observation_means_something_and_keeps_its_evidence(
-    signal: Signal, code: int | None, gpu: None
-) -> None:
+def test_every_observation_means_something_and_keeps_its_evidence(signal: Signal, code: int | None, gpu: None) -> None:
     seen = observation(signal, code=code, gpu=gpu)
 
     finding = find(seen, CATALOGUE)

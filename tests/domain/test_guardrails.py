@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -217,7 +218,7 @@ def test_who_may_act_in_which_mode(mode: Mode, authority: Authority, rule: str |
     assert rule_of(judged(DRAIN, facts(), by=policy(mode), authority=authority)) == rule
 
 
-@pytest.mark.parametrize("verb", sorted(set(Verb) - MESSAGES, key=lambda verb: verb.value))
+@pytest.mark.parametrize("verb", sorted(set(Verb) - MESSAGES, key=attrgetter("value")))
 @pytest.mark.parametrize("authority", [Authority.AUTOPILOT, Authority.APPROVED_PLAN])
 def test_nothing_is_begun_while_paused(verb: Verb, authority: Authority) -> None:
     refusal = judged(any_action(verb), facts(is_paused=True, jobs=[job()]), authority=authority)
@@ -235,9 +236,7 @@ def test_a_page_passes_always(mode: Mode) -> None:
     assert judged(action(Verb.PAGE_HUMAN), facts(is_paused=True), by=policy(mode)) is None
 
 
-@pytest.mark.parametrize(
-    ("mode", "rule"), [(Mode.OBSERVE, "mode"), (Mode.APPROVE, None), (Mode.AUTO, None)]
-)
+@pytest.mark.parametrize(("mode", "rule"), [(Mode.OBSERVE, "mode"), (Mode.APPROVE, None), (Mode.AUTO, None)])
 def test_owners_are_told_unless_we_only_observe(mode: Mode, rule: str | None) -> None:
     told = action(Verb.NOTIFY_OWNER, of=attempt())
 
@@ -259,7 +258,7 @@ def test_nobody_is_above_the_other_guardrails(authority: Authority, rule: str) -
 
 # -- targets ----------------------------------------------------------------------------------------------------
 
-ON_NODES = sorted(set(Verb) - MESSAGES - {Verb.HOLD, Verb.FENCE, Verb.RELEASE}, key=lambda verb: verb.value)
+ON_NODES = sorted(set(Verb) - MESSAGES - {Verb.HOLD, Verb.FENCE, Verb.RELEASE}, key=attrgetter("value"))
 
 
 @pytest.mark.parametrize("verb", ON_NODES)
@@ -292,7 +291,7 @@ def test_a_job_that_the_scheduler_forgot_is_never_touched(verb: Verb) -> None:
     assert rule_of(judged(any_action(verb), facts())) == "known_job"
 
 
-@pytest.mark.parametrize("verb", sorted(DESTRUCTIVE_VERBS, key=lambda verb: verb.value))
+@pytest.mark.parametrize("verb", sorted(DESTRUCTIVE_VERBS, key=attrgetter("value")))
 def test_without_eyes_nothing_beyond_a_drain_is_done(verb: Verb) -> None:
     blind = facts(nodes=[our_node()], records=[our_drain()], jobs=[job()], is_telemetry_available=False)
 
@@ -332,9 +331,7 @@ def test_without_eyes_nothing_beyond_a_drain_is_done(verb: Verb) -> None:
         ),
     ],
 )
-def test_a_drain_is_ours_by_token_and_time(
-    status: NodeStatus, records: list[ActionRecord], is_ours: bool
-) -> None:
+def test_a_drain_is_ours_by_token_and_time(status: NodeStatus, records: list[ActionRecord], is_ours: bool) -> None:
     assert is_our_drain(status, tuple(records)) is is_ours
 
 
@@ -351,9 +348,7 @@ def test_a_drain_is_ours_by_token_and_time(
         (Verb.RESUME, "our_drain"),
     ],
 )
-def test_a_foreign_drain_is_never_overwritten_repaired_or_resumed(
-    status: NodeStatus, verb: Verb, rule: str
-) -> None:
+def test_a_foreign_drain_is_never_overwritten_repaired_or_resumed(status: NodeStatus, verb: Verb, rule: str) -> None:
     silent = replace(status, is_responding=False)
     off = ended(action(Verb.POWER_OFF, on=NODE))
 
@@ -367,7 +362,10 @@ def test_a_foreign_drain_is_never_overwritten_repaired_or_resumed(
 def test_a_node_that_somebody_returned_is_left_alone(verb: Verb) -> None:
     returned = node(is_responding=False)
 
-    assert rule_of(judged(any_action(verb), facts(nodes=[returned], records=[our_drain()], jobs=[held_job()]))) == "our_drain"
+    assert (
+        rule_of(judged(any_action(verb), facts(nodes=[returned], records=[our_drain()], jobs=[held_job()])))
+        == "our_drain"
+    )
 
 
 @given(st.text(max_size=300))
@@ -441,7 +439,9 @@ OFF = action(Verb.POWER_OFF, on=NODE)
 def test_down_is_declared_only_after_the_power_is_witnessed_off(records: list[ActionRecord], rule: str | None) -> None:
     silent = our_node(is_responding=False)
 
-    refusal = judged(any_action(Verb.DECLARE_DOWN), facts(nodes=[silent], records=[our_drain(), *records], jobs=[held_job()]))
+    refusal = judged(
+        any_action(Verb.DECLARE_DOWN), facts(nodes=[silent], records=[our_drain(), *records], jobs=[held_job()])
+    )
 
     assert rule_of(refusal) == rule
 
@@ -461,7 +461,9 @@ EXCLUDE = action(Verb.EXCLUDE, of=attempt(), on=NODE)
         pytest.param(
             [ended(action(Verb.FENCE, of=attempt(started_at=ago(9))))], "fenced_first", id="another attempt of the job"
         ),
-        pytest.param([ended(action(Verb.FENCE, of=attempt(), incident="INC-0002"))], "fenced_first", id="another incident"),
+        pytest.param(
+            [ended(action(Verb.FENCE, of=attempt(), incident="INC-0002"))], "fenced_first", id="another incident"
+        ),
         pytest.param([ended(FENCE)], None, id="witnessed"),
         pytest.param([ended(replace(FENCE, try_number=2))], None, id="witnessed by a later plan"),
     ],
@@ -552,7 +554,9 @@ def test_a_message_is_never_moot() -> None:
 def test_power_is_left_alone_if_the_node_answers_before_it_was_cut(
     verb: Verb, is_responding: bool, is_cut: bool, why: str | None
 ) -> None:
-    known = facts(nodes=[our_node(is_responding=is_responding)], records=[our_drain(), *([begun(OFF)] if is_cut else [])])
+    known = facts(
+        nodes=[our_node(is_responding=is_responding)], records=[our_drain(), *([begun(OFF)] if is_cut else [])]
+    )
 
     reason = is_moot(action(verb, on=NODE), known)
 

@@ -32,7 +32,9 @@ def test_hostile_text_is_no_node_name(text: str) -> None:
         parse_node_name(text)
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, pytest.param("1/../x", id="climbs out"), pytest.param("a/..", id="ends above")])
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, pytest.param("1/../x", id="climbs out"), pytest.param("a/..", id="ends above")]
+)
 def test_hostile_text_is_no_job_id(text: str) -> None:
     with pytest.raises(ValueError, match="is not a job id"):
         parse_job_id(text)
@@ -95,7 +97,8 @@ def test_one_gpu_has_one_address_whatever_the_source(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1b:00.0", "0000:1b", "0000:1b:00.8", "0000:1g:00", "000:1b:00", "000000000:1b:00", "0000:1b:00:00", "GPU-1"]
+    "text",
+    ["", "1b:00.0", "0000:1b", "0000:1b:00.8", "0000:1g:00", "000:1b:00", "000000000:1b:00", "0000:1b:00:00", "GPU-1"],
 )
 def test_anything_else_is_no_pci_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not a PCI address"):

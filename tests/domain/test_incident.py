@@ -87,7 +87,9 @@ def test_final_states_are_final_and_every_other_state_has_a_way_out() -> None:
     assert OPEN_STATES.isdisjoint(FINAL)
 
 
-@pytest.mark.parametrize(("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS])
+@pytest.mark.parametrize(
+    ("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS]
+)
 def test_the_closing_time_is_set_by_a_final_state_only(state: IncidentState, event: IncidentEvent) -> None:
     moved = advance(incident(state=state), event, at=after(5), note="")
 
@@ -95,7 +97,9 @@ def test_the_closing_time_is_set_by_a_final_state_only(state: IncidentState, eve
     assert moved.is_open is (moved.state not in FINAL)
 
 
-@pytest.mark.parametrize(("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS])
+@pytest.mark.parametrize(
+    ("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS]
+)
 def test_only_a_superseded_incident_forgets_its_plan(state: IncidentState, event: IncidentEvent) -> None:
     moved = advance(incident(state=state, plan=PlanId("PLAN-1"), plan_count=1), event, at=after(5), note="")
 

@@ -218,10 +218,11 @@ def test_reboot_past_slurm_keeps_drain_reason_and_time_and_moves_the_boot_time(d
 
     drill.cluster.reboot_node(node)
 
-    wait("the node to register", lambda: drill.node(node).state is NodeState.DOWN)
+    wait("the node to boot", lambda: _is_booted_since(drill.node(node), _boot_of(before)))
     after = drill.node(node)
     assert (after.is_drained, after.reason, after.reason_set_at) == (True, "INC-7 ours", before.reason_set_at)
-    assert _boot_of(after) > _boot_of(before)
+    # DOWN, unless the node was back so soon that Slurm never missed it.
+    assert after.state in (NodeState.DOWN, NodeState.IDLE)
     drill.scheduler.resume(node)
     wait("the node to be back", lambda: drill.node(node).state is NodeState.IDLE)
     assert not drill.node(node).is_drained
@@ -250,7 +251,7 @@ def test_reboot_asap_would_undrain_a_node_that_was_drained(drill: Drill) -> None
     _slurm(drill, "scontrol", "reboot", "ASAP", node)
 
     wait("the node to boot", lambda: _is_booted_since(drill.node(node), _boot_of(before)))
-    assert not drill.node(node).is_drained
+    wait("the drain to be lost", lambda: not drill.node(node).is_drained)
 
 
 @pytest.mark.live
@@ -343,4 +344,4 @@ def _boot_of(node: NodeStatus) -> datetime:
 
 def _is_booted_since(node: NodeStatus, before: datetime) -> bool:
     """slurmd derives the boot time from its uptime, so it may move by a second without a reboot."""
-    return node.state is NodeState.IDLE and node.booted_at is not None and (node.booted_at - before).total_seconds() > 2
+    return node.booted_at is not None and (node.booted_at - before).total_seconds() > 2

@@ -114,7 +114,7 @@ class LedgerAuditContract:
                 id="outcome undone",
             ),
             pytest.param("UPDATE actions SET sent_seq = NULL", "line 8 (action_sent)", id="sending forgotten"),
-            pytest.param("UPDATE actions SET begun_seq = 1 WHERE begun_seq = 7", "did not record", id="line of another kind"),
+            pytest.param("UPDATE actions SET begun_seq = 1 WHERE begun_seq = 7", "did not record", id="another line"),
             pytest.param("DELETE FROM actions WHERE begun_seq = 7", "line 7 (action_begun)", id="action removed"),
             pytest.param("UPDATE plans SET body = replace(body, 'Xid', 'xid')", "body", id="plan body"),
             pytest.param("UPDATE plans SET plan = plan || 'x'", "PLAN-1x", id="plan id"),

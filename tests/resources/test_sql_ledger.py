@@ -65,7 +65,9 @@ class TestSqliteLedger(SqlLedgerContract):
             connection.execute(text(f"PRAGMA max_page_count = {page_count}"))
 
         # SQLite says of a database at its page limit what it says of a full disk.
-        rows = [{"digest": str(number), "compressed": b"x" * 1000} for number in range(1000)]
+        rows: list[dict[str, str | bytes]] = [
+            {"digest": str(number), "compressed": b"x" * 1000} for number in range(1000)
+        ]
         with pytest.raises(LedgerError, match="disk is full; make room"):
             insert_all(full, rows)
 

@@ -1,0 +1,87 @@
+"""The pretended machines of the lab, as a program: what the fleet's commands and a tester run.
+
+A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the twin's; here both move together.
+`python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.node_commands`.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.identity import NodeName, parse_node_name, parse_pci_address
+from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.resources.node_commands import EXIT_REFUSED
+from ops_pipelines.resources.nvml import to_json
+from ops_pipelines.simulator.adapters import SimulatedFleet
+from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.twin import Twin
+
+SLURM_DIRECTORY, TWIN_DIRECTORY = "slurm", "twin"
+_EXIT_NO_ANSWER = 255
+"""As ssh ends where nobody answers."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do one act on one node; return 0, 77 (refused) or 255 (no answer)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = ("inspect", "reset_gpu", "reboot", "reboot_now", "power_off", "power_on", "power_state", "break_gpu")
+    parser.add_argument("verb", choices=verbs)
+    parser.add_argument("lab", type=Path)
+    parser.add_argument("node", type=parse_node_name)
+    parser.add_argument("gpu", nargs="?", help="PCI address for reset_gpu, index for break_gpu")
+    options = parser.parse_args(argv)
+    twin = Twin.attach(options.lab / TWIN_DIRECTORY, SystemClock())
+    slurm = open_cluster(options.lab / SLURM_DIRECTORY)
+    try:
+        answer = _act(options.verb, options.lab, options.node, options.gpu, twin, slurm)
+    except SourceRefused as refusal:
+        print(refusal, file=sys.stderr)
+        return EXIT_REFUSED
+    except SourceUnavailable as silence:
+        print(silence, file=sys.stderr)
+        return _EXIT_NO_ANSWER
+    if answer:
+        print(answer)
+    return 0
+
+
+def _act(verb: str, lab: Path, node: NodeName, gpu: str | None, twin: Twin, slurm: SlurmCluster) -> str:
+    fleet = SimulatedFleet(twin)
+    match verb:
+        case "inspect":
+            return to_json(fleet.inspect(node))
+        case "reset_gpu" if gpu is not None:
+            fleet.reset_gpu(node, parse_pci_address(gpu))
+        case "break_gpu" if gpu is not None:
+            twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=int(gpu))
+        case "reboot":
+            # Accepted means: it will happen. The caller does not wait for a boot.
+            subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, "reboot_now", str(lab), node],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        case "reboot_now":
+            fleet.reboot(node, reason="told to")
+            slurm.reboot_node(node)
+        case "power_off":
+            slurm.power_off_node(node)
+            fleet.power_off(node)
+        case "power_on":
+            fleet.power_on(node)
+            slurm.power_on_node(node)
+        case "power_state":
+            return fleet.power_state(node).value
+        case _:
+            raise SourceRefused(f"{verb} needs a GPU")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
