@@ -72,7 +72,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
 
 
 class _Twin:
-    """The simulated cluster of a state directory: attached where it runs, created where it does not, only if asked for."""
+    """The simulated cluster of a state directory: attached or created when first asked for."""
 
     def __init__(self, config: ClusterConfig, clock: Clock) -> None:
         self._directory = config.state_directory / TWIN_DIRECTORY

@@ -56,7 +56,7 @@ def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.O
 def action_log(
     context: dg.AssetExecutionContext, remediation_plan: str, cluster: dg.ResourceParam[Cluster]
 ) -> dg.Output[None]:
-    """Every action of this pass with its witness: judged again on fresh state, written to the ledger before and after."""
+    """Every action of this pass with its witness: judged again on fresh state, in the ledger before and after."""
     snapshot = cluster.ledger.load_snapshot(Digest(remediation_plan))
     decision = decide(snapshot, cluster.rules)
     present = cluster.ledger.read_state(cluster.clock.now()).incidents

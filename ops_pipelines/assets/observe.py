@@ -12,7 +12,7 @@ GROUP = "observe"
 
 @dg.asset(group_name=GROUP, kinds={"slurm", "prometheus"}, code_version="1")
 def validated_observations(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
-    """Everything a decision depends on: new log evidence, present conditions, nodes, jobs and metrics, with the rejected.
+    """Everything a decision depends on: new evidence, present conditions, nodes, jobs, metrics; and the rejected.
 
     The value is the digest under which the ledger keeps the snapshot: a decision can be replayed from it exactly.
     """

@@ -11,13 +11,13 @@ from ops_pipelines.flow.cluster import Cluster
 
 GROUP = "report"
 SHIFT = timedelta(hours=8)
-_LINES_SHOWN = 3
-_WIDTH = 50
+_LINES_SHOWN = 2
+_WIDTH = 44
 
 
 @dg.asset(group_name=GROUP, deps=["verifications"], kinds={"markdown"}, code_version="1")
 def shift_report(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
-    """The last 8 hours as a good hand-over tells them: what needs you, what is under way, what healed, and the numbers."""
+    """The last 8 hours as a good hand-over tells them: what needs you, what is under way, what healed, the numbers."""
     now = cluster.clock.now()
     incidents = cluster.ledger.incidents_since(now - SHIFT)
     report = write_shift_report(
@@ -66,7 +66,7 @@ def as_markdown(report: ShiftReport, cluster_name: str) -> str:
         _section("Needs you", report.needs_human, "nothing"),
         _section("Under way", report.under_way, "nothing"),
         _section("Healed", report.healed, "nothing broke"),
-        f"owners told: {len(report.told_owner)}, cleared by itself: {report.cleared_count}, merged: {report.merged_count}",
+        f"owners told: {len(report.told_owner)}, cleared: {report.cleared_count}, merged: {report.merged_count}",
         f"failed actions: {report.failed_action_count}"
         + (f", mean time to heal: {healed_in.total_seconds():.0f} s" if healed_in is not None else ""),
     ]
@@ -85,7 +85,7 @@ def _section(title: str, lines: tuple[IncidentLine, ...], empty: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the text in at most 50 characters: the column of the UI is no wider, and does not wrap."""
+    """Return the text in at most 44 characters: the column of the UI is no wider, and does not wrap."""
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 

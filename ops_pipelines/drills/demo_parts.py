@@ -140,7 +140,7 @@ def _inject_at(part: str, twin: Twin, fault: FaultKind, *, node_count: int, posi
 def _healed(
     evidence: Evidence, *, repair: EntryKind, verbs: Sequence[Verb], never: Sequence[EntryKind]
 ) -> tuple[str, ...]:
-    """Return what is missing to: node repaired once and back, same job further on elsewhere, one writer all the time."""
+    """Return what is missing: node repaired once and back, same job further on elsewhere, never two writers."""
     before = evidence.injected.job
     assert before is not None  # every healing part hits a job
     node, job, incidents = evidence.node(), evidence.job_now(), evidence.own_incidents

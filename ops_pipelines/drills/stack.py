@@ -62,15 +62,9 @@ class DagsterStack:
         progress("code server")
         self._start(
             CODE_SERVER,
-            ["dagster", "api", "grpc", "--module-name", "ops_pipelines.definitions", "--host", LOOPBACK]
-            + [
-                "--port",
-                str(code_port),
-                "--location-name",
-                "ops_pipelines",
-                "--heartbeat",
-                "--heartbeat-timeout",
-                "600",
+            [
+                *("dagster", "api", "grpc", "--module-name", "ops_pipelines.definitions"),
+                *("--host", LOOPBACK, "--port", str(code_port), "--location-name", "ops_pipelines"),
             ],
         )
         self._await(CODE_SERVER, lambda: is_port_taken(code_port))

@@ -85,7 +85,7 @@ def due_verification(
             launch_number = _launch_number(now - since - durations.soak, retry_after)
             return Due(
                 run_key=f"verify:{incident.incident}:{seq}:{launch_number}",
-                reason=f"{', '.join(sorted(incident.nodes))} is repaired and was quiet for {durations.soak.total_seconds():.0f} s",
+                reason=f"{', '.join(sorted(incident.nodes))} is repaired and has been quiet long enough",
             )
         if incident.state is IncidentState.ACTING and _is_back(incident, state, by_name):
             return Due(
@@ -122,7 +122,7 @@ def _is_back(incident: Incident, state: LedgerState, nodes: Mapping[NodeName, No
 
 
 def _launch_number(elapsed: timedelta, retry_after: timedelta) -> int:
-    """Return 0 before the first retry is due, then 1, 2, 3... at 1, 2, 4... times `retry_after`, at most 5 min apart."""
+    """Return 0 before the first retry is due, then 1, 2, 3... at 1, 2, 4... times `retry_after`, 5 min apart at most."""
     turns = elapsed / retry_after
     if turns < 1:
         return 0

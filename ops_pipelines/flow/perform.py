@@ -20,7 +20,7 @@ from ops_pipelines.domain.action import (
 )
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.observation import JobStatus, NodeInspection, PowerState
+from ops_pipelines.domain.observation import JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -185,9 +185,9 @@ def _follow_up(begun: AlreadyBegun, cluster: Cluster, facts: ClusterFacts, *, ac
         return _finish(
             record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
         )
-    if record.sent_at is None and testimony.witness is Witness.NOT_DONE:
-        if action.verb in _AT_ONCE or waited > limit / _RESEND_SHARE:
-            return _send(record, cluster, facts, actor=actor)
+    is_unsent = record.sent_at is None and testimony.witness is Witness.NOT_DONE
+    if is_unsent and (action.verb in _AT_ONCE or waited > limit / _RESEND_SHARE):
+        return _send(record, cluster, facts, actor=actor)
     return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
 
 

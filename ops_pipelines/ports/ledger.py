@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome
+from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
@@ -266,7 +266,7 @@ class Ledger(Protocol):
         ...
 
     def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
-        """Write the outcome; writing the same kind of outcome again changes nothing, another kind raises LedgerConflict."""
+        """Write the outcome; the same kind of outcome again changes nothing, another kind raises LedgerConflict."""
         ...
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
