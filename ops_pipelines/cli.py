@@ -293,6 +293,26 @@ def pause(
 
 @app.command()
 @_at_the_edge
+def close(
+    ctx: typer.Context,
+    incident: Annotated[str, typer.Argument(help="The escalated incident that you have dealt with.")],
+    reason: Annotated[str, typer.Option(help="What was done, for whoever reads it later.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """End an incident that was handed to a person. Touches no node."""
+    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.tables import console, print_lines
+
+    if not reason.strip():
+        raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
+    cluster = _open(ctx, cluster_file)
+    closed = people.close(IncidentId(incident), cluster, actor=_who(), reason=reason.strip())
+    print_lines(console(), [f"{closed.incident} is closed: {closed.note}"])
+
+
+@app.command()
+@_at_the_edge
 def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
     """Allow new actions again."""
     from ops_pipelines.flow import people

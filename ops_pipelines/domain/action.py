@@ -162,6 +162,8 @@ class ActionRecord:
     boot_id_before: str | None = None
     """What the witness of a reboot is compared with."""
     booted_before: datetime | None = None
+    attempt_nodes: frozenset[NodeName] = frozenset()
+    """Of a hold: the nodes on which the attempt had processes; every one must be clear before the release."""
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None

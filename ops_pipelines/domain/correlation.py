@@ -29,6 +29,10 @@ class World:
     """Conditions that hold now."""
     topology: Topology
     mass_event: MassEvent
+    returned: frozenset[IncidentId]
+    """Escalated incidents whose node a person has taken back into service."""
+    told: frozenset[JobAttempt]
+    """Attempts whose owner was told lately: once is enough, however often the program errs."""
     incident_count: int
     now: datetime
 
@@ -40,6 +44,7 @@ def correlate(findings: Collection[Finding], incidents: Collection[Incident], wo
     not as somebody's bug.
     """
     board = _Board(incidents, world)
+    board.close_what_was_returned()
     for finding in sorted(findings, key=_placing_order):
         board.place(finding)
     board.merge_mass_event()
@@ -185,6 +190,14 @@ class _Board:
                 incident, IncidentEvent.JOINED_OTHER, at=world.now, note=f"part of {mass.incident}"
             )
 
+    def close_what_was_returned(self) -> None:
+        """Close what a person has ended by returning the node, before new faults there are placed."""
+        for key in sorted(self._world.returned & self._incidents.keys()):
+            incident = self._incidents[key]
+            if incident.state is IncidentState.ESCALATED:
+                note = "a person took the node back into service"
+                self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
+
     def close_what_cleared(self) -> None:
         """Close incidents that rest on lasting conditions alone once none of these holds any more."""
         for key, incident in self._incidents.items():
@@ -205,15 +218,22 @@ class _Board:
         if repairs:
             return repairs[0]
         if finding.response in REPAIRS:
-            mass = [incident for incident in self._incidents.values() if incident.is_open and incident.is_mass_event]
+            mass = [incident for incident in self._incidents.values() if self._is_still_spreading(incident)]
             if mass:
-                return mass[0]  # While a mass event is open nothing new is acted on: the cause is likely the same.
+                return mass[0]  # The cause is likely the same: nothing new is acted on while it spreads.
             waiting = [incident for incident in on_node if incident.state is IncidentState.OPEN]
             return waiting[0] if waiting else None
         if finding.response is Response.NOTIFY_OWNER:
             return None
         same_rule = [incident for incident in on_node if any(each.rule == finding.rule for each in incident.findings)]
         return same_rule[0] if same_rule else None
+
+    def _is_still_spreading(self, incident: Incident) -> bool:
+        """Return whether an open mass event got its last finding within the window; later faults stand for themselves."""
+        if not incident.is_open or not incident.is_mass_event:
+            return False
+        last_found_at = max(finding.found_at for finding in incident.findings)
+        return self._world.now - last_found_at <= self._world.mass_event.window
 
     def _join(self, incident: Incident, finding: Finding) -> None:
         if any(each.evidence == finding.evidence for each in incident.findings):
@@ -258,7 +278,7 @@ class _Board:
         victims = self._attempts_on(finding.node)
         if not victims:
             return  # Nobody to tell: it stays evidence.
-        for attempt in sorted(victims):
+        for attempt in sorted(victims - self._world.told):
             same = [
                 incident
                 for incident in self._incidents.values()

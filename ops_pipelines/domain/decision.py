@@ -7,13 +7,13 @@ gives the same decision for ever: that is what makes replay and audit exact.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.correlation import World, correlate
 from ops_pipelines.domain.finding import Catalogue, Finding, find
 from ops_pipelines.domain.guardrails import ClusterFacts, Refusal
-from ops_pipelines.domain.identity import Digest, IncidentId
+from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation, TelemetryStatus
+from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus, Observation, TelemetryStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.topology import Topology
@@ -93,9 +93,43 @@ def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rule
             conditions=snapshot.conditions,
             topology=rules.topology,
             mass_event=rules.policy.mass_event,
+            returned=_returned_by_people(snapshot),
+            told=_told_owners(snapshot),
             incident_count=snapshot.incident_count,
             now=snapshot.taken_at,
         ),
+    )
+
+
+def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
+    """Return the escalated incidents whose node we drained and somebody else has put back into service."""
+    in_service = {
+        node.node
+        for node in snapshot.nodes
+        if not node.is_drained and node.is_responding and node.state is not NodeState.DOWN
+    }
+    drained = {
+        (record.action.incident, record.action.node)
+        for record in snapshot.records
+        if record.action.verb is Verb.DRAIN
+        and record.outcome is not None
+        and record.outcome.kind is OutcomeKind.DONE
+    }
+    return frozenset(
+        incident.incident
+        for incident in snapshot.incidents
+        if incident.state is IncidentState.ESCALATED
+        and incident.nodes
+        and all(node in in_service and (incident.incident, node) in drained for node in incident.nodes)
+    )
+
+
+def _told_owners(snapshot: Snapshot) -> frozenset[JobAttempt]:
+    """Return the attempts whose owners got a message within the last day (older records are not in a snapshot)."""
+    return frozenset(
+        record.action.attempt
+        for record in snapshot.records
+        if record.action.verb is Verb.NOTIFY_OWNER and record.outcome is not None and record.action.attempt is not None
     )
 
 

@@ -24,6 +24,11 @@ from ops_pipelines.domain.topology import Topology
 DRAIN_MARK = "ops_pipelines"
 
 
+_DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
+"""A before-entry of a drain covers the time until the flag shows. Later the flag itself says whether the node is out,
+so that an entry whose plan was superseded does not spend the budget for ever."""
+
+
 class Patience(Enum):
     """Whether a refusal may pass by itself."""
 
@@ -224,7 +229,8 @@ def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[N
         if topology.knows(name) and (node.is_drained or node.state is NodeState.DOWN or not node.is_responding)
     }
     for record in facts.records:
-        if record.action.verb is Verb.DRAIN and record.outcome is None and record.action.node is not None:
+        is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
+        if record.action.verb is Verb.DRAIN and record.outcome is None and is_fresh and record.action.node is not None:
             out.add(record.action.node)
     return frozenset(out)
 
@@ -254,9 +260,11 @@ def _judge_power_off(action: Action, facts: ClusterFacts) -> Refusal | None:
     name = _node_of(action)
     if facts.nodes[name].is_responding:
         return _never("answers_again", f"{name} answers again; power is cut only from a node that is silent")
-    # A held job on a silent node stays completing until the node is down: only that state may lose its power.
+    # On a silent node a hold shows as a mark on the running job (Slurm), or as completing without end.
     unheld = MAY_HAVE_PROCESSES - {JobState.COMPLETING}
-    running = sorted(job.job for job in facts.jobs.values() if name in job.nodes and job.state in unheld)
+    running = sorted(
+        job.job for job in facts.jobs.values() if name in job.nodes and job.state in unheld and not job.is_held
+    )
     if running:
         return _wait("held_first", f"job(s) {', '.join(running)} on {name} are not held yet; hold comes before fence")
     return None
@@ -294,20 +302,28 @@ def _judge_release(action: Action, facts: ClusterFacts) -> Refusal | None:
         return moved_on
     if not _is_done(facts, verb=Verb.FENCE, incident=action.incident, attempt=action.attempt):
         return _wait("fenced_first", f"the processes of job {job.job} are not witnessed gone; release comes after fence")
-    for record in facts.records:
-        known = record.action
-        if known.verb is not Verb.EXCLUDE or known.incident != action.incident or known.attempt != action.attempt:
-            continue
-        node = facts.nodes.get(_node_of(known))
-        is_off = _is_done(facts, verb=Verb.POWER_OFF, incident=action.incident, node=known.node)
+    for name in sorted(_nodes_of_attempt(action, facts)):
+        node = facts.nodes.get(name)
+        is_off = _is_done(facts, verb=Verb.POWER_OFF, incident=action.incident, node=name)
         if not is_off and (node is None or not node.is_responding):
             # The scheduler calls the job pending as soon as it gives a silent node up: that is no fence.
             return _never(
                 "silent_node",
-                f"{known.node} fell silent with its power on; processes of job {job.job} may still write there, so the "
+                f"{name} fell silent with its power on; processes of job {job.job} may still write there, so the "
                 "job stays held",
             )
     return None
+
+
+def _nodes_of_attempt(action: Action, facts: ClusterFacts) -> frozenset[NodeName]:
+    """Return every node on which the attempt is known to have run, from its hold and its exclusions."""
+    nodes: set[NodeName] = set()
+    for record in facts.records:
+        known = record.action
+        if known.incident == action.incident and known.attempt == action.attempt:
+            nodes |= record.attempt_nodes
+            nodes |= {known.node} if known.verb is Verb.EXCLUDE and known.node is not None else set()
+    return frozenset(nodes)
 
 
 def _judge_attempt(action: Action, job: JobStatus) -> Refusal | None:

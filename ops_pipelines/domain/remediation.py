@@ -75,28 +75,18 @@ def _plan_repair(
     incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
     if len(incident.nodes) != 1:
-        return Refusal(
-            guardrail="one_culprit",
-            reason=f"a repair needs one node to repair; this incident has {len(incident.nodes)}",
-            patience=Patience.NEVER,
-        )
+        return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
     (name,) = incident.nodes
     unconfirmed = _unconfirmed(incident, facts, policy=policy)
     if unconfirmed is not None:
         return unconfirmed
     node = facts.nodes.get(name)
     if node is None or not topology.knows(name):
-        return Refusal(
-            guardrail="known_node",
-            reason=f"{name} is not both in cluster.yaml and known to the scheduler; only such nodes are acted on",
-            patience=Patience.NEVER,
-        )
+        why = f"{name} is not both in cluster.yaml and known to the scheduler; only such nodes are acted on"
+        return _leave_to_human(incident, why)
     if name in policy.untouchable_nodes:
-        return Refusal(
-            guardrail="untouchable",
-            reason=f"policy.yaml lists {name} under untouchable_nodes, so its jobs are left alone too",
-            patience=Patience.NEVER,
-        )
+        why = f"policy.yaml lists {name} under untouchable_nodes, so its jobs are left alone too"
+        return _leave_to_human(incident, why)
     jobs = sorted(
         (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES),
         key=lambda job: job.job,
@@ -114,6 +104,17 @@ def _plan_repair(
     as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy
     refusal = judge(actions[0], facts, policy=as_if, topology=topology, authority=Authority.APPROVED_PLAN)
     return plan if refusal is None else refusal
+
+
+def _leave_to_human(incident: Incident, why: str) -> IncidentPlan | Refusal:
+    """Return a plan that only pages: what may never be touched must not wait in silence."""
+    page = Action(
+        verb=Verb.PAGE_HUMAN,
+        incident=incident.incident,
+        text=f"{incident.cause}. Nothing is done: {why}.",
+        try_number=incident.plan_count + 1,
+    )
+    return _plan(incident, (page,), effects=("nothing is touched",))
 
 
 def _held_before(incident: Incident, facts: ClusterFacts) -> tuple[JobAttempt, ...]:
@@ -135,7 +136,8 @@ def _is_still_held(attempt: JobAttempt, facts: ClusterFacts) -> bool:
     return (
         job is not None
         and job.is_held
-        and job.state in (JobState.PENDING, JobState.COMPLETING)
+        # Running and held is how a silent node's job looks: marked, and held once the node is given up.
+        and job.state in (JobState.PENDING, JobState.COMPLETING, JobState.RUNNING)
         and not has_moved_on(job, attempt)
     )
 

@@ -5,7 +5,7 @@ Recovery is by witness: nothing counts as done because it was sent. Reading the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Testimony, Verb, Witness
@@ -27,6 +27,10 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Durations
+
+
+BOOT_TIME_JITTER = timedelta(seconds=3)
+"""A boot time moves without a boot: slurmd computes it from its uptime, and it was seen to jump by a second (22.05)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +152,8 @@ def _of_boot(record: ActionRecord, scene: Scene) -> Testimony:
         if inspection.boot_id != record.boot_id_before:
             return _done(f"boot id changed, booted at {inspection.booted_at:%H:%M:%S} UTC")
         return _not_done("the boot id is the old one")
-    before = record.booted_before or record.begun_at
-    if inspection.booted_at > before:
+    since = record.begun_at if record.booted_before is None else record.booted_before + BOOT_TIME_JITTER
+    if inspection.booted_at > since:
         return _done(f"booted at {inspection.booted_at:%H:%M:%S} UTC")
     return _not_done("the boot time is the old one")
 

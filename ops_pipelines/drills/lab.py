@@ -30,6 +30,8 @@ from ops_pipelines.wiring import open_cluster
 
 _NODE_COUNT = 16
 _SEED = 7
+_SLURMD_TIMEOUT_SECONDS = 120
+"""Long enough to hold a silent node's jobs first: once Slurm gives the node up, it starts them again by itself."""
 _SOCKET_ROOM_BYTES = 60
 """What a state directory may be long, so that Slurm's sockets below it stay under 107 bytes."""
 
@@ -38,7 +40,7 @@ _POLICY = """\
 mode: auto
 drain_budget: {max_out_count: 4, max_out_per_rack_count: 4, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
 durations:
-  confirm_unreachable_after_seconds: 30
+  confirm_unreachable_after_seconds: 10
   confirm_gpu_missing_after_seconds: 10
   telemetry_stale_after_seconds: 30
   look_every_seconds: 2
@@ -118,7 +120,7 @@ class Lab:
         self.state = state
         self.cluster_file = state / "cluster.yaml"
         self.application_log = state / "log" / "application.log"
-        self.slurm = SlurmCluster(SlurmClusterSettings(directory=state / SLURM_DIRECTORY, node_count=_NODE_COUNT))
+        self.slurm = SlurmCluster(SlurmClusterSettings(directory=state / SLURM_DIRECTORY, node_count=_NODE_COUNT, slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS))
         self.stack = DagsterStack(
             state / "dagster", cluster_file=self.cluster_file, instance_file=project_file("dagster.yaml"), port=port
         )

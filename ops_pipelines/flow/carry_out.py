@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.finding import REPAIRS
 from ops_pipelines.domain.guardrails import Refusal, judge
-from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
@@ -62,19 +62,39 @@ def carry_out(
     return tuple(runner.report() for runner in runners)
 
 
-def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> None:
-    """Hand an incident to a person: page first, then change its state, so that a crash between the two pages again."""
+def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:
+    """Hand an incident to a person and return whether the page went out.
+
+    The page comes first: where no channel takes it the incident stays as it is, and the next pass pages again.
+    """
+    held = sorted(_held_jobs(cluster.ledger.records(incident.incident)))
+    left = f" Still held, to be released by you: job {', '.join(held)}." if held else ""
     page = Action(
         verb=Verb.PAGE_HUMAN,
         incident=incident.incident,
-        text=f"{incident.incident} needs you: {why}. Nothing more is done by itself.",
+        text=f"{incident.incident} needs you: {why}. Nothing more is done by itself.{left}",
         try_number=incident.plan_count + 1,
     )
-    perform(page, cluster, plan=None, lease=lease)
+    if perform(page, cluster, plan=None, lease=lease).stage is not Stage.DONE:
+        return False
     now = cluster.clock.now()
-    cluster.ledger.change_incident(
-        advance(incident, IncidentEvent.NEEDS_HUMAN, at=now, note=why), actor=AUTOPILOT, now=now
-    )
+    given_up = advance(incident, IncidentEvent.NEEDS_HUMAN, at=now, note=why)
+    cluster.ledger.change_incident(given_up, actor=AUTOPILOT, now=now)
+    return True
+
+
+def _held_jobs(records: Sequence[ActionRecord]) -> set[JobId]:
+    """Return the jobs that we began to hold and have not released."""
+    jobs: set[JobId] = set()
+    for record in records:
+        attempt = record.action.attempt
+        if attempt is None:
+            continue
+        if record.action.verb is Verb.HOLD:
+            jobs.add(attempt.job)
+        elif record.action.verb is Verb.RELEASE and record.outcome is not None:
+            jobs.discard(attempt.job)
+    return jobs
 
 
 class _Runner:
@@ -135,7 +155,9 @@ class _Runner:
         return begun
 
     def _refusal_of_first_step(self) -> Refusal | None:
-        first = self._plan.actions[0]
+        # Messages need nobody's yes: what decides is the first act on the cluster.
+        acts = [action for action in self._plan.actions if action.verb not in MESSAGES]
+        first = acts[0] if acts else self._plan.actions[0]
         facts = read_facts(first, self._cluster)
         state = self._cluster.ledger.read_state(facts.taken_at)
         rules = self._cluster.rules
@@ -153,11 +175,18 @@ class _Runner:
             return True
         if progress.stage is Stage.FAILED:
             why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
-            escalate(incident, self._cluster, lease=self._lease, why=why)
-            self._settle(Stage.FAILED, why)
-            return True
+            return self._give_up(incident, why)
+        limit = self._cluster.rules.policy.durations.job_end_limit
+        if self._cluster.clock.now() - incident.changed_at > limit:
+            hours = limit.total_seconds() / 3600
+            return self._give_up(incident, f"{action.verb.value} of {action.target} waited {hours:.0f} h: {progress.reason}")
         self._settle(Stage.WAITING, progress.reason)
         return False
+
+    def _give_up(self, incident: Incident, why: str) -> bool:
+        is_told = escalate(incident, self._cluster, lease=self._lease, why=why)
+        self._settle(Stage.FAILED if is_told else Stage.WAITING, why)
+        return is_told
 
     def _end(self, incident: Incident) -> None:
         now = self._cluster.clock.now()

@@ -15,7 +15,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.verification import repaired_at
+from ops_pipelines.domain.verification import BOOT_TIME_JITTER, repaired_at
 from ops_pipelines.ports.ledger import LedgerState
 
 _RETRY_AT_MOST = timedelta(minutes=5)
@@ -115,8 +115,9 @@ def _is_back(incident: Incident, state: LedgerState, nodes: Mapping[NodeName, No
         if node is None or not node.is_responding or node.booted_at is None:
             continue
         # Boot times come in whole seconds: compare with what was read before, or with the second of the command.
-        before = record.booted_before or record.begun_at.replace(microsecond=0)
-        if node.booted_at > before:
+        before = record.booted_before
+        since = record.begun_at.replace(microsecond=0) if before is None else before + BOOT_TIME_JITTER
+        if node.booted_at > since:
             return True
     return False
 

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.identity import IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
@@ -38,3 +38,22 @@ def approve(plan: PlanId, cluster: Cluster, *, actor: str, valid_for: timedelta)
     approval = Approval(plan=plan, actor=actor, given_at=now, expires_at=now + valid_for)
     cluster.ledger.approve(approval)
     return known, approval
+
+
+def close(incident: IncidentId, cluster: Cluster, *, actor: str, reason: str) -> Incident:
+    """End an incident that a person has dealt with; refuse one that the autopilot still works on.
+
+    Closing touches no node: a drain of ours stays until the node is returned.
+    """
+    known = cluster.ledger.incident(incident)
+    if known is None:
+        raise ByHandRefused(f"there is no incident {incident}")
+    if known.state is not IncidentState.ESCALATED:
+        raise ByHandRefused(
+            f"{incident} is {known.state.value}; only an escalated incident is a person's to close. "
+            "`ops-pipelines pause` stops the autopilot first"
+        )
+    now = cluster.clock.now()
+    closed = advance(known, IncidentEvent.CLEARED, at=now, note=f"closed by {actor}: {reason}")
+    cluster.ledger.change_incident(closed, actor=actor, now=now)
+    return closed

@@ -19,7 +19,7 @@ from ops_pipelines.domain.action import (
     witness_limit,
 )
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.observation import JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
@@ -120,7 +120,7 @@ def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Auth
         return Authority.PERSON
     if plan is not None and (
         any(approval.plan == plan for approval in state.approvals)
-        or any(record.plan == plan for record in state.records)
+        or any(record.plan == plan and record.action.verb not in MESSAGES for record in state.records)
     ):
         return Authority.APPROVED_PLAN
     return Authority.AUTOPILOT
@@ -135,6 +135,9 @@ def _judge_on(
 
 def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
     """Return the before-entry; of a restart it keeps what the witness will be compared with."""
+    attempt_nodes: frozenset[NodeName] = frozenset()
+    if action.verb is Verb.HOLD and action.attempt is not None and action.attempt.job in facts.jobs:
+        attempt_nodes = facts.jobs[action.attempt.job].nodes
     boot_id = None
     booted_at = None
     if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON) and action.node is not None:
@@ -148,6 +151,7 @@ def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: 
         begun_at=cluster.clock.now(),
         boot_id_before=boot_id,
         booted_before=booted_at,
+        attempt_nodes=attempt_nodes,
     )
 
 

@@ -132,10 +132,19 @@ class SlurmScheduler:
     # -- jobs --
 
     def hold(self, job: JobId) -> None:
-        """Requeue and hold. Reads the job first: Slurm would requeue a job that has ended or was cancelled, too."""
+        """Requeue and hold. Reads the job first: Slurm would requeue a job that has ended or was cancelled, too.
+
+        An attempt on a node that does not answer is only marked: it reads RUNNING and held until the node is declared
+        down, which requeues it, still held. `requeuehold` followed by a node going down would break it: 22.05.8 then
+        loses the GPUs of the restarted job ("Invalid generic resource (gres) specification"), and the job fails.
+        """
         limit = _Limit()
         row = self._living_job(job, verb="hold", limit=limit)
         if row.status.is_held and row.status.state in (JobState.PENDING, JobState.COMPLETING):
+            return
+        if self._has_silent_node(row.status, limit=limit):
+            if not row.status.is_held:
+                self._send("scontrol", "hold", row.leader, limit=limit)
             return
         # A pending job may start between two commands, and `hold` only marks a running one: so requeuehold has the
         # last word, and "pending" is then its way to say yes.
@@ -179,6 +188,11 @@ class SlurmScheduler:
                 f"job {name} is {row.status.state.value} and its run is over; there is nothing to {verb}"
             )
         return row
+
+    def _has_silent_node(self, job: JobStatus, *, limit: "_Limit") -> bool:
+        if job.state not in HAS_PROCESSES:
+            return False
+        return any(node.node in job.nodes and not node.is_responding for node in self._read_nodes(limit))
 
     def _requeue_or_find_pending(self, verb: str, job: JobId, *, limit: "_Limit") -> bool:
         """Send `verb`; return True if nothing had to be requeued, because the job is pending."""

@@ -239,8 +239,12 @@ def world(
     now: datetime = NOW,
     policy_: Policy | None = None,
     node_count: int = 40,
+    returned: frozenset[IncidentId] = frozenset(),
+    told: frozenset[JobAttempt] = frozenset(),
 ) -> World:
     return World(
+        returned=returned,
+        told=told,
         jobs=jobs,
         conditions=conditions,
         topology=topology(node_count),

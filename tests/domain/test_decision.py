@@ -218,5 +218,5 @@ def test_a_person_at_work_on_a_node_is_never_overtaken() -> None:
 def test_a_stranger_among_the_nodes_is_reported_and_never_touched() -> None:
     decision = decide(snapshot(lost_gpu("stranger")), rules())
 
-    assert decision.plans == ()
-    assert [refusal.guardrail for _, refusal in decision.refusals] == ["known_node"]
+    (plan,) = decision.plans
+    assert [action.verb for action in plan.actions] == [Verb.PAGE_HUMAN]

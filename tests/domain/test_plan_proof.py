@@ -233,7 +233,9 @@ def test_the_jobs_of_an_untouchable_node_are_in_no_plan() -> None:
     state = snapshot(*xid(79).evidence, nodes=[foreign_node()], jobs=[job()])
     given_rules = rules(policy(untouchable_nodes=frozenset({NODE})))
 
-    assert decide(state, given_rules).plans == ()
+    (plan,) = decide(state, given_rules).plans
+
+    assert [action.verb for action in plan.actions] == [Verb.PAGE_HUMAN]
 
 
 def test_an_incident_in_repair_beside_a_mass_event_is_no_contradiction() -> None:

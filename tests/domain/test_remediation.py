@@ -407,49 +407,54 @@ def test_a_second_gpu_that_vanishes_does_not_put_off_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "known", "by", "rule", "patience"),
+    ("what", "known", "by"),
     [
-        pytest.param(incident(xid(43)), facts(), policy(), "response", Patience.WAIT, id="only watched"),
         pytest.param(
             incident(xid(79), nodes=frozenset()),
             facts(),
             policy(),
-            "one_culprit",
-            Patience.NEVER,
             id="no culprit is not all",
         ),
         pytest.param(
             incident(xid(79), xid(79, node=OTHER_NODE)),
             facts(),
             policy(),
-            "one_culprit",
-            Patience.NEVER,
             id="two culprits",
         ),
         pytest.param(
             incident(xid(79, node="stranger")),
             facts(nodes=[node("stranger")]),
             policy(),
-            "known_node",
-            Patience.NEVER,
             id="not declared",
         ),
         pytest.param(
             incident(xid(79)),
             replace(facts(), nodes={OTHER_NODE: node(OTHER_NODE)}),
             policy(),
-            "known_node",
-            Patience.NEVER,
             id="not known to the scheduler",
         ),
         pytest.param(
             incident(xid(79)),
             facts(nodes=[foreign_node()], jobs=[job()]),
             policy(untouchable_nodes=frozenset({NODE})),
-            "untouchable",
-            Patience.NEVER,
             id="untouchable, and its jobs with it",
         ),
+    ],
+)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_may_never_be_touched_is_left_to_a_human_in_every_mode(
+    what: Incident, known: ClusterFacts, by: Policy, mode: Mode
+) -> None:
+    plan = planned(what, known, by=replace(by, mode=mode))
+
+    assert [action.verb for action in plan.actions] == [Verb.PAGE_HUMAN]
+    assert "Nothing is done" in plan.actions[0].text
+
+
+@pytest.mark.parametrize(
+    ("what", "known", "by", "rule", "patience"),
+    [
+        pytest.param(incident(xid(43)), facts(), policy(), "response", Patience.WAIT, id="only watched"),
         pytest.param(incident(xid(79)), facts(is_paused=True), policy(), "pause", Patience.WAIT, id="paused"),
         pytest.param(
             incident(xid(79)),

@@ -93,7 +93,9 @@ def test_every_incident_stands_in_its_section() -> None:
 def test_no_incident_is_lost_or_counted_twice(kinds: list[tuple[IncidentState, Response, bool]]) -> None:
     incidents = [named(number, state, response) for number, (state, response, _) in enumerate(kinds)]
     records = {
-        str(each.incident): [ended(DRAIN)] for each, (_, _, has_acted) in zip(incidents, kinds, strict=True) if has_acted
+        str(each.incident): [ended(DRAIN)]
+        for each, (_, _, has_acted) in zip(incidents, kinds, strict=True)
+        if has_acted
     }
 
     shift = report(*incidents, records=records)

@@ -267,8 +267,9 @@ def test_a_soaking_node_does_not_hide_one_that_is_ready() -> None:
     [
         pytest.param(ago(101), True, False, id="booted just before the old boot"),
         pytest.param(ago(100), True, False, id="still the old boot"),
-        pytest.param(ago(99), True, True, id="booted since"),
-        pytest.param(ago(99), False, False, id="booted since, but silent"),
+        pytest.param(ago(97), True, False, id="jittered by as much as a boot time may"),
+        pytest.param(ago(96), True, True, id="booted since"),
+        pytest.param(ago(96), False, False, id="booted since, but silent"),
         pytest.param(None, True, False, id="no boot time given"),
     ],
 )

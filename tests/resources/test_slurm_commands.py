@@ -264,6 +264,26 @@ def test_pending_job_is_held_and_cannot_slip_into_running_between_two_commands(t
     assert [command[1:] for command in slurm.commands] == [("requeuehold", "26"), ("hold", "26"), ("requeuehold", "26")]
 
 
+@pytest.mark.parametrize(
+    ("changes", "commands"),
+    [
+        pytest.param({}, [("scontrol", "hold", "26")], id="marked, not requeued"),
+        pytest.param({"priority": 0, "state_reason": "JobHeldAdmin"}, [], id="marked already"),
+    ],
+)
+def test_job_on_a_silent_node_is_marked_because_a_requeue_would_lose_its_gpus_when_the_node_goes_down(
+    tmp_path: Path, changes: Mapping[str, object], commands: list[tuple[str, ...]]
+) -> None:
+    slurm = RecordedSlurm(
+        jobs=job_file(tmp_path, nodes="gpu[001,013]", **changes),
+        nodes="sinfo-22.05-drained-with-jobs-down-silent-reserved.json",
+    )
+
+    slurm.scheduler().hold(JobId("26"))
+
+    assert slurm.commands == commands
+
+
 def test_hold_of_the_user_is_left_as_it_is(tmp_path: Path) -> None:
     """`scontrol hold` would make it an administrator's hold, which the user could not take back."""
     held = job_file(tmp_path, job_state="PENDING", priority=0, state_reason="JobHeldUser")

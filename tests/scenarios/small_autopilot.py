@@ -1,26 +1,32 @@
 """The whole loop without Dagster: twin, ledger and flow on a clock that tests advance."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.decision import Rules, decide
-from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.identity import IncidentId, digest_of
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
+from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.observe import take_snapshot
 from ops_pipelines.flow.verify import verify_repaired
-from ops_pipelines.ports.notifier import Message
+from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.config_files import read_catalogue
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.journal import Entry, EntryKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
-from tests.simulator.fake_clock import FakeClock
+from tests.simulator.fake_clock import BEGINNING, FakeClock
 
 POLICY = Policy(
     mode=Mode.AUTO,
@@ -39,11 +45,14 @@ POLICY = Policy(
 )
 
 
+COMMANDS = tuple(kind for kind in EntryKind if kind not in (EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL))
+
+
 class MessagesInMemory:
     """A notifier that keeps what it was given."""
 
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self.messages = list(messages)
 
     def send(self, message: Message) -> str:
         self.messages.append(message)
@@ -55,9 +64,29 @@ class SmallAutopilot:
 
     def __init__(self, directory: Path, *jobs: JobSpec, node_count: int = 12, policy: Policy = POLICY) -> None:
         self.clock = FakeClock()
-        scenario = Scenario(nodes=cluster_nodes(node_count), durations=SHORT_DURATIONS, initial_jobs=jobs)
-        self.twin = Twin.create(directory / "twin", scenario, seed=7, clock=self.clock)
         self.messages = MessagesInMemory()
+        self.failures: list[str] = []
+        """Passes that ended with a source that did not answer, as runs that fail in Dagster."""
+        scenario = Scenario(nodes=cluster_nodes(node_count), durations=SHORT_DURATIONS, initial_jobs=jobs)
+        self._begin_on(directory, Twin.create(directory / "twin", scenario, seed=7, clock=self.clock), policy)
+
+    @classmethod
+    def on_disk(
+        cls, directory: Path, *, at: datetime, messages: MessagesInMemory, policy: Policy = POLICY
+    ) -> "SmallAutopilot":
+        """Return a new process, begun at `at`, on a directory that another one left behind in whatever state."""
+        autopilot = cls.__new__(cls)
+        autopilot.clock = FakeClock()
+        autopilot.clock.wait((at - BEGINNING).total_seconds())
+        autopilot.messages = messages
+        autopilot.failures = []
+        autopilot._begin_on(directory, Twin.attach(directory / "twin", autopilot.clock), policy)
+        return autopilot
+
+    def _begin_on(self, directory: Path, twin: Twin, policy: Policy) -> None:
+        self.directory = directory
+        self.twin = twin
+        scenario = twin.scenario
         topology = Topology(
             places={
                 node.name: Place(rack=node.rack, nvlink_domain=node.name, leaf_switch=node.leaf_switch)
@@ -78,6 +107,12 @@ class SmallAutopilot:
             rules_digest=digest_of("rules of the test"),
         )
         self.lease = Lease(holder="test", given=None)
+        self._plans: tuple[IncidentPlan, ...] = ()
+        self._refusals: tuple[tuple[IncidentId, Refusal], ...] = ()
+
+    def restart(self) -> None:
+        """End this process and begin another one on the same disk: nothing that was only in memory is left."""
+        self._begin_on(self.directory, Twin.attach(self.directory / "twin", self.clock), self.cluster.rules.policy)
 
     def use_policy(self, policy: Policy) -> None:
         """Go on under another policy, as after an edit of policy.yaml and a restart."""
@@ -100,7 +135,7 @@ class SmallAutopilot:
             plans=decision.plans,
             now=snapshot.taken_at,
         )
-        self._plans = decision.plans
+        self._plans, self._refusals = decision.plans, decision.refusals
 
     def act_and_verify(self) -> None:
         """Do what the assets from `action_log` on do."""
@@ -119,11 +154,48 @@ class SmallAutopilot:
         self.act_and_verify()
 
     def run_for(self, seconds: float) -> None:
-        """Run a pass about every 3 s of simulated time."""
+        """Run a pass about every 3 s of simulated time; a source that does not answer fails the pass, not the rest."""
         until = self.clock.now() + timedelta(seconds=seconds)
         while self.clock.now() < until:
-            self.run_once()
+            try:
+                self.run_once()
+            except SourceError as problem:
+                self.failures.append(str(problem))
             self.let_pass(3.0)
+
+    def run_until(self, state: IncidentState, *, seconds: float = 120) -> None:
+        """Run until every incident there ever was is in `state`; raise TimeoutError naming where they are."""
+        until = self.clock.now() + timedelta(seconds=seconds)
+        while not self.incidents() or any(each.state is not state for each in self.incidents()):
+            if self.clock.now() > until:
+                found = ", ".join(f"{each.incident} {each.state.value}: {each.note}" for each in self.incidents())
+                raise TimeoutError(f"not {state.value} after {seconds:.0f} s: {found or 'no incident'}")
+            self.run_for(1)
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return every incident there ever was, oldest first."""
+        return self.cluster.ledger.incidents_since(self.twin.began_at)
+
+    def incident(self) -> Incident:
+        """Return the one incident there ever was."""
+        (incident,) = self.incidents()
+        return incident
+
+    def node(self, name: str) -> NodeStatus:
+        return next(each for each in SimulatedScheduler(self.twin).read_nodes() if each.node == name)
+
+    def job(self, name: str = "pretrain") -> JobStatus:
+        return next(each for each in SimulatedScheduler(self.twin).read_jobs() if each.name == name)
+
+    def commands(self) -> list[EntryKind]:
+        """Return every command that the cluster accepted, in order: neither faults nor what users do."""
+        return [entry.kind for entry in self.received(*COMMANDS)]
+
+    def pages(self) -> list[Message]:
+        return [message for message in self.messages.messages if message.audience is Audience.ON_CALL]
+
+    def owners_told(self) -> list[Message]:
+        return [message for message in self.messages.messages if message.audience is Audience.OWNER]
 
     def received(self, *kinds: EntryKind) -> tuple[Entry, ...]:
         """Return the accepted commands of these kinds, in the order received."""

@@ -158,7 +158,7 @@ def test_incidents_in_json_have_the_documented_keys(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("policy", "standing", "waits_for"),
     [
-        pytest.param("mode: observe", "would_be_done", None, id="observe"),
+        pytest.param("mode: observe\ndrain_budget: {min_in_service_ratio: 0.5}", "would_be_done", None, id="observe"),
         pytest.param("mode: auto\ndrain_budget: {min_in_service_ratio: 0.5}", "next", None, id="auto"),
     ],
 )

@@ -103,7 +103,7 @@ def test_unknown_plan_is_refused(desk: Desk) -> None:
 
 
 def test_approval_in_observe_mode_is_refused_because_nothing_would_be_done(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, policy="mode: observe")
+    desk = Desk(tmp_path, policy="mode: observe\ndrain_budget: {min_in_service_ratio: 0.5}")
 
     answer = desk.run("approve", desk.lose_gpu("gpu002"), "--yes")
 
