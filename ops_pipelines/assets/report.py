@@ -11,7 +11,9 @@ from ops_pipelines.flow.cluster import Cluster
 
 GROUP = "report"
 SHIFT = timedelta(hours=8)
-_LINES_SHOWN = 2
+_LINES_AT_MOST = 6
+_SHOWN_IN_PLACE = 890
+"""Markdown up to this long is shown in place by the Dagster UI; longer text (1,044 characters) became a link."""
 _WIDTH = 44
 
 
@@ -54,18 +56,24 @@ def shift_report(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
 
 
 def as_markdown(report: ShiftReport, cluster_name: str) -> str:
-    """Return the report as Markdown that stays below the ~1,000 characters which the UI shows in place.
+    """Return the report as Markdown, with as many lines a section as the UI shows in place; the table has them all."""
+    longest = max(len(report.needs_human), len(report.under_way), len(report.healed), 1)
+    for line_count in range(min(longest, _LINES_AT_MOST), 0, -1):
+        text = _compose(report, cluster_name, line_count=line_count)
+        if len(text) <= _SHOWN_IN_PLACE:
+            return text
+    return _compose(report, cluster_name, line_count=0)
 
-    Source: the Dagster UI renders up to about 890 characters inline, longer text behind a link.
-    """
+
+def _compose(report: ShiftReport, cluster_name: str, *, line_count: int) -> str:
     healed_in = report.mean_time_to_heal
     parts = [
         f"**{cluster_name}**, {report.since:%d %b %H:%M} to {report.until:%d %b %H:%M} UTC",
         f"nodes: {_numbers(report.nodes_by_state)}",
         f"jobs: {_numbers(report.jobs_by_state)}",
-        _section("Needs you", report.needs_human, "nothing"),
-        _section("Under way", report.under_way, "nothing"),
-        _section("Healed", report.healed, "nothing broke"),
+        _section("Needs you", report.needs_human, "nothing", line_count=line_count),
+        _section("Under way", report.under_way, "nothing", line_count=line_count),
+        _section("Healed", report.healed, "nothing broke", line_count=line_count),
         f"owners told: {len(report.told_owner)}, cleared: {report.cleared_count}, merged: {report.merged_count}",
         f"failed actions: {report.failed_action_count}"
         + (f", mean time to heal: {healed_in.total_seconds():.0f} s" if healed_in is not None else ""),
@@ -73,14 +81,14 @@ def as_markdown(report: ShiftReport, cluster_name: str) -> str:
     return "\n\n".join(parts)
 
 
-def _section(title: str, lines: tuple[IncidentLine, ...], empty: str) -> str:
+def _section(title: str, lines: tuple[IncidentLine, ...], empty: str, *, line_count: int) -> str:
     if not lines:
         return f"**{title}**: {empty}."
     shown = [
-        f"- {line.incident}, {line.where}, {line.open_for.total_seconds():.0f} s\n\n  {_cut(line.what)}"
-        for line in lines[:_LINES_SHOWN]
+        f"- {line.incident}, {_cut(line.where)}, {line.open_for.total_seconds():.0f} s\n\n  {_cut(line.what)}"
+        for line in lines[:line_count]
     ]
-    more = [f"- and {len(lines) - _LINES_SHOWN} more"] if len(lines) > _LINES_SHOWN else []
+    more = [f"- and {len(lines) - line_count} more"] if len(lines) > line_count else []
     return "\n".join([f"**{title}** ({len(lines)})", *shown, *more])
 
 

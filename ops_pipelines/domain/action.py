@@ -82,9 +82,9 @@ class Action:
         """The idempotency key: the same cause, verb, target, attempt and try give the same key."""
         attempt = f"{self.attempt.job}@{self.attempt.started_at.isoformat()}" if self.attempt else ""
         return ActionKey(
-            digest_of(
-                self.incident, self.verb.value, self.node or "", self.gpu or "", attempt, str(self.try_number)
-            )[:32]
+            digest_of(self.incident, self.verb.value, self.node or "", self.gpu or "", attempt, str(self.try_number))[
+                :32
+            ]
         )
 
     @property

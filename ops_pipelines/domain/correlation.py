@@ -129,9 +129,7 @@ class _Board:
         self._present = {(condition.signal, condition.node) for condition in world.conditions}
 
     def changed(self) -> tuple[Incident, ...]:
-        return tuple(
-            incident for key, incident in self._incidents.items() if self._before.get(key) != incident
-        )
+        return tuple(incident for key, incident in self._incidents.items() if self._before.get(key) != incident)
 
     def place(self, finding: Finding) -> None:
         home = self._home_of(finding)
@@ -210,9 +208,7 @@ class _Board:
     def _home_of(self, finding: Finding) -> Incident | None:
         """Return the open incident that a finding belongs to, None if it starts its own."""
         on_node = [
-            incident
-            for incident in self._incidents.values()
-            if incident.is_open and finding.node in incident.nodes
+            incident for incident in self._incidents.values() if incident.is_open and finding.node in incident.nodes
         ]
         repairs = [incident for incident in on_node if incident.response in REPAIRS or incident.is_mass_event]
         if repairs:
@@ -270,7 +266,10 @@ class _Board:
             return incident
         if incident.state in (IncidentState.ACTING, IncidentState.VERIFYING):
             incident = advance(
-                incident, IncidentEvent.SUPERSEDED, at=self._world.now, note=f"new evidence asks for more: {finding.explanation}"
+                incident,
+                IncidentEvent.SUPERSEDED,
+                at=self._world.now,
+                note=f"new evidence asks for more: {finding.explanation}",
             )
         return replace(incident, response=max(response, incident.response))
 

@@ -111,9 +111,7 @@ def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
     drained = {
         (record.action.incident, record.action.node)
         for record in snapshot.records
-        if record.action.verb is Verb.DRAIN
-        and record.outcome is not None
-        and record.outcome.kind is OutcomeKind.DONE
+        if record.action.verb is Verb.DRAIN and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
     }
     return frozenset(
         incident.incident

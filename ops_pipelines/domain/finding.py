@@ -188,7 +188,13 @@ _LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEME
 
 
 def _finding(
-    observation: Observation, *, rule: str, response: Response, explanation: str, source: str, is_driver_verdict: bool = False
+    observation: Observation,
+    *,
+    rule: str,
+    response: Response,
+    explanation: str,
+    source: str,
+    is_driver_verdict: bool = False,
 ) -> Finding:
     return Finding(
         rule=rule,

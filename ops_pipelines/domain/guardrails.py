@@ -119,7 +119,9 @@ def judge(
     return None
 
 
-def _may_act(action: Action, facts: ClusterFacts, policy: Policy, topology: Topology, authority: Authority) -> Refusal | None:
+def _may_act(
+    action: Action, facts: ClusterFacts, policy: Policy, topology: Topology, authority: Authority
+) -> Refusal | None:
     if authority is Authority.PERSON:
         return None
     if facts.is_paused:
@@ -136,7 +138,9 @@ def _is_known_target(
 ) -> Refusal | None:
     if action.node is not None:
         if not topology.knows(action.node):
-            return _never("known_node", f"{action.node} is not declared in cluster.yaml; only declared nodes are acted on")
+            return _never(
+                "known_node", f"{action.node} is not declared in cluster.yaml; only declared nodes are acted on"
+            )
         if action.node not in facts.nodes:
             return _never("known_node", f"the scheduler does not know {action.node}; check its name in cluster.yaml")
         if action.node in policy.untouchable_nodes:
@@ -151,11 +155,15 @@ def _has_fresh_eyes(
 ) -> Refusal | None:
     beyond_drain = DESTRUCTIVE_VERBS - {Verb.DRAIN}
     if action.verb in beyond_drain and not facts.is_telemetry_available:
-        return _wait("fresh_telemetry", "the metrics source does not answer; without eyes nothing beyond a drain is done")
+        return _wait(
+            "fresh_telemetry", "the metrics source does not answer; without eyes nothing beyond a drain is done"
+        )
     return None
 
 
-def _fits_verb(action: Action, facts: ClusterFacts, policy: Policy, topology: Topology, authority: Authority) -> Refusal | None:
+def _fits_verb(
+    action: Action, facts: ClusterFacts, policy: Policy, topology: Topology, authority: Authority
+) -> Refusal | None:
     judgement = _PRECONDITIONS.get(action.verb)
     return None if judgement is None else judgement(action, facts)
 
@@ -170,7 +178,9 @@ def _fits_budget(
     budget = policy.drain_budget
     out = nodes_out_of_service(facts, topology) | {action.node}
     if len(out) > budget.max_out_count:
-        return _wait("drain_budget", f"{len(out)} nodes would be out of service; max_out_count is {budget.max_out_count}")
+        return _wait(
+            "drain_budget", f"{len(out)} nodes would be out of service; max_out_count is {budget.max_out_count}"
+        )
     rack = topology.places[action.node].rack
     out_in_rack = len(out & topology.nodes_in_rack(rack))
     if out_in_rack > budget.max_out_per_rack_count:
@@ -192,7 +202,8 @@ def _fits_budget(
     }
     if len(recent | {action.node}) > budget.max_new_per_hour_count:
         return _wait(
-            "drain_rate", f"{len(recent)} nodes were drained in the last hour; max_new_per_hour_count is {budget.max_new_per_hour_count}"
+            "drain_rate",
+            f"{len(recent)} nodes were drained in the last hour; max_new_per_hour_count is {budget.max_new_per_hour_count}",
         )
     return None
 
@@ -301,7 +312,9 @@ def _judge_release(action: Action, facts: ClusterFacts) -> Refusal | None:
     if moved_on is not None:
         return moved_on
     if not _is_done(facts, verb=Verb.FENCE, incident=action.incident, attempt=action.attempt):
-        return _wait("fenced_first", f"the processes of job {job.job} are not witnessed gone; release comes after fence")
+        return _wait(
+            "fenced_first", f"the processes of job {job.job} are not witnessed gone; release comes after fence"
+        )
     for name in sorted(_nodes_of_attempt(action, facts)):
         node = facts.nodes.get(name)
         is_off = _is_done(facts, verb=Verb.POWER_OFF, incident=action.incident, node=name)

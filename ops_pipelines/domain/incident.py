@@ -119,7 +119,12 @@ class Incident:
 
 def _telling_order(finding: Finding) -> tuple[bool, bool, bool, datetime]:
     is_condition = any(observation.source in CONDITION_SOURCES for observation in finding.evidence)
-    return finding.is_lasting and finding.response is Response.PAGE, is_condition, finding.is_driver_verdict, finding.found_at
+    return (
+        finding.is_lasting and finding.response is Response.PAGE,
+        is_condition,
+        finding.is_driver_verdict,
+        finding.found_at,
+    )
 
 
 def advance(incident: Incident, event: IncidentEvent, *, at: datetime, note: str) -> Incident:

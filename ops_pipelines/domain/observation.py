@@ -27,7 +27,6 @@ class Signal(Enum):
     """The node's metrics stopped altogether."""
 
 
-
 CONDITION_SOURCES = frozenset({"telemetry", "scheduler"})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 

@@ -36,13 +36,17 @@ def find_broken_order(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: 
     """Return each plan that releases before it held and fenced, or repairs a node before its jobs are off it."""
     problems = []
     held_before = {
-        (record.action.incident, record.action.attempt) for record in snapshot.records if record.action.verb is Verb.HOLD
+        (record.action.incident, record.action.attempt)
+        for record in snapshot.records
+        if record.action.verb is Verb.HOLD
     }
     for plan in plans:
         ranks = [_ORDER[action.verb] for action in plan.actions if action.verb in _ORDER]
         if ranks != sorted(ranks):
             problems.append(f"{plan.plan}: the order is not hold, fence, exclude, release")
-        for attempt in sorted({action.attempt for action in plan.actions if action.verb is Verb.RELEASE and action.attempt}):
+        for attempt in sorted(
+            {action.attempt for action in plan.actions if action.verb is Verb.RELEASE and action.attempt}
+        ):
             verbs = {action.verb for action in plan.actions if action.attempt == attempt}
             if (plan.incident, attempt) in held_before:
                 verbs.add(Verb.HOLD)  # By a plan that this one replaces.

@@ -51,7 +51,9 @@ class MassEvent:
 
     def __post_init__(self) -> None:
         if self.min_node_count < 2:
-            raise PolicyError(f"mass_event.min_node_count is {self.min_node_count}; one node is no mass event: use 2 or more")
+            raise PolicyError(
+                f"mass_event.min_node_count is {self.min_node_count}; one node is no mass event: use 2 or more"
+            )
         if self.window <= timedelta(0):
             raise PolicyError("mass_event.window_seconds must be above 0")
 

@@ -65,7 +65,10 @@ def plan_remediation(
         if unconfirmed is not None:
             return unconfirmed
         page = Action(
-            verb=Verb.PAGE_HUMAN, incident=incident.incident, text=_page_text(incident), try_number=incident.plan_count + 1
+            verb=Verb.PAGE_HUMAN,
+            incident=incident.incident,
+            text=_page_text(incident),
+            try_number=incident.plan_count + 1,
         )
         return _plan(incident, (page,), effects=("nothing is touched",))
     return _plan_repair(incident, facts, policy=policy, topology=topology)
@@ -123,9 +126,7 @@ def _held_before(incident: Incident, facts: ClusterFacts) -> tuple[JobAttempt, .
     released = {
         record.action.attempt
         for record in ours
-        if record.action.verb is Verb.RELEASE
-        and record.outcome is not None
-        and record.outcome.kind is OutcomeKind.DONE
+        if record.action.verb is Verb.RELEASE and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
     }
     held = {record.action.attempt for record in ours if record.action.verb is Verb.HOLD} - released
     return tuple(sorted(attempt for attempt in held if attempt is not None and _is_still_held(attempt, facts)))
@@ -223,7 +224,10 @@ def _repair_actions(
     actions += [act.off_node(attempt, node.node) for attempt in moved]
     actions += [act.on_job(Verb.RELEASE, attempt) for attempt in moved]
     if is_foreign:
-        return (*actions, act.page(f"{node.node} is drained by someone else: its jobs were moved, the node is left to you"))
+        return (
+            *actions,
+            act.page(f"{node.node} is drained by someone else: its jobs were moved, the node is left to you"),
+        )
     if is_silent:
         actions.append(act.on_node(Verb.POWER_ON, node.node))
     elif incident.response is Response.RESET_GPU and gpus:
@@ -266,7 +270,9 @@ def _plan(
     rejected_alternatives: tuple[str, ...] = (),
 ) -> IncidentPlan | Refusal:
     if not actions:
-        return Refusal(guardrail="empty_plan", reason="there is nobody to tell and nothing to touch", patience=Patience.WAIT)
+        return Refusal(
+            guardrail="empty_plan", reason="there is nobody to tell and nothing to touch", patience=Patience.WAIT
+        )
     return IncidentPlan(
         plan=PlanId("PLAN-" + digest_of(*(action.key for action in actions))[:12]),
         incident=incident.incident,
@@ -332,7 +338,9 @@ def _alternatives(incident: Incident, *, is_foreign: bool) -> tuple[str, ...]:
         by = "the driver itself asks for it" if driver else "a stronger finding asks for it"
         rejected.append(f"{_words(other)}: {_words(incident.response)} instead, because {by}")
     if incident.response is Response.POWER_CYCLE:
-        rejected.append("declaring the node down first: that starts a second copy of its jobs while the first still writes")
+        rejected.append(
+            "declaring the node down first: that starts a second copy of its jobs while the first still writes"
+        )
     if is_foreign:
         rejected.append("repairing the node: its drain is somebody else's")
     return tuple(rejected)

@@ -101,7 +101,9 @@ def node_word(node: NodeStatus) -> str:
 
 
 def _line(incident: Incident, records: Sequence[ActionRecord], until: datetime) -> IncidentLine:
-    done = [record.action for record in records if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE]
+    done = [
+        record.action for record in records if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    ]
     names = sorted(incident.nodes)
     where = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     if not names:

@@ -290,7 +290,9 @@ def judge_recovery(
     if quiet < durations.soak:
         waited = f"quiet for {quiet.total_seconds():.0f} of {durations.soak.total_seconds():.0f} s"
         return Verdict(recovery=Recovery.SOAKING, facts=(*proofs, waited))
-    return Verdict(recovery=Recovery.RECOVERED, facts=(*proofs, f"quiet for {quiet.total_seconds():.0f} s since the repair"))
+    return Verdict(
+        recovery=Recovery.RECOVERED, facts=(*proofs, f"quiet for {quiet.total_seconds():.0f} s since the repair")
+    )
 
 
 def _is_event(finding: Finding) -> bool:
@@ -301,9 +303,7 @@ def _is_event(finding: Finding) -> bool:
     return all(observation.source not in CONDITION_SOURCES for observation in finding.evidence)
 
 
-def _judge_inspection(
-    inspection: NodeInspection, baseline: NodeBaseline, faults: list[str], proofs: list[str]
-) -> None:
+def _judge_inspection(inspection: NodeInspection, baseline: NodeBaseline, faults: list[str], proofs: list[str]) -> None:
     if len(inspection.gpus) < baseline.gpu_count:
         faults.append(f"{len(inspection.gpus)} of {baseline.gpu_count} GPUs present")
     else:

@@ -4,6 +4,7 @@ Whether an action may be begun is judged by `domain.guardrails` inside the ledge
 says of it afterwards by `domain.verification`. This module only moves between the two.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -20,11 +21,11 @@ from ops_pipelines.domain.action import (
 )
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import NodeName, PlanId
-from ops_pipelines.domain.observation import JobStatus, NodeInspection
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerState
+from ops_pipelines.ports.ledger import Begun, LedgerState
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -32,9 +33,16 @@ AUTOPILOT = "autopilot"
 
 _AT_ONCE = frozenset({Verb.DRAIN, Verb.HOLD, Verb.EXCLUDE, Verb.RELEASE, Verb.RESUME, Verb.DECLARE_DOWN, Verb.FENCE})
 """Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
+_HARMLESS_TWICE = frozenset({Verb.POWER_ON})
+"""Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
 # Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
+_NO_LEASE = Refusal(
+    guardrail="lease",
+    reason="the right to act has run out or went to another process; the next run takes the current one",
+    patience=Patience.WAIT,
+)
 
 
 class Stage(Enum):
@@ -69,20 +77,26 @@ def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lea
     known = next((record for record in facts.records if record.action.key == action.key), None)
     if known is None and moot is not None:
         return Progress(stage=Stage.DONE, reason=f"not needed: {moot}")
+    token = lease.token(cluster.ledger, cluster.clock.now())
+    if token is None:
+        return Progress(stage=Stage.WAITING, reason=_words(_NO_LEASE))
     record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
-    begun = cluster.ledger.begin(
-        record,
-        guard=lambda state: _judge_on(state, action, facts, cluster, authority_of(plan, state, actor=actor)),
-        lease_token=lease.token(cluster.ledger, cluster.clock.now()),
-        actor=actor,
-        now=cluster.clock.now(),
-    )
+
+    def guard(state: LedgerState) -> Refusal | None:
+        return _judge_on(state, action, facts, cluster, authority_of(plan, state, actor=actor))
+
+    begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
     if isinstance(begun, Refusal):
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
-        return Progress(stage=stage, reason=f"{begun.guardrail}: {begun.reason}")
+        return Progress(stage=stage, reason=_words(begun))
     if isinstance(begun, Begun):
         return _send(begun.record, cluster, facts, actor=actor)
-    return _follow_up(begun, cluster, facts, actor=actor)
+
+    def objection() -> Refusal | None:
+        now = cluster.clock.now()
+        return guard(cluster.ledger.read_state(now)) if cluster.ledger.current_lease(now) == token else _NO_LEASE
+
+    return _follow_up(begun.record, cluster, facts, objection=objection, actor=actor)
 
 
 def read_facts(action: Action, cluster: Cluster) -> ClusterFacts:
@@ -160,8 +174,13 @@ def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor:
     try:
         receipt = _command(action, cluster, facts)
     except SourceRefused as problem:
+        needless = _why_needless(action, cluster)
+        if needless is not None:
+            return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {needless}", actor=actor)
         return _finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
     except SourceError as problem:
+        if action.verb not in MESSAGES and _is_overdue(record, cluster):
+            return _finish(record, cluster, OutcomeKind.UNKNOWN, f"no answer within the limit: {problem}", actor=actor)
         # No answer is not a no: it may have happened. The witness decides, in this pass and the next ones.
         return Progress(stage=Stage.UNDER_WAY, reason=str(problem))
     cluster.ledger.mark_sent(action.key, actor=actor, now=cluster.clock.now())
@@ -170,29 +189,75 @@ def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor:
     return Progress(stage=Stage.UNDER_WAY, reason="sent")
 
 
-def _follow_up(begun: AlreadyBegun, cluster: Cluster, facts: ClusterFacts, *, actor: str) -> Progress:
-    record = begun.record
+def _why_needless(action: Action, cluster: Cluster) -> str | None:
+    """Return why a refused command for a job was not needed: the job ended between our look and the command."""
+    if action.attempt is None or action.verb in MESSAGES:
+        return None
+    fresh = read_facts(action, cluster)
+    moot = is_moot(action, fresh)
+    job = fresh.jobs.get(action.attempt.job)
+    if moot is None and action.verb is Verb.HOLD and job is not None and job.state is JobState.COMPLETING:
+        return f"job {job.job} is ending already"
+    return moot
+
+
+def _follow_up(
+    record: ActionRecord,
+    cluster: Cluster,
+    facts: ClusterFacts,
+    *,
+    objection: Callable[[], Refusal | None],
+    actor: str,
+) -> Progress:
+    """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
     if record.outcome is not None:
         stage = Stage.DONE if record.outcome.kind is OutcomeKind.DONE else Stage.FAILED
         return Progress(stage=stage, reason=record.outcome.witness)
     action = record.action
-    if action.verb in MESSAGES and record.sent_at is None:
+    if action.verb in MESSAGES:
+        if record.sent_at is not None:
+            return _finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
         # Nobody can tell whether it went out. A message twice is better than a page never sent.
         return _send(record, cluster, facts, actor=actor)
     testimony = testify(record, _look(action, cluster))
     if testimony.witness is Witness.DONE:
         return _finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
-    waited = cluster.clock.now() - record.begun_at
-    limit = witness_limit(action.verb, cluster.rules.policy.durations)
-    if waited > limit:
+    moot = is_moot(action, facts)
+    if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
+        return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {moot}", actor=actor)
+    if _may_send_again(record, testimony.witness, cluster):
+        refusal = objection()
+        if refusal is None:
+            return _send(record, cluster, facts, actor=actor)
+        if refusal.patience is Patience.WAIT:
+            return Progress(stage=Stage.WAITING, reason=_words(refusal))
+        return _finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {_words(refusal)}", actor=actor)
+    if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
+        limit = witness_limit(action.verb, cluster.rules.policy.durations)
         return _finish(
             record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
         )
-    is_unsent = record.sent_at is None and testimony.witness is Witness.NOT_DONE
-    if is_unsent and (action.verb in _AT_ONCE or waited > limit / _RESEND_SHARE):
-        return _send(record, cluster, facts, actor=actor)
     return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
+
+
+def _may_send_again(record: ActionRecord, witness: Witness, cluster: Cluster) -> bool:
+    """Return whether a command that nobody is known to have accepted is sent once more, however old it is."""
+    verb = record.action.verb
+    if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
+        return False
+    limit = witness_limit(verb, cluster.rules.policy.durations)
+    return verb in _AT_ONCE or cluster.clock.now() - record.begun_at > limit / _RESEND_SHARE
+
+
+def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
+    """Return whether the witness should have appeared by now: its limit runs from when the command was accepted."""
+    limit = witness_limit(record.action.verb, cluster.rules.policy.durations)
+    return cluster.clock.now() - (record.sent_at or record.begun_at) > limit
+
+
+def _words(refusal: Refusal) -> str:
+    return f"{refusal.guardrail}: {refusal.reason}"
 
 
 def _finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:

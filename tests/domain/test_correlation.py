@@ -301,6 +301,51 @@ def test_while_a_mass_event_is_open_new_repairs_join_it(state: IncidentState) ->
     assert "gpu009" in changed.nodes
 
 
+@pytest.mark.parametrize(
+    ("last_seconds_ago", "joins"),
+    [
+        pytest.param(119, True, id="just inside the window"),
+        pytest.param(120, True, id="at the edge of the window"),
+        pytest.param(121, False, id="after the window"),
+    ],
+)
+def test_a_mass_event_takes_new_repairs_only_while_it_spreads(last_seconds_ago: int, joins: bool) -> None:
+    """A mass event that waits for its human for days must not swallow what breaks meanwhile."""
+    found = [xid(79, node=name, seconds_ago=last_seconds_ago) for name in node_names(4)]
+    mass = incident(*found, response=Response.PAGE_MASS_EVENT, state=IncidentState.ESCALATED)
+
+    (changed,) = correlate([xid(79, node="gpu009")], [mass], world(policy_=SMALL_MASS, incident_count=1))
+
+    assert (changed.incident == mass.incident) is joins
+
+
+def test_a_node_that_a_person_returned_closes_its_incident_before_a_new_fault_is_placed() -> None:
+    left = incident(xid(79, seconds_ago=3600), state=IncidentState.ESCALATED, plan_count=1)
+
+    closed, opened = correlate([xid(79)], [left], world(returned=frozenset({left.incident}), incident_count=1))
+
+    assert (closed.incident, closed.state) == (left.incident, IncidentState.RESOLVED)
+    assert (opened.state, opened.nodes) == (IncidentState.OPEN, {NODE})
+
+
+def test_what_is_still_worked_on_is_not_closed_as_returned() -> None:
+    acting = incident(xid(79), state=IncidentState.ACTING, plan_count=1)
+
+    changed = correlate([], [acting], world(returned=frozenset({acting.incident}), incident_count=1))
+
+    assert changed == ()
+
+
+def test_an_owner_who_was_told_is_not_told_again_of_the_same_attempt() -> None:
+    running = job("42")
+
+    again = correlate([xid(31)], [], world(jobs=[running], told=frozenset({attempt("42")})))
+    other = correlate([xid(31)], [], world(jobs=[running], told=frozenset({attempt("43")})))
+
+    assert again == ()
+    assert len(other) == 1
+
+
 def test_after_a_mass_event_a_new_repair_stands_for_itself() -> None:
     mass = incident(*broken(4), response=Response.PAGE_MASS_EVENT, state=IncidentState.RESOLVED)
 

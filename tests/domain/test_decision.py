@@ -57,6 +57,30 @@ def test_two_plans_of_one_decision_share_the_budget() -> None:
     assert [(name, refusal.guardrail) for name, refusal in decision.refusals] == [("INC-0003", "drain_budget")]
 
 
+def test_an_escalated_incident_ends_when_a_person_returns_the_node_that_we_drained() -> None:
+    left = builders.incident(builders.xid(79, seconds_ago=900), state=IncidentState.ESCALATED, plan_count=1)
+    drained = our_drain("gpu001", seconds_ago=600)
+
+    still_drained = decide(
+        snapshot(nodes=[builders.our_node()], incidents=[left], records=[drained], incident_count=1), rules()
+    )
+    returned = decide(snapshot(nodes=[builders.node()], incidents=[left], records=[drained], incident_count=1), rules())
+    never_drained = decide(snapshot(nodes=[builders.node()], incidents=[left], incident_count=1), rules())
+
+    assert still_drained.incidents == ()
+    assert [each.state for each in returned.incidents] == [IncidentState.RESOLVED]
+    assert never_drained.incidents == ()
+
+
+def test_a_program_that_errs_on_and_on_is_reported_to_its_owner_once() -> None:
+    running = builders.job("42")
+    told = builders.ended(builders.action(Verb.NOTIFY_OWNER, of=running.attempt), seconds_ago=60)
+    error = observation(Signal.XID, code=31, node="gpu001", gpu=GPU)
+
+    assert decide(snapshot(error, jobs=[running]), rules()).incidents != ()
+    assert decide(snapshot(error, jobs=[running], records=[told]), rules()).incidents == ()
+
+
 def test_an_incident_that_waits_is_planned_for_when_there_is_room() -> None:
     waiting = builders.incident(builders.xid(79), changed_at=NOW)
 

@@ -510,6 +510,42 @@ def test_only_the_attempt_that_was_meant_is_held_or_released(verb: Verb, status:
 # -- what lost its object ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("other", "rule"),
+    [
+        pytest.param(node(OTHER_NODE), None, id="the other node answers"),
+        pytest.param(node(OTHER_NODE, is_responding=False), "silent_node", id="the other node fell silent"),
+        pytest.param(None, "silent_node", id="the other node is unknown"),
+    ],
+)
+def test_every_node_of_an_attempt_must_be_clear_before_its_release(other: NodeStatus | None, rule: str | None) -> None:
+    held = ended(action(Verb.HOLD, of=attempt()), attempt_nodes=frozenset({NODE, OTHER_NODE}))
+    nodes = [our_node(), *([other] if other is not None else [])]
+
+    known = replace(
+        facts(nodes=nodes, jobs=[held_job()], records=[our_drain(), held, ended(FENCE), ended(EXCLUDE)]),
+        nodes={each.node: each for each in nodes},
+    )
+
+    assert rule_of(judged(RELEASE, known)) == rule
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "counts"),
+    [
+        pytest.param(9, True, id="just before the limit"),
+        pytest.param(10, True, id="at the limit"),
+        pytest.param(11, False, id="the flag itself tells by now"),
+    ],
+)
+def test_a_drain_begun_without_an_outcome_spends_the_budget_for_a_while(minutes_ago: int, counts: bool) -> None:
+    entry = begun(action(Verb.DRAIN, on=OTHER_NODE), seconds_ago=60.0 * minutes_ago)
+
+    out = nodes_out_of_service(facts(records=[entry]), topology())
+
+    assert (OTHER_NODE in out) is counts
+
+
 @pytest.mark.parametrize("verb", [Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE])
 @pytest.mark.parametrize(
     ("jobs", "why"),

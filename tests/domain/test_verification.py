@@ -150,7 +150,9 @@ def test_the_witness_of_each_verb(verb: Verb, scene: Scene, witness: Witness) ->
         pytest.param({"boot_id_before": "old"}, "old", after(9), NOT_DONE, id="boot id is the old one"),
         pytest.param({"booted_before": ago(100)}, "any", ago(101), NOT_DONE, id="boot time just before the old"),
         pytest.param({"booted_before": ago(100)}, "any", ago(100), NOT_DONE, id="boot time is the old one"),
-        pytest.param({"booted_before": ago(100)}, "any", ago(97), NOT_DONE, id="boot time jittered by as much as it may"),
+        pytest.param(
+            {"booted_before": ago(100)}, "any", ago(97), NOT_DONE, id="boot time jittered by as much as it may"
+        ),
         pytest.param({"booted_before": ago(100)}, "any", ago(96), DONE, id="boot time beyond the jitter"),
         pytest.param({}, "any", ago(1), NOT_DONE, id="booted before we began"),
         pytest.param({}, "any", after(1), DONE, id="booted after we began"),

@@ -8,7 +8,8 @@ import pytest
 
 from ops_pipelines import cli
 from ops_pipelines.domain.identity import PlanId
-from tests.shell.desk import ME, Desk
+from ops_pipelines.domain.incident import IncidentState
+from tests.shell.desk import ME, Desk, incident_with, record
 
 
 @pytest.fixture
@@ -145,3 +146,38 @@ def test_pause_without_a_reason_is_refused_and_pauses_nothing(desk: Desk) -> Non
 
     assert answer.exit_code == cli.ExitCode.USAGE
     assert desk.cluster.ledger.read_state(desk.clock.now()).pause is None
+
+
+def test_an_escalated_incident_is_closed_by_the_person_who_dealt_with_it(desk: Desk) -> None:
+    given = incident_with("a human must look", desk, state=IncidentState.ESCALATED)
+    record(given, desk)
+
+    answer = desk.run("close", given.incident, "--reason", "reseated the GPU")
+
+    assert answer.exit_code == cli.ExitCode.OK
+    closed = desk.cluster.ledger.incident(given.incident)
+    assert closed is not None
+    assert (closed.state, closed.note) == (IncidentState.RESOLVED, f"closed by {ME}: reseated the GPU")
+
+
+def test_an_incident_in_work_is_not_a_persons_to_close(desk: Desk) -> None:
+    waiting = incident_with("it waits", desk, state=IncidentState.OPEN)
+    record(waiting, desk)
+
+    answer = desk.run("close", waiting.incident, "--reason", "because")
+
+    assert answer.exit_code == cli.ExitCode.REFUSED
+    assert f"{waiting.incident} is open" in answer.stderr
+    assert desk.cluster.ledger.incident(waiting.incident) == waiting
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        pytest.param(("INC-9999", "--reason", "x"), cli.ExitCode.REFUSED, id="unknown incident"),
+        pytest.param(("$(reboot)", "--reason", "x"), cli.ExitCode.REFUSED, id="hostile name"),
+        pytest.param(("INC-0001", "--reason", " "), cli.ExitCode.USAGE, id="no reason"),
+    ],
+)
+def test_what_cannot_be_closed_is_refused(desk: Desk, words: tuple[str, ...], exit_code: cli.ExitCode) -> None:
+    assert desk.run("close", *words).exit_code == exit_code

@@ -7,7 +7,17 @@ import dagster as dg
 
 from ops_pipelines.definitions import defs
 
-HEAVY = ("pandas", "pyarrow", "duckdb", "great_expectations", "kubernetes", "matplotlib", "plotly", "scipy", "statsmodels")
+HEAVY = (
+    "pandas",
+    "pyarrow",
+    "duckdb",
+    "great_expectations",
+    "kubernetes",
+    "matplotlib",
+    "plotly",
+    "scipy",
+    "statsmodels",
+)
 
 
 def test_asset_graph_follows_the_flow() -> None:

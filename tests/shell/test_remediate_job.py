@@ -19,9 +19,13 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
     return autopilot
 
 
-def run_job(autopilot: SmallAutopilot, name: str, instance: dg.DagsterInstance, **config: object) -> dg.ExecuteInProcessResult:
+def run_job(
+    autopilot: SmallAutopilot, name: str, instance: dg.DagsterInstance, **config: object
+) -> dg.ExecuteInProcessResult:
     definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
-    return definitions.resolve_job_def(name).execute_in_process(instance=instance, run_config=dict(config), raise_on_error=False)
+    return definitions.resolve_job_def(name).execute_in_process(
+        instance=instance, run_config=dict(config), raise_on_error=False
+    )
 
 
 def hand_config(op: str, **config: object) -> dict[str, object]:
@@ -74,7 +78,10 @@ def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(a
 def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: SmallAutopilot) -> None:
     with dg.instance_for_test() as instance:
         paused = run_job(
-            autopilot, "pause_autopilot", instance, **hand_config("pause_new_actions", actor="operator", reason="a test")
+            autopilot,
+            "pause_autopilot",
+            instance,
+            **hand_config("pause_new_actions", actor="operator", reason="a test"),
         )
         autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
         run_job(autopilot, "remediate", instance)
