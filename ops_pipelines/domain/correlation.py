@@ -169,6 +169,7 @@ class _Board:
             return
         place = world.topology.shared_place(nodes)
         suspicion = f"all stand at {place}" if place else "they share neither rack nor leaf switch"
+        seconds = world.mass_event.window.total_seconds()
         mass = self._add(
             Incident(
                 incident=self._next_name(),
@@ -180,7 +181,7 @@ class _Board:
                 findings=tuple(finding for incident in untouched for finding in incident.findings),
                 opened_at=world.now,
                 changed_at=world.now,
-                note=f"{len(nodes)} nodes look broken within {world.mass_event.window.total_seconds():.0f} s; {suspicion}",
+                note=f"{len(nodes)} nodes look broken within {seconds:.0f} s; {suspicion}",
             )
         )
         for incident in untouched:
@@ -225,7 +226,7 @@ class _Board:
         return same_rule[0] if same_rule else None
 
     def _is_still_spreading(self, incident: Incident) -> bool:
-        """Return whether an open mass event got its last finding within the window; later faults stand for themselves."""
+        """Return whether an open mass event got a finding within the window; later faults stand for themselves."""
         if not incident.is_open or not incident.is_mass_event:
             return False
         last_found_at = max(finding.found_at for finding in incident.findings)

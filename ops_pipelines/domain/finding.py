@@ -148,7 +148,7 @@ def find_gpu_missing(observation: Observation, catalogue: Catalogue) -> Finding:
         observation,
         rule="gpu_missing",
         response=Response.REBOOT_NODE,
-        explanation=f"{observation.code} GPU(s) of {observation.node} vanished from the metrics while the others report",
+        explanation=f"{observation.code} GPU(s) of {observation.node} vanished from the metrics; the others report",
         source="dcgm-exporter issue 348, gpud PR 1209: a fallen GPU may vanish without any Xid",
     )
 
@@ -184,7 +184,7 @@ _RULES = {
     Signal.TELEMETRY_STALE: find_telemetry_stale,
 }
 _LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE})
-"""Conditions that must still hold when we act: they may clear by themselves. An ECC count or a driver's wish does not."""
+"""Conditions that must still hold when we act: they may clear by themselves. ECC counts and driver's wishes do not."""
 
 
 def _finding(

@@ -186,13 +186,15 @@ def _fits_budget(
     if out_in_rack > budget.max_out_per_rack_count:
         return _wait(
             "drain_budget",
-            f"{out_in_rack} nodes of rack {rack} would be out; max_out_per_rack_count is {budget.max_out_per_rack_count}",
+            f"{out_in_rack} nodes of rack {rack} would be out; "
+            f"max_out_per_rack_count is {budget.max_out_per_rack_count}",
         )
     in_service_ratio = (len(topology.places) - len(out)) / len(topology.places)
     if in_service_ratio < budget.min_in_service_ratio:
         return _wait(
             "drain_budget",
-            f"only {in_service_ratio:.0%} of nodes would be in service; min_in_service_ratio is {budget.min_in_service_ratio}",
+            f"only {in_service_ratio:.0%} of nodes would be in service; "
+            f"min_in_service_ratio is {budget.min_in_service_ratio}",
         )
     hour_ago = facts.taken_at - timedelta(hours=1)
     recent = {
@@ -203,7 +205,8 @@ def _fits_budget(
     if len(recent | {action.node}) > budget.max_new_per_hour_count:
         return _wait(
             "drain_rate",
-            f"{len(recent)} nodes were drained in the last hour; max_new_per_hour_count is {budget.max_new_per_hour_count}",
+            f"{len(recent)} nodes were drained in the last hour; "
+            f"max_new_per_hour_count is {budget.max_new_per_hour_count}",
         )
     return None
 
@@ -233,7 +236,7 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
 
 
 def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
-    """Return the declared nodes that take no work, whoever did it, and those whose drain is begun without an outcome."""
+    """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
     out = {
         name
         for name, node in facts.nodes.items()

@@ -12,7 +12,7 @@ from typing import NewType
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)
 PciAddress = NewType("PciAddress", str)
-"""A GPU's position on its node as `domain:bus:device` in lower case (`0000:1b:00`): what kernel log and metrics share."""
+"""A GPU's place on its node, `domain:bus:device` in lower case (`0000:1b:00`): what kernel log and metrics share."""
 JobId = NewType("JobId", str)
 IncidentId = NewType("IncidentId", str)
 PlanId = NewType("PlanId", str)

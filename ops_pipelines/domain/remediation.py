@@ -297,10 +297,16 @@ def _tell_owners(incident: Incident, facts: ClusterFacts) -> tuple[Action, ...]:
 def _owner_text(incident: Incident, job: JobStatus) -> str:
     cause = incident.cause
     if incident.response is Response.NOTIFY_OWNER:
-        return f"Your job {job.job} was hit by an error of its own: {cause}. No node is at fault; please look at the program."
+        return f"Your job {job.job} erred by itself: {cause}. No node is at fault; please look at the program."
     if _is_movable(job):
-        return f"Your job {job.job} ran on {_names(incident)}: {cause}. It goes on elsewhere from its last checkpoint; nothing to do."
-    return f"Your job {job.job} runs on {_names(incident)}: {cause}. It may not be requeued, so it is left running; please save and end it."
+        return (
+            f"Your job {job.job} ran on {_names(incident)}: {cause}. "
+            "It goes on elsewhere from its last checkpoint; there is nothing for you to do."
+        )
+    return (
+        f"Your job {job.job} runs on {_names(incident)}: {cause}. "
+        "It may not be requeued, so it is left running; please save and end it."
+    )
 
 
 def _page_text(incident: Incident) -> str:
@@ -325,7 +331,8 @@ def _effects(jobs: Sequence[JobStatus], facts: ClusterFacts, *, held: Sequence[J
             lost_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
             lost = lost_seconds * job.gpu_count / 3600
             effects.append(
-                f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: {lost:.2f} GPU-hours"
+                f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: "
+                f"{lost:.2f} GPU-hours"
             )
     return tuple(effects) or ("no job runs on it",)
 

@@ -28,7 +28,6 @@ from ops_pipelines.domain.observation import (
 )
 from ops_pipelines.domain.policy import Durations
 
-
 BOOT_TIME_JITTER = timedelta(seconds=3)
 """A boot time moves without a boot: slurmd computes it from its uptime, and it was seen to jump by a second (22.05)."""
 

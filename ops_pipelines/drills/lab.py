@@ -120,7 +120,13 @@ class Lab:
         self.state = state
         self.cluster_file = state / "cluster.yaml"
         self.application_log = state / "log" / "application.log"
-        self.slurm = SlurmCluster(SlurmClusterSettings(directory=state / SLURM_DIRECTORY, node_count=_NODE_COUNT, slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS))
+        self.slurm = SlurmCluster(
+            SlurmClusterSettings(
+                directory=state / SLURM_DIRECTORY,
+                node_count=_NODE_COUNT,
+                slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
+            )
+        )
         self.stack = DagsterStack(
             state / "dagster", cluster_file=self.cluster_file, instance_file=project_file("dagster.yaml"), port=port
         )

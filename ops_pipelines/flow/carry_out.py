@@ -179,7 +179,8 @@ class _Runner:
         limit = self._cluster.rules.policy.durations.job_end_limit
         if self._cluster.clock.now() - incident.changed_at > limit:
             hours = limit.total_seconds() / 3600
-            return self._give_up(incident, f"{action.verb.value} of {action.target} waited {hours:.0f} h: {progress.reason}")
+            why = f"{action.verb.value} of {action.target} waited {hours:.0f} h: {progress.reason}"
+            return self._give_up(incident, why)
         self._settle(Stage.WAITING, progress.reason)
         return False
 

@@ -123,7 +123,7 @@ def _is_back(incident: Incident, state: LedgerState, nodes: Mapping[NodeName, No
 
 
 def _launch_number(elapsed: timedelta, retry_after: timedelta) -> int:
-    """Return 0 before the first retry is due, then 1, 2, 3... at 1, 2, 4... times `retry_after`, 5 min apart at most."""
+    """Return 0 before the first retry is due, then 1, 2, 3... at 1, 2, 4... times `retry_after`, 5 min apart."""
     turns = elapsed / retry_after
     if turns < 1:
         return 0

@@ -139,9 +139,7 @@ def _read_signal(code: int, rest: str) -> tuple[Signal, int]:
     return Signal.RECOVERY_ACTION, int(match["action"], 16)
 
 
-def _read_time(
-    written_at: datetime | None, *, received_at: datetime, max_ahead: timedelta
-) -> tuple[datetime, str]:
+def _read_time(written_at: datetime | None, *, received_at: datetime, max_ahead: timedelta) -> tuple[datetime, str]:
     """Return when it happened, and a remark for the evidence where that is not what the line says."""
     if written_at is None:
         return received_at, ""

@@ -68,10 +68,7 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
 def read_decided_through(connection: Connection) -> int:
     """Return up to where evidence was decided on: what the last DECISION line says, 0 before the first."""
     body = connection.execute(
-        select(entries.c.body)
-        .where(entries.c.kind == EntryKind.DECISION.value)
-        .order_by(entries.c.seq.desc())
-        .limit(1)
+        select(entries.c.body).where(entries.c.kind == EntryKind.DECISION.value).order_by(entries.c.seq.desc()).limit(1)
     ).scalar()
     return 0 if body is None else decode(Decision, body).decided_through
 

@@ -68,9 +68,7 @@ class Nvml(Protocol):
 class NvmlInspector:
     """Inspects the node that this process runs on."""
 
-    def __init__(
-        self, *, node: NodeName, clock: Clock, nvml: Nvml | None = None, proc: Path = Path("/proc")
-    ) -> None:
+    def __init__(self, *, node: NodeName, clock: Clock, nvml: Nvml | None = None, proc: Path = Path("/proc")) -> None:
         """`nvml` None means pynvml, imported at the first inspection."""
         self._node = node
         self._clock = clock

@@ -164,9 +164,7 @@ class SqlLedger:
     def resume_autopilot(self, *, actor: str, now: datetime) -> None:
         with self._database.write() as connection:
             body = encode(Resumption(actor=actor, at=now))
-            ChainWriter(connection).append(
-                body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now
-            )
+            ChainWriter(connection).append(body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now)
 
     # -- actions ------------------------------------------------------------------------------------------------------
 

@@ -96,9 +96,7 @@ class TailedFile:
                 continue
             stop = start + max_line_bytes if is_cut else end
             found.append(
-                FoundLine(
-                    offset=base + start, content=buffer[start:stop], is_continuation=is_inside, is_cut=is_cut
-                )
+                FoundLine(offset=base + start, content=buffer[start:stop], is_continuation=is_inside, is_cut=is_cut)
             )
             start = stop if is_cut else stop + 1
             is_inside = is_cut
@@ -240,9 +238,7 @@ def _list_by_identity(directory: str) -> dict[tuple[int, int], str]:
     return paths
 
 
-def _find_renamed(
-    mark: FileMark, paths: Mapping[tuple[int, int], str], stack: ExitStack
-) -> TailedFile | None:
+def _find_renamed(mark: FileMark, paths: Mapping[tuple[int, int], str], stack: ExitStack) -> TailedFile | None:
     path = paths.get((mark.device, mark.inode))
     file = None if path is None else _open(path, stack, [])
     return file if file is not None and file.goes_on_from(mark) else None
