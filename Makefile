@@ -44,7 +44,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 lock:                     ## renew requirements.lock from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --custom-compile-command "make lock" --group dev pyproject.toml --output-file requirements.lock
 
 clean:
