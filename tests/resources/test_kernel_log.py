@@ -312,9 +312,7 @@ def test_xid_at_the_start_of_a_part_of_a_cut_line_is_not_believed(tmp_path: Path
         [str(path)], clock=StoppedClock(), node_name_source=NodeNameSource.FILE_STEM, max_line_bytes=200
     )
 
-    observations, rejected = observe_log_lines(
-        logs.read_new(None, max_lines=10).lines, source="s", received_at=NOW
-    )
+    observations, rejected = observe_log_lines(logs.read_new(None, max_lines=10).lines, source="s", received_at=NOW)
 
     assert observations == ()
     assert "another program" in rejected[0].reason
@@ -343,9 +341,7 @@ def test_bytes_that_are_not_utf8_are_shown_and_lose_nothing(tmp_path: Path) -> N
 
 def test_node_comes_from_the_file_name_where_configured(tmp_path: Path) -> None:
     append(tmp_path / "gpu003.dmesg.log", f"[ 1.5] {FALLEN}\n")
-    logs = FileTailLogs(
-        [str(tmp_path / "*.log")], clock=StoppedClock(), node_name_source=NodeNameSource.FILE_STEM
-    )
+    logs = FileTailLogs([str(tmp_path / "*.log")], clock=StoppedClock(), node_name_source=NodeNameSource.FILE_STEM)
 
     (line,) = logs.read_new(None, max_lines=10).lines
 

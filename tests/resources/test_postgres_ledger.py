@@ -9,6 +9,10 @@ from tests.resources.ledger_audit_contract import change
 from tests.resources.sql_ledger_contract import SqlLedgerContract
 
 POSTGRES_URL = os.environ.get("OPS_PIPELINES_TEST_POSTGRES_URL", "")
+if not POSTGRES_URL and os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") == "1":
+    raise RuntimeError(
+        "OPS_PIPELINES_TEST_POSTGRES_URL names no PostgreSQL, and OPS_PIPELINES_REQUIRE_SERVERS asks for one"
+    )
 if not POSTGRES_URL:
     pytest.skip("OPS_PIPELINES_TEST_POSTGRES_URL names no PostgreSQL to test on", allow_module_level=True)
 

@@ -437,9 +437,7 @@ def test_gpu_that_falls_off_the_bus_leaves_a_real_prometheus_before_the_look_bac
 
     at = exporter.now()
     telemetry = observe_gpus(patient.read_samples(at), at=at, topology=topology, stale_after=timedelta(seconds=120))
-    assert [(each.signal, each.node, each.code) for each in telemetry.conditions] == [
-        (Signal.GPU_MISSING, "gpu002", 1)
-    ]
+    assert [(each.signal, each.node, each.code) for each in telemetry.conditions] == [(Signal.GPU_MISSING, "gpu002", 1)]
     assert {each.reason.split(":")[0] for each in telemetry.rejected} == {"a blank value of DCGM"}
     with urllib.request.urlopen(f"{exporter.url}/-/ready", timeout=5) as ready:
         assert ready.status == 200
