@@ -37,8 +37,10 @@ $(READY): requirements.lock pyproject.toml
 	  echo "this Python has no venv module. Debian, Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV) ..."
 	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv \
+	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock \
+	  || { echo "could not install what requirements.lock names: that needs a Python package index, or a mirror"; \
+	       echo "of one (PIP_INDEX_URL and UV_DEFAULT_INDEX name it). What failed stands above."; exit 1; }
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q ops_pipelines
 	@touch $@

@@ -327,20 +327,27 @@ def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLU
 
 @audit_app.command()
 @_at_the_edge
-def verify(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+def verify(
+    ctx: typer.Context,
+    expect_head: Annotated[
+        str | None, typer.Option(help="A head hash that was noted down earlier: the chain must still contain it.")
+    ] = None,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
     """Recompute every hash of the ledger from its first line.
 
     What is derived from the lines is checked against them. Whoever can write the whole database can write a whole
-    chain: keep the head hash somewhere else, and compare.
+    chain, or an empty one: keep the head hash somewhere else, and give it with --expect-head.
 
     \b
     JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
     """
+    from ops_pipelines.terminal.outlook import audit
     from ops_pipelines.terminal.tables import console, print_audit
-    from ops_pipelines.terminal.views import to_json, view_audit
+    from ops_pipelines.terminal.views import to_json
 
-    cluster = _open(ctx, cluster_file)
-    view = view_audit(cluster.ledger.verify_chain(), cluster=cluster.name)
+    view = audit(_open(ctx, cluster_file), expect_head=expect_head)
     if json:
         typer.echo(to_json(view))
     else:

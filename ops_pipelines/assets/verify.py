@@ -7,6 +7,7 @@ import dagster as dg
 from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.verification import Recovery
+from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.verify import verify_repaired
@@ -19,9 +20,13 @@ _WAIT_FOR_SOAK = timedelta(seconds=5)
 @dg.asset(group_name=GROUP, deps=["action_log"], code_version="1")
 def verifications(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """The verdict on each repaired node, every fact it rests on, and whether the node was returned."""
+    lease = Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG))
+    # A node that is back from its reboot is still being acted on: its plan takes note of that first, without waiting.
+    present = cluster.ledger.read_state(cluster.clock.now()).incidents
+    carry_out(plans_to_carry_out((), present, cluster), cluster, lease=lease, patience=timedelta(0))
     reports = verify_repaired(
         cluster,
-        lease=Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG)),
+        lease=lease,
         patience=min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience),
     )
     for report in reports:

@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.live import Live
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.demo_parts import PARTS, Evidence, Injected, Part
 from ops_pipelines.drills.live_view import PartLine, draw
-from ops_pipelines.drills.stack import DagsterStack, StackError, project_file, sole_owner
+from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--once", action="store_true", help="run the fixed five-part drill, print the verdict, and end")
-    parser.add_argument("--port", type=int, default=3000, help="port of the Dagster UI on 127.0.0.1")
+    parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
     options = parser.parse_args(argv)
     console = Console()
@@ -80,6 +82,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     stack = DagsterStack(home, cluster_file=cluster_file, instance_file=project_file("dagster.yaml"), port=port)
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.
+    stack.refuse_taken_port()
     for leftover in (home, state / TWIN_DIRECTORY):
         shutil.rmtree(leftover, ignore_errors=True)
     for pattern in ("ledger.sqlite*", "messages.jsonl*"):
@@ -236,6 +239,7 @@ class _View:
         self._stack = stack
         self._console = console
         self._since = cluster.clock.now()
+        self._told: dict[IncidentId, IncidentState] = {}
         self._lines = {part.letter: PartLine(letter=part.letter, title=part.title, state="waits") for part in parts}
         self._live = Live(console=console, auto_refresh=False, screen=False, transient=not sys.stdout.isatty())
 
@@ -254,18 +258,27 @@ class _View:
             self._console.print(f"({part.letter}) {part.title}: {state}", soft_wrap=True, highlight=False)
         self._lines[part.letter] = PartLine(letter=part.letter, title=part.title, state=state)
 
+    def _tell_changes(self) -> None:
+        """Say in one line what became of an incident, where there is no live picture and no drill to follow."""
+        for incident in self._cluster.ledger.incidents_since(self._since):
+            if self._told.get(incident.incident) is not incident.state:
+                self._told[incident.incident] = incident.state
+                where = ", ".join(sorted(incident.nodes)) or "no node"
+                line = f"{incident.incident} {incident.state.value}: {where}: {incident.cause}"
+                self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
     def pass_time(self, seconds: float) -> None:
         """Show the cluster for so long; raise StackError if a Dagster process died meanwhile."""
         until = time.monotonic() + seconds
         while True:
-            dead = self._stack.dead()
-            if dead:
-                raise StackError(f"{', '.join(dead)} ended by itself; its log is in the state directory's dagster/log")
+            self._stack.refuse_dead()
             if self._console.is_terminal:
                 picture = draw(
                     self._cluster, self._twin, url=self._stack.url, since=self._since, parts=tuple(self._lines.values())
                 )
                 self._live.update(picture, refresh=True)
+            elif not self._lines:
+                self._tell_changes()
             left = until - time.monotonic()
             if left <= 0:
                 return

@@ -23,7 +23,15 @@ from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
-from ops_pipelines.drills.stack import LOOPBACK, DagsterStack, StackError, free_port, project_file, sole_owner
+from ops_pipelines.drills.stack import (
+    LOOPBACK,
+    DagsterStack,
+    StackError,
+    free_port,
+    port_number,
+    project_file,
+    sole_owner,
+)
 from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster
@@ -61,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Bring the lab up; with --once run the drill, print the verdict and end."""
     parser = argparse.ArgumentParser(prog="make lab", description=__doc__)
     parser.add_argument("--once", action="store_true", help="run the fixed drill, print the verdict, and end")
-    parser.add_argument("--port", type=int, default=3000, help="port of the Dagster UI on 127.0.0.1")
+    parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=None, help="where the lab keeps its state")
     options = parser.parse_args(argv)
     console = Console(highlight=False)
@@ -109,7 +117,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
 def _explain(lab: "Lab", console: Console) -> None:
     console.print(f"Slurm:      export SLURM_CONF={lab.slurm.settings.slurm_conf}; then sinfo, squeue, sbatch ...")
     console.print(f"break one:  {sys.executable} -m ops_pipelines.drills.lab_hardware break_gpu {lab.state} gpu003 5")
-    console.print(f"look:       {Path(sys.executable).with_name('ops-pipelines')} --cluster {lab.cluster_file} status")
+    console.print(f"look:       {Path(sys.executable).with_name('ops-pipelines')} status --cluster {lab.cluster_file}")
     console.print("Ctrl-C stops everything.")
 
 
@@ -153,7 +161,7 @@ class Lab:
         if (self.state / SLURM_DIRECTORY).exists():
             self.slurm.delete()
         for path in self.state.iterdir():
-            if path.name == "lock":
+            if path.name in ("lock", ".drill"):
                 continue
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 

@@ -190,9 +190,7 @@ class LabDrill:
             file.write(line)
 
     def _await(self, what: str, is_so: Callable[[], bool], limit_seconds: float) -> None:
-        dead = self._stage.stack.dead()
-        if dead:
-            raise DrillError(f"{', '.join(dead)} ended by itself; its log is in the lab's dagster/log")
+        self._stage.stack.refuse_dead()
         wait_until(what, is_so, timeout_seconds=limit_seconds, every_seconds=0.3)
 
     def _say(self, what: str) -> None:

@@ -3,6 +3,7 @@
 What a drill pretends or breaks is not here. Everything is on loopback and below one state directory.
 """
 
+import argparse
 import fcntl
 import os
 import shutil
@@ -18,6 +19,8 @@ from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_
 
 LOOPBACK = "127.0.0.1"
 CODE_SERVER, DAEMON, WEBSERVER = "code-server", "dagster-daemon", "dagster-webserver"
+_DRILL_MARK = ".drill"
+"""Stands in the state directory of every drill."""
 _START_LIMIT_SECONDS = 90.0
 """A loaded machine with two cores takes about 20 s to import Dagster three times."""
 
@@ -44,13 +47,17 @@ class DagsterStack:
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self._port}"
 
-    def start(self, progress: Callable[[str], None]) -> None:
-        """Start the three processes and return when the web page answers; raise StackError if one does not come up."""
+    def refuse_taken_port(self) -> None:
+        """Raise StackError if another program listens where the web page shall be."""
         if is_port_taken(self._port):
             raise StackError(
                 f"port {self._port} on {LOOPBACK} is in use by another program, so the Dagster UI cannot start there. "
                 f"Stop that program, or choose another port: make demo PORT={self._port + 1}"
             )
+
+    def start(self, progress: Callable[[str], None]) -> None:
+        """Start the three processes and return when the web page answers; raise StackError if one does not come up."""
+        self.refuse_taken_port()
         for folder in (self._home, self._run, self._log):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._instance_file, self._home / "dagster.yaml")
@@ -81,9 +88,11 @@ class DagsterStack:
         self._daemons.stop([DAEMON, WEBSERVER, CODE_SERVER], grace_seconds=3.0)
         kill_processes(find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(self._home)))
 
-    def dead(self) -> tuple[str, ...]:
-        """Return the names of processes that were started and are gone."""
-        return tuple(name for name in self._daemons.names() if self._daemons.pid_of(name) is None)
+    def refuse_dead(self) -> None:
+        """Raise StackError if a process that was started is gone."""
+        for name in self._daemons.names():
+            if self._daemons.pid_of(name) is None:
+                raise StackError(f"{name} ended by itself. {self._last_words(name)}")
 
     def kill(self, name: str) -> None:
         """Kill one process without letting it clean up: what a drill does to see it heal."""
@@ -128,6 +137,13 @@ class DagsterStack:
             return False
 
 
+def port_number(text: str) -> int:
+    """Return a port given on the command line; raise ArgumentTypeError unless it is one that can be listened on."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 1 to 65535, such as 3000")
+    return int(text)
+
+
 def is_port_taken(port: int) -> bool:
     """Return whether something listens on this loopback port.
 
@@ -147,9 +163,22 @@ def free_port() -> int:
 
 @contextmanager
 def sole_owner(state: Path) -> Iterator[None]:
-    """Hold a state directory, made if need be; raise StackError if another drill holds it."""
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "lock").open("w") as lock:
+    """Hold a state directory, made if need be; raise StackError if another drill holds it, or if it is not a drill's.
+
+    A drill empties its directory: one that holds other things than an earlier drill's is left alone.
+    """
+    mark = state / _DRILL_MARK
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        if not mark.exists() and any(state.iterdir()):
+            raise StackError(f"{state} holds files that no drill made; name an empty or new directory for its state")
+        mark.touch()
+        file = (state / "lock").open("w")
+    except OSError as problem:
+        raise StackError(
+            f"{state} cannot be used for the drill's state ({problem}); name another with --state"
+        ) from None
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

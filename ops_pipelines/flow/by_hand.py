@@ -75,9 +75,8 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
         )
     if not owned:
         raise ByHandRefused(f"no open incident owns {node}; use `scontrol update nodename={node} state=resume`.")
-    action = Action(
-        verb=Verb.RESUME, incident=owned[0].incident, node=node, text=why, try_number=owned[0].plan_count + 1
-    )
+    try_number = _next_try(owned[0], cluster)
+    action = Action(verb=Verb.RESUME, incident=owned[0].incident, node=node, text=why, try_number=try_number)
     progress = _until_settled(action, cluster, lease=lease, actor=actor)
     if progress.stage is not Stage.DONE:
         raise ByHandRefused(f"{node} was not returned: {progress.reason}")
@@ -88,6 +87,16 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
         cluster.ledger.change_incident(done, actor=actor, now=now)
         closed.append(done)
     return tuple(closed)
+
+
+def _next_try(incident: Incident, cluster: Cluster) -> int:
+    """Return a number that no return of this incident was tried under and failed; one under way is continued."""
+    failed = [
+        record.action.try_number
+        for record in cluster.ledger.records(incident.incident)
+        if record.action.verb is Verb.RESUME and record.outcome is not None
+    ]
+    return max([incident.plan_count, *failed]) + 1
 
 
 def _status(node: NodeName, cluster: Cluster) -> NodeStatus:

@@ -47,7 +47,8 @@ def carry_out(
     """Begin or continue every plan and return how far each came.
 
     Plans advance side by side, so that one that waits for a witness does not delay the others. What has not shown
-    its witness after `patience` is left under way: the next pass reads its witness.
+    its witness after `patience` is left under way: the next pass reads its witness. Patience is for waiting only: a
+    pass goes on while anything moves, else a slow scheduler would have every pass end among the steps already done.
     """
     runners = [_Runner(plan, cluster, lease) for plan in plans]
     give_up_at = cluster.clock.now() + patience
@@ -55,9 +56,9 @@ def carry_out(
         moving = [runner for runner in runners if runner.advance()]
         if not any(runner.is_under_way for runner in runners) and not moving:
             break
-        if cluster.clock.now() >= give_up_at:
-            break
         if not moving:
+            if cluster.clock.now() >= give_up_at:
+                break
             cluster.clock.wait(_POLL_SECONDS)
     return tuple(runner.report() for runner in runners)
 

@@ -174,6 +174,8 @@ def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor:
     try:
         receipt = _command(action, cluster, facts)
     except SourceRefused as problem:
+        if action.verb is Verb.PAGE_HUMAN:
+            return Progress(stage=Stage.UNDER_WAY, reason=str(problem))  # A failed page would never be sent again.
         needless = _why_needless(action, cluster)
         if needless is not None:
             return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {needless}", actor=actor)

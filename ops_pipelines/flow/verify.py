@@ -95,7 +95,11 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
 
 def _return(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease) -> Progress:
     resume = Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count)
+    give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
     progress = perform(resume, cluster, plan=incident.plan, lease=lease)
+    while progress.stage is Stage.UNDER_WAY and cluster.clock.now() < give_up_at:
+        cluster.clock.wait(_POLL_SECONDS)
+        progress = perform(resume, cluster, plan=incident.plan, lease=lease)
     now = cluster.clock.now()
     if progress.stage is Stage.DONE:
         healed = advance(incident, IncidentEvent.RECOVERED, at=now, note=f"healed: {'; '.join(verdict.facts)}")

@@ -6,6 +6,7 @@ that a plan which the cluster has outgrown is never offered for approval. How a 
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from ops_pipelines.domain.decision import Snapshot, plan_all
@@ -21,11 +22,13 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.views import (
+    AuditView,
     IncidentView,
     PlanStanding,
     PlanView,
     StatusView,
     count_words,
+    view_audit,
     view_incident,
     view_pause,
     view_plan,
@@ -195,3 +198,21 @@ def _plan_now(cluster: Cluster, state: LedgerState) -> Mapping[IncidentId, Incid
     )
     plans, refusals = plan_all((), snapshot, cluster.rules)
     return {plan.incident: plan for plan in plans} | dict(refusals)
+
+
+def audit(cluster: Cluster, *, expect_head: str | None) -> AuditView:
+    """Return whether the ledger is whole and, if a head hash was noted down earlier, still contains that line."""
+    verdict = cluster.ledger.verify_chain()
+    if expect_head is not None and not verdict.problem and not _has_entry(cluster.ledger, expect_head):
+        verdict = replace(verdict, problem=f"no line has the hash {expect_head}: the chain was cut or replaced")
+    return view_audit(verdict, cluster=cluster.name)
+
+
+def _has_entry(ledger: Ledger, entry_hash: str) -> bool:
+    """Return whether the chain contains a line with this hash."""
+    after = 0
+    while lines := ledger.entries(after=after, limit=_ENTRIES_AT_ONCE):
+        if any(line.entry_hash == entry_hash for line in lines):
+            return True
+        after = lines[-1].seq
+    return False

@@ -175,7 +175,9 @@ def print_story(out: Console, view: StoryView) -> None:
 
 def print_audit(out: Console, view: AuditView) -> None:
     """Print the verdict and, where the chain is broken, where."""
-    if view.is_whole:
+    if view.is_whole and view.entry_count == 0:
+        out.print(Text("the ledger is empty: no line was ever written, or it was replaced", style="yellow"))
+    elif view.is_whole:
         out.print(Text("the ledger is whole", style="green"))
     else:
         where = "" if view.first_broken_seq is None else f" at entry {view.first_broken_seq}"

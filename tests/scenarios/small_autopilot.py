@@ -60,14 +60,26 @@ class MessagesInMemory:
 
 
 class SmallAutopilot:
-    """A twin of `node_count` nodes x 8 GPUs with the given jobs, and the autopilot on it."""
+    """A twin of `node_count` nodes with the given jobs, and the autopilot on it."""
 
-    def __init__(self, directory: Path, *jobs: JobSpec, node_count: int = 12, policy: Policy = POLICY) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *jobs: JobSpec,
+        node_count: int = 12,
+        gpus_per_node: int = 8,
+        policy: Policy = POLICY,
+    ) -> None:
         self.clock = FakeClock()
         self.messages = MessagesInMemory()
         self.failures: list[str] = []
         """Passes that ended with a source that did not answer, as runs that fail in Dagster."""
-        scenario = Scenario(nodes=cluster_nodes(node_count), durations=SHORT_DURATIONS, initial_jobs=jobs)
+        scenario = Scenario(
+            nodes=cluster_nodes(node_count),
+            gpus_per_node=gpus_per_node,
+            durations=SHORT_DURATIONS,
+            initial_jobs=jobs,
+        )
         self._begin_on(directory, Twin.create(directory / "twin", scenario, seed=7, clock=self.clock), policy)
 
     @classmethod

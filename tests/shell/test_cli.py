@@ -255,6 +255,21 @@ def test_whole_ledger_passes_the_audit(desk: Desk) -> None:
     assert (document["is_whole"], document["entry_count"], document["first_broken_seq"]) == (True, 3, None)
 
 
+def test_audit_fails_where_a_hash_that_was_noted_down_is_gone(desk: Desk) -> None:
+    empty = desk.run("audit", "verify")
+    desk.lose_gpu("gpu002")
+    head = json.loads(desk.run("audit", "verify", "--json").stdout)["head_hash"]
+    desk.run("pause", "--reason", "one line more")
+
+    known = desk.run("audit", "verify", "--expect-head", head)
+    foreign = desk.run("audit", "verify", "--expect-head", "0" * 64)
+
+    assert "the ledger is empty" in empty.stdout
+    assert known.exit_code == cli.ExitCode.OK
+    assert foreign.exit_code == cli.ExitCode.DAMAGED
+    assert "was cut or replaced" in " ".join(foreign.stdout.split())
+
+
 def test_tampered_ledger_fails_the_audit_at_the_first_broken_line(desk: Desk) -> None:
     desk.run("pause", "--reason", "first")
     desk.run("pause", "--reason", "second")

@@ -36,7 +36,7 @@ def test_every_declared_dependency_is_locked() -> None:
     declared = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
     locked = {name.lower() for name in re.findall(r"(?m)^([A-Za-z0-9_.-]+)==", LOCK)}
 
-    missing = {name for name in (re.split(r"[<>=\[;]", each)[0].strip().lower() for each in declared)} - locked
+    missing = {re.split(r"[<>=\[;]", each)[0].strip().lower() for each in declared} - locked
 
     assert missing == set()
 

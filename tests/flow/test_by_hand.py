@@ -1,0 +1,128 @@
+"""What a person does by hand goes through the same guardrails, and owns what it drained until it is returned."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.simulator.small_cluster import GPU1, GPU2
+
+
+class RefusesResume:
+    """A scheduler that refuses to resume until `is_willing`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.is_willing = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def resume(self, node: NodeName) -> None:
+        if not self.is_willing:
+            raise SourceRefused("access denied")
+        self._scheduler.resume(node)
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, node_count=4)
+    autopilot.let_pass(5)
+    return autopilot
+
+
+def drain(autopilot: SmallAutopilot, node: NodeName = GPU1) -> Incident:
+    return drain_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="alice", why="replace a fan")
+
+
+def give_back(autopilot: SmallAutopilot, node: NodeName = GPU1) -> tuple[Incident, ...]:
+    return return_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="bob", why="fan replaced")
+
+
+def test_drain_is_owned_by_an_incident_that_names_who_and_why(autopilot: SmallAutopilot) -> None:
+    incident = drain(autopilot)
+
+    assert incident.state is IncidentState.ESCALATED
+    assert autopilot.node("gpu001").reason == f"ops_pipelines {incident.incident}: alice: replace a fan"
+
+
+def test_node_is_returned_and_its_incident_closed(autopilot: SmallAutopilot) -> None:
+    drain(autopilot)
+
+    (closed,) = give_back(autopilot)
+
+    assert closed.state is IncidentState.RESOLVED
+    assert not autopilot.node("gpu001").is_drained
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_mode_does_not_bind_a_person(autopilot: SmallAutopilot, mode: Mode) -> None:
+    autopilot.use_policy(replace(POLICY, mode=mode))
+
+    drain(autopilot)
+
+    assert autopilot.node("gpu001").is_drained
+
+
+def test_budget_binds_a_person_and_leaves_nothing_open(autopilot: SmallAutopilot) -> None:
+    autopilot.use_policy(replace(POLICY, drain_budget=replace(POLICY.drain_budget, max_out_count=1)))
+    drain(autopilot)
+
+    with pytest.raises(ByHandRefused, match="drain_budget"):
+        drain(autopilot, GPU2)
+
+    assert [each.state for each in autopilot.incidents()] == [IncidentState.ESCALATED, IncidentState.RESOLVED]
+    assert not autopilot.node("gpu002").is_drained
+
+
+def test_foreign_drain_is_neither_taken_over_nor_returned(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (carol)")
+
+    with pytest.raises(ByHandRefused, match="already drained by someone else"):
+        drain(autopilot)
+    with pytest.raises(ByHandRefused, match="only whoever drained it"):
+        give_back(autopilot)
+
+    assert autopilot.node("gpu001").reason == "rack 1 (carol)"
+    assert autopilot.incidents() == ()
+
+
+def test_node_that_is_not_declared_is_refused(autopilot: SmallAutopilot) -> None:
+    with pytest.raises(ByHandRefused, match="not declared"):
+        drain(autopilot, NodeName("gpu999"))
+
+
+def test_node_that_is_not_drained_cannot_be_returned(autopilot: SmallAutopilot) -> None:
+    with pytest.raises(ByHandRefused, match="not drained"):
+        give_back(autopilot)
+
+
+def test_node_that_the_autopilot_still_repairs_cannot_be_returned(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.use_policy(replace(POLICY, durations=replace(POLICY.durations, soak=POLICY.durations.reboot_limit)))
+    autopilot.run_until(IncidentState.VERIFYING)
+
+    with pytest.raises(ByHandRefused, match="still verifying"):
+        give_back(autopilot)
+
+
+def test_return_that_was_refused_can_be_asked_for_again(autopilot: SmallAutopilot) -> None:
+    drain(autopilot)
+    scheduler = RefusesResume(autopilot.cluster.scheduler)
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", scheduler))
+    with pytest.raises(ByHandRefused, match="access denied"):
+        give_back(autopilot)
+    scheduler.is_willing = True
+
+    (closed,) = give_back(autopilot)
+
+    assert closed.state is IncidentState.RESOLVED

@@ -1,0 +1,113 @@
+"""Evidence is taken in once, conditions when they begin, and a source that fails loses nothing."""
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.observation import NodeStatus, Signal
+from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
+from ops_pipelines.ports.logs import LogBatch, Logs
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import SmallAutopilot
+
+
+class BrokenLogs:
+    source = "broken"
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        raise SourceNonsense("the cursor cannot be read")
+
+
+class NoTelemetry:
+    def read_samples(self, at: datetime) -> tuple[Sample, ...]:
+        raise SourceUnavailable("prometheus did not answer")
+
+
+class NoScheduler:
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        raise SourceUnavailable("slurmctld did not answer")
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, node_count=3)
+    autopilot.let_pass(5)
+    return autopilot
+
+
+def conditions(autopilot: SmallAutopilot) -> set[tuple[Signal, str]]:
+    return {(each.signal, each.node) for each in autopilot.cluster.ledger.conditions()}
+
+
+def test_log_line_becomes_evidence_once(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=2)
+
+    counts = [take_in_logs(autopilot.cluster).new_count for _ in range(3)]
+
+    assert counts == [3, 0, 0]  # Xid 48, 63, 154
+
+
+def test_broken_log_does_not_keep_the_others_from_being_read(autopilot: SmallAutopilot) -> None:
+    logs: tuple[Logs, ...] = (BrokenLogs(), *autopilot.cluster.logs)
+    autopilot.cluster = replace(autopilot.cluster, logs=logs)
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=2)
+
+    taken = take_in_logs(autopilot.cluster)
+
+    assert taken.new_count == 3
+    assert taken.failures == ("the cursor cannot be read",)
+    assert autopilot.cluster.ledger.cursor("broken") is None
+
+
+def test_condition_is_evidence_when_it_begins_and_forgotten_when_it_ends(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.NETWORK_PARTITION, "gpu001", seconds=10)
+    autopilot.let_pass(5)
+
+    counts = [take_in_conditions(autopilot.cluster).new_count for _ in range(2)]
+    during = conditions(autopilot)
+    autopilot.let_pass(20)
+    after = take_in_conditions(autopilot.cluster).new_count
+
+    assert (Signal.NODE_UNREACHABLE, "gpu001") in during
+    assert counts == [len(during), 0]
+    assert after == 0
+    assert conditions(autopilot) == set()
+
+
+def test_source_that_fails_neither_begins_nor_ends_its_conditions(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(5)
+    take_in_conditions(autopilot.cluster)
+    before = conditions(autopilot)
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", NoScheduler()), telemetry=NoTelemetry())
+    autopilot.let_pass(60)
+
+    taken = take_in_conditions(autopilot.cluster)
+
+    assert (taken.nodes, taken.gpu_telemetry) == (None, None)
+    assert len(taken.failures) == 2
+    assert conditions(autopilot) == before
+
+
+def test_node_that_somebody_else_drained_is_not_watched(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(30)
+
+    assert take_in_conditions(autopilot.cluster).new_count == 0
+
+
+def test_node_that_we_drained_is_watched(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="ops_pipelines INC-0001: a test")
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(5)
+
+    take_in_conditions(autopilot.cluster)
+
+    assert (Signal.NODE_UNREACHABLE, "gpu001") in conditions(autopilot)

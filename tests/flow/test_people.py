@@ -1,0 +1,91 @@
+"""Stop, go on, yes to exactly this plan, done with this incident: each is written down or refused."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow import people
+from ops_pipelines.flow.by_hand import ByHandRefused
+from ops_pipelines.simulator.journal import FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> SmallAutopilot:
+    """Return a cluster with one plan that waits for a yes."""
+    autopilot = SmallAutopilot(tmp_path, node_count=4, policy=replace(POLICY, mode=Mode.APPROVE))
+    autopilot.let_pass(5)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.run_once()
+    return autopilot
+
+
+def test_yes_names_the_plan_who_gave_it_and_until_when(waiting: SmallAutopilot) -> None:
+    (plan,) = waiting._plans
+
+    known, approval = people.approve(plan.plan, waiting.cluster, actor="alice", valid_for=HOUR)
+
+    assert known == plan
+    assert (approval.plan, approval.actor) == (plan.plan, "alice")
+    assert approval.expires_at - approval.given_at == HOUR
+    assert waiting.cluster.ledger.read_state(waiting.clock.now()).approvals == (approval,)
+
+
+def test_yes_to_a_plan_that_nobody_made_is_refused(waiting: SmallAutopilot) -> None:
+    with pytest.raises(ByHandRefused, match="there is no plan"):
+        people.approve(PlanId("PLAN-000000000000"), waiting.cluster, actor="alice", valid_for=HOUR)
+
+    assert waiting.cluster.ledger.read_state(waiting.clock.now()).approvals == ()
+
+
+def test_yes_to_a_plan_that_is_done_is_refused(waiting: SmallAutopilot) -> None:
+    (plan,) = waiting._plans
+    people.approve(plan.plan, waiting.cluster, actor="alice", valid_for=HOUR)
+    waiting.run_until(IncidentState.RESOLVED)
+
+    with pytest.raises(ByHandRefused, match="no longer waits"):
+        people.approve(plan.plan, waiting.cluster, actor="alice", valid_for=HOUR)
+
+
+def test_pause_stands_until_it_is_lifted_and_the_first_one_counts(waiting: SmallAutopilot) -> None:
+    first = people.pause(waiting.cluster, actor="alice", reason="moving racks")
+    people.pause(waiting.cluster, actor="bob", reason="me too")
+    during = waiting.cluster.ledger.read_state(waiting.clock.now()).pause
+
+    people.resume_autopilot(waiting.cluster, actor="carol")
+
+    assert during == first
+    assert waiting.cluster.ledger.read_state(waiting.clock.now()).pause is None
+
+
+def test_incident_that_waits_for_us_is_not_a_persons_to_close(waiting: SmallAutopilot) -> None:
+    with pytest.raises(ByHandRefused, match="only an escalated incident"):
+        people.close(waiting.incident().incident, waiting.cluster, actor="alice", reason="done")
+
+    assert waiting.incident().state is IncidentState.OPEN
+
+
+def test_incident_that_does_not_exist_cannot_be_closed(waiting: SmallAutopilot) -> None:
+    with pytest.raises(ByHandRefused, match="there is no incident"):
+        people.close(IncidentId("INC-0099"), waiting.cluster, actor="alice", reason="done")
+
+
+def test_escalated_incident_is_closed_with_who_and_why(tmp_path: Path) -> None:
+    policy = replace(POLICY, untouchable_nodes=frozenset({NodeName("gpu001")}))
+    autopilot = SmallAutopilot(tmp_path, node_count=4, policy=policy)
+    autopilot.let_pass(5)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.run_until(IncidentState.ESCALATED)
+
+    closed = people.close(autopilot.incident().incident, autopilot.cluster, actor="alice", reason="GPU replaced")
+
+    assert closed.state is IncidentState.RESOLVED
+    assert closed.note == "closed by alice: GPU replaced"
+    assert autopilot.incident() == closed

@@ -1,0 +1,400 @@
+"""One action, step by step: what is sent, what is not, and what counts as its witness."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.domain.observation import JobState, NodeInspection
+from ops_pipelines.flow import people
+from ops_pipelines.flow.lease import TTL, Lease
+from ops_pipelines.flow.perform import AUTOPILOT, Stage, perform
+from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.ledger import Begun
+from ops_pipelines.ports.notifier import Message
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.simulator.small_cluster import GPU1, GPU2, TRAINING
+
+INCIDENT = IncidentId("INC-0001")
+DRAIN = Action(verb=Verb.DRAIN, incident=INCIDENT, node=GPU1, text=drain_reason(INCIDENT, "a test"))
+PAGE = Action(verb=Verb.PAGE_HUMAN, incident=INCIDENT, text="please look")
+LIMITS = POLICY.durations
+
+
+class Deaf:
+    """A port that takes the named command and does nothing, or raises `problem`."""
+
+    def __init__(self, port: object, command: str, problem: Exception | None = None) -> None:
+        self._port = port
+        self._command = command
+        self._problem = problem
+        self.asked_count = 0
+
+    def __getattr__(self, name: str) -> object:
+        if name != self._command:
+            return getattr(self._port, name)
+
+        def take(*args: object, **options: object) -> None:
+            self.asked_count += 1
+            if self._problem is not None:
+                raise self._problem
+
+        return take
+
+
+class NoInspection:
+    """A fleet of which no node can be inspected."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fleet, name)
+
+    def inspect(self, node: NodeName) -> NodeInspection:
+        raise SourceUnavailable("ssh did not answer")
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
+    autopilot.let_pass(15)
+    return autopilot
+
+
+def step(autopilot: SmallAutopilot, action: Action, *, lease: Lease | None = None) -> Stage:
+    return perform(action, autopilot.cluster, plan=None, lease=lease or autopilot.lease).stage
+
+
+def record_of(autopilot: SmallAutopilot, action: Action) -> ActionRecord:
+    return next(each for each in autopilot.cluster.ledger.records(INCIDENT) if each.action.key == action.key)
+
+
+def begin_and_die(autopilot: SmallAutopilot, action: Action) -> None:
+    """Write the before-entry and send nothing, as a process that is killed in between."""
+    begun = autopilot.cluster.ledger.begin(
+        ActionRecord(action=action, plan=None, begun_at=autopilot.clock.now()),
+        guard=lambda _: None,
+        lease_token=None,
+        actor=AUTOPILOT,
+        now=autopilot.clock.now(),
+    )
+    assert isinstance(begun, Begun)
+
+
+def make_deaf(autopilot: SmallAutopilot, command: str, problem: Exception | None = None) -> Deaf:
+    """Make one command of scheduler or fleet have no effect."""
+    cluster = autopilot.cluster
+    if hasattr(cluster.scheduler, command):
+        deaf = Deaf(cluster.scheduler, command, problem)
+        autopilot.cluster = replace(cluster, scheduler=cast("Scheduler", deaf))
+    else:
+        deaf = Deaf(cluster.fleet, command, problem)
+        autopilot.cluster = replace(cluster, fleet=cast("Fleet", deaf))
+    return deaf
+
+
+def drain_ours(autopilot: SmallAutopilot) -> None:
+    while step(autopilot, DRAIN) is not Stage.DONE:
+        autopilot.let_pass(0.2)
+
+
+def empty_and_drain(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.CANCEL, job=autopilot.job().job)
+    autopilot.let_pass(5)
+    drain_ours(autopilot)
+
+
+def test_action_is_sent_then_witnessed_then_over(autopilot: SmallAutopilot) -> None:
+    stages = [step(autopilot, DRAIN) for _ in range(3)]
+
+    assert stages == [Stage.UNDER_WAY, Stage.DONE, Stage.DONE]
+    assert len(autopilot.received(EntryKind.DRAIN)) == 1
+    outcome = record_of(autopilot, DRAIN).outcome
+    assert outcome is not None
+    assert outcome.kind is OutcomeKind.DONE
+    assert outcome.witnessed_at == autopilot.node("gpu001").reason_set_at
+
+
+def test_message_is_over_when_the_notifier_took_it(autopilot: SmallAutopilot) -> None:
+    stages = [step(autopilot, PAGE) for _ in range(2)]
+
+    assert stages == [Stage.DONE, Stage.DONE]
+    assert len(autopilot.pages()) == 1
+
+
+class RefusingNotifier:
+    def send(self, message: Message) -> str:
+        raise SourceRefused("no such recipient")
+
+
+def test_page_that_is_refused_is_sent_again_once_the_notifier_is_mended(autopilot: SmallAutopilot) -> None:
+    cluster = autopilot.cluster
+    autopilot.cluster = replace(cluster, notifier=RefusingNotifier())
+    refused = step(autopilot, PAGE)
+    autopilot.let_pass(3600)
+    autopilot.cluster = cluster
+
+    assert refused is Stage.UNDER_WAY
+    assert step(autopilot, PAGE) is Stage.DONE
+    assert len(autopilot.pages()) == 1
+
+
+def test_message_of_a_killed_process_goes_out_however_late(autopilot: SmallAutopilot) -> None:
+    begin_and_die(autopilot, PAGE)
+    autopilot.let_pass(3600)
+
+    assert step(autopilot, PAGE) is Stage.DONE
+    assert len(autopilot.pages()) == 1
+
+
+def test_message_that_was_accepted_before_the_process_was_killed_does_not_go_out_again(
+    autopilot: SmallAutopilot,
+) -> None:
+    begin_and_die(autopilot, PAGE)
+    autopilot.cluster.ledger.mark_sent(PAGE.key, actor=AUTOPILOT, now=autopilot.clock.now())
+    autopilot.let_pass(3600)
+
+    assert step(autopilot, PAGE) is Stage.DONE
+    assert autopilot.pages() == []
+
+
+@pytest.mark.parametrize("away_seconds", [0.0, 9.0, 3600.0])
+def test_command_that_was_never_sent_is_sent_once_however_late(autopilot: SmallAutopilot, away_seconds: float) -> None:
+    begin_and_die(autopilot, DRAIN)
+    autopilot.let_pass(away_seconds)
+
+    drain_ours(autopilot)
+
+    assert len(autopilot.received(EntryKind.DRAIN)) == 1
+
+
+def test_unsent_drain_does_not_overwrite_the_drain_that_somebody_set_meanwhile(autopilot: SmallAutopilot) -> None:
+    begin_and_die(autopilot, DRAIN)
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+
+    assert step(autopilot, DRAIN) is Stage.FAILED
+    assert autopilot.node("gpu001").reason == "rack 1 (alice)"
+
+
+def test_unsent_return_does_not_lift_the_drain_that_somebody_set_meanwhile(autopilot: SmallAutopilot) -> None:
+    drain_ours(autopilot)
+    resume = Action(verb=Verb.RESUME, incident=INCIDENT, node=GPU1)
+    begin_and_die(autopilot, resume)
+    autopilot.let_pass(1)
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+
+    assert step(autopilot, resume) is Stage.FAILED
+    assert autopilot.node("gpu001").is_drained
+
+
+def test_unsent_reboot_is_not_sent_to_a_node_that_works_again(autopilot: SmallAutopilot) -> None:
+    empty_and_drain(autopilot)
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    begin_and_die(autopilot, reboot)
+    autopilot.twin.command(EntryKind.RESUME, nodes=("gpu001",))
+    autopilot.let_pass(LIMITS.reboot_limit.total_seconds())
+
+    assert step(autopilot, reboot) is Stage.FAILED
+    assert [entry for entry in autopilot.twin.entries() if entry.kind is EntryKind.REBOOT] == []
+
+
+def test_unsent_command_waits_while_the_autopilot_is_paused(autopilot: SmallAutopilot) -> None:
+    begin_and_die(autopilot, DRAIN)
+    people.pause(autopilot.cluster, actor="alice", reason="moving racks")
+
+    while_paused = step(autopilot, DRAIN)
+    people.resume_autopilot(autopilot.cluster, actor="alice")
+    drain_ours(autopilot)
+
+    assert while_paused is Stage.WAITING
+    assert len(autopilot.received(EntryKind.DRAIN)) == 1
+
+
+def test_unsent_command_is_not_sent_by_a_process_that_lost_the_lease(autopilot: SmallAutopilot) -> None:
+    begin_and_die(autopilot, DRAIN)
+
+    assert step(autopilot, DRAIN, lease=Lease(holder="old", given="an outdated token")) is Stage.WAITING
+    assert autopilot.received(EntryKind.DRAIN) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "is_sent"),
+    [
+        pytest.param(0.24, False, id="just before a quarter of the limit"),
+        pytest.param(0.26, True, id="just after"),
+    ],
+)
+def test_slow_command_is_sent_again_only_after_the_grace(
+    autopilot: SmallAutopilot, share: float, is_sent: bool
+) -> None:
+    empty_and_drain(autopilot)
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    autopilot.cluster.ledger.begin(
+        ActionRecord(
+            action=reboot,
+            plan=None,
+            begun_at=autopilot.clock.now(),
+            boot_id_before=autopilot.cluster.fleet.inspect(GPU1).boot_id,
+        ),
+        guard=lambda _: None,
+        lease_token=None,
+        actor=AUTOPILOT,
+        now=autopilot.clock.now(),
+    )
+    autopilot.let_pass(LIMITS.reboot_limit.total_seconds() * share)
+
+    step(autopilot, reboot)
+
+    assert (autopilot.received(EntryKind.REBOOT) != ()) is is_sent
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 2.0])
+def test_slow_command_that_was_accepted_is_never_sent_again(autopilot: SmallAutopilot, share: float) -> None:
+    empty_and_drain(autopilot)
+    deaf = make_deaf(autopilot, "reboot")
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    step(autopilot, reboot)
+
+    autopilot.let_pass(LIMITS.reboot_limit.total_seconds() * share)
+    step(autopilot, reboot)
+
+    assert deaf.asked_count == 1
+
+
+@pytest.mark.parametrize(
+    ("beyond_seconds", "stage"),
+    [
+        pytest.param(-0.1, Stage.UNDER_WAY, id="just before the limit"),
+        pytest.param(0.0, Stage.UNDER_WAY, id="exactly at the limit"),
+        pytest.param(0.1, Stage.FAILED, id="just after"),
+    ],
+)
+def test_accepted_command_without_effect_fails_after_its_limit(
+    autopilot: SmallAutopilot, beyond_seconds: float, stage: Stage
+) -> None:
+    make_deaf(autopilot, "drain")
+    step(autopilot, DRAIN)
+    autopilot.let_pass(LIMITS.command_limit.total_seconds() + beyond_seconds)
+
+    assert step(autopilot, DRAIN) is stage
+
+
+def test_what_cannot_be_witnessed_within_the_limit_is_unknown_and_not_failed(autopilot: SmallAutopilot) -> None:
+    empty_and_drain(autopilot)
+    autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", NoInspection(autopilot.cluster.fleet)))
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    step(autopilot, reboot)
+    autopilot.let_pass(LIMITS.reboot_limit.total_seconds() + 1)
+
+    assert step(autopilot, reboot) is Stage.FAILED
+    outcome = record_of(autopilot, reboot).outcome
+    assert outcome is not None
+    assert outcome.kind is OutcomeKind.UNKNOWN
+
+
+def test_command_without_an_answer_is_not_repeated_when_its_effect_shows(autopilot: SmallAutopilot) -> None:
+    make_deaf(autopilot, "drain", SourceUnavailable("timed out"))
+    no_answer = step(autopilot, DRAIN)
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason=DRAIN.text)  # It did arrive.
+
+    assert no_answer is Stage.UNDER_WAY
+    assert step(autopilot, DRAIN) is Stage.DONE
+    assert len(autopilot.received(EntryKind.DRAIN)) == 1
+
+
+def test_command_that_never_gets_an_answer_is_given_up_after_its_limit(autopilot: SmallAutopilot) -> None:
+    make_deaf(autopilot, "drain", SourceUnavailable("timed out"))
+    stages = []
+    for _ in range(8):
+        stages.append(step(autopilot, DRAIN))
+        autopilot.let_pass(2)
+
+    assert stages[:5] == [Stage.UNDER_WAY] * 5
+    assert stages[-1] is Stage.FAILED
+
+
+def test_refused_command_has_failed_at_once(autopilot: SmallAutopilot) -> None:
+    make_deaf(autopilot, "drain", SourceRefused("access denied"))
+
+    assert step(autopilot, DRAIN) is Stage.FAILED
+
+
+def test_guardrail_that_says_later_begins_nothing(autopilot: SmallAutopilot) -> None:
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    drain_ours(autopilot)
+
+    assert step(autopilot, reboot) is Stage.WAITING  # Its job still runs.
+    assert [each.action.verb for each in autopilot.cluster.ledger.records(INCIDENT)] == [Verb.DRAIN]
+
+
+def test_guardrail_that_says_never_fails_and_sends_nothing(autopilot: SmallAutopilot) -> None:
+    unknown = replace(DRAIN, node=NodeName("gpu999"))
+
+    assert step(autopilot, unknown) is Stage.FAILED
+    assert autopilot.commands() == []
+
+
+def test_second_drain_of_the_same_moment_is_judged_on_what_the_first_has_taken(autopilot: SmallAutopilot) -> None:
+    budget = replace(POLICY.drain_budget, max_out_count=1)
+    autopilot.use_policy(replace(POLICY, drain_budget=budget))
+    begin_and_die(autopilot, DRAIN)  # Spent, although no drain shows yet.
+
+    second = Action(verb=Verb.DRAIN, incident=IncidentId("INC-0002"), node=GPU2, text="ops_pipelines INC-0002: a test")
+
+    assert step(autopilot, second) is Stage.WAITING
+    assert autopilot.received(EntryKind.DRAIN) == ()
+
+
+def test_lease_of_another_process_begins_nothing(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
+
+    assert step(autopilot, DRAIN, lease=Lease(holder="test", given="an outdated token")) is Stage.WAITING
+    assert autopilot.cluster.ledger.records(INCIDENT) == ()
+
+
+def test_hold_of_a_job_that_ends_in_the_same_moment_is_not_needed(autopilot: SmallAutopilot) -> None:
+    job = autopilot.job()
+    assert job.attempt is not None
+    hold = Action(verb=Verb.HOLD, incident=INCIDENT, attempt=job.attempt)
+    autopilot.twin.command(EntryKind.CANCEL, job=job.job)
+
+    assert step(autopilot, hold) is Stage.DONE
+    assert autopilot.job().state is JobState.COMPLETING
+
+
+def test_action_for_a_job_that_is_gone_is_not_needed_and_leaves_no_entry(autopilot: SmallAutopilot) -> None:
+    gone = Action(
+        verb=Verb.HOLD, incident=INCIDENT, attempt=JobAttempt(job=JobId("999"), started_at=autopilot.clock.now())
+    )
+
+    assert step(autopilot, gone) is Stage.DONE
+    assert autopilot.cluster.ledger.records(INCIDENT) == ()
+
+
+def test_power_is_not_cut_from_a_node_that_answers(autopilot: SmallAutopilot) -> None:
+    drain_ours(autopilot)
+    power_off = Action(verb=Verb.POWER_OFF, incident=INCIDENT, node=GPU1)
+
+    assert step(autopilot, power_off) is Stage.DONE  # It lost its object.
+    assert autopilot.received(EntryKind.POWER_OFF) == ()
+
+
+def test_unsent_power_cut_is_not_sent_once_the_node_answers_again(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.NETWORK_PARTITION, "gpu001", seconds=10)
+    autopilot.let_pass(4)
+    drain_ours(autopilot)
+    power_off = Action(verb=Verb.POWER_OFF, incident=INCIDENT, node=GPU1)
+    begin_and_die(autopilot, power_off)
+    autopilot.let_pass(timedelta(seconds=20).total_seconds())
+
+    assert step(autopilot, power_off) is Stage.FAILED
+    assert autopilot.received(EntryKind.POWER_OFF) == ()

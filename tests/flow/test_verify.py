@@ -1,0 +1,111 @@
+"""A repaired node is returned when it is proven well, and not a moment earlier."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.verification import Recovery
+from ops_pipelines.flow.verify import VerificationReport, nodes_ready_to_verify, verify_repaired
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+
+SOAK = timedelta(seconds=30)
+
+
+@pytest.fixture
+def repaired(tmp_path: Path) -> SmallAutopilot:
+    """Return a cluster with one idle node that was rebooted and has yet to prove itself."""
+    policy = replace(POLICY, durations=replace(POLICY.durations, soak=SOAK))
+    autopilot = SmallAutopilot(tmp_path, node_count=4, policy=policy)
+    autopilot.let_pass(5)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.run_until(IncidentState.VERIFYING)
+    return autopilot
+
+
+def verify(autopilot: SmallAutopilot) -> VerificationReport:
+    (report,) = verify_repaired(autopilot.cluster, lease=autopilot.lease, patience=timedelta(0))
+    return report
+
+
+def test_nothing_waits_on_a_healthy_cluster(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, node_count=2)
+
+    assert verify_repaired(autopilot.cluster, lease=autopilot.lease, patience=timedelta(seconds=5)) == ()
+
+
+def test_node_soaks_first_and_is_returned_then(repaired: SmallAutopilot) -> None:
+    soaking = verify(repaired)
+    before = repaired.received(EntryKind.RESUME)
+    repaired.let_pass(SOAK.total_seconds())
+    verify_repaired(repaired.cluster, lease=repaired.lease, patience=timedelta(seconds=5))
+
+    assert soaking.verdict.recovery is Recovery.SOAKING
+    assert before == ()
+    assert repaired.incident().state is IncidentState.RESOLVED
+    assert len(repaired.received(EntryKind.RESUME)) == 1
+
+
+def test_fault_that_the_nodes_own_check_sees_is_paged_once_and_keeps_the_drain(repaired: SmallAutopilot) -> None:
+    repaired.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=5)
+
+    report = verify(repaired)
+    again = verify_repaired(repaired.cluster, lease=repaired.lease, patience=timedelta(0))
+
+    assert report.verdict.recovery is Recovery.PERSISTS
+    assert again == ()
+    assert repaired.incident().state is IncidentState.ESCALATED
+    assert len(repaired.pages()) == 1
+    assert repaired.node("gpu001").is_drained
+
+
+def test_node_that_falls_silent_again_is_unknown_and_not_returned(repaired: SmallAutopilot) -> None:
+    repaired.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    repaired.let_pass(SOAK.total_seconds())
+
+    report = verify(repaired)
+
+    assert report.verdict.recovery is Recovery.UNKNOWN
+    assert repaired.received(EntryKind.RESUME) == ()
+
+
+@pytest.mark.parametrize(
+    ("beyond_seconds", "state"),
+    [
+        pytest.param(-2, IncidentState.VERIFYING, id="just before the limit"),
+        pytest.param(2, IncidentState.ESCALATED, id="just after"),
+    ],
+)
+def test_node_that_cannot_be_proven_well_is_handed_over_after_the_limit(
+    repaired: SmallAutopilot, beyond_seconds: float, state: IncidentState
+) -> None:
+    finished = [
+        r.outcome.finished_at for r in repaired.cluster.ledger.records(repaired.incident().incident) if r.outcome
+    ]
+    repaired.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    limit_at = max(finished) + SOAK + POLICY.durations.reboot_limit
+    repaired.let_pass((limit_at - repaired.clock.now()).total_seconds() + beyond_seconds)
+
+    verify(repaired)
+
+    assert repaired.incident().state is state
+
+
+def test_foreign_drain_is_not_lifted_although_the_node_is_well(repaired: SmallAutopilot) -> None:
+    repaired.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    repaired.let_pass(SOAK.total_seconds())
+
+    verify(repaired)
+
+    assert repaired.node("gpu001").reason == "rack 1 (alice)"
+    assert repaired.incident().state is IncidentState.ESCALATED
+    assert len(repaired.pages()) == 1
+
+
+def test_only_incidents_whose_node_waits_for_its_proof_are_ready(repaired: SmallAutopilot) -> None:
+    (waiting,) = repaired.incidents()
+
+    assert nodes_ready_to_verify([waiting, replace(waiting, state=IncidentState.ACTING)]) == (waiting,)

@@ -1,0 +1,298 @@
+"""The two sensors: one request for what is due, a reason for every skip, and no tick that breaks on a silent source."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import dagster as dg
+import pytest
+
+from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.automation import ACTING_TAGS
+from ops_pipelines.definitions import build_defs
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.flow.lease import TTL
+from ops_pipelines.ports.logs import LogBatch
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.returning import drained_node_sensor
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+
+
+class CountedTelemetry:
+    """A metrics source that counts how often it is asked."""
+
+    def __init__(self, autopilot: SmallAutopilot) -> None:
+        self._telemetry = autopilot.cluster.telemetry
+        self.asked_count = 0
+
+    def read_samples(self, at: datetime) -> tuple[Sample, ...]:
+        self.asked_count += 1
+        return self._telemetry.read_samples(at)
+
+
+class Silent:
+    """Every source at once, and none of them answers."""
+
+    source = "kernel_log"
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        raise SourceUnavailable("the log server did not answer")
+
+    def read_samples(self, at: datetime) -> tuple[Sample, ...]:
+        raise SourceUnavailable("prometheus did not answer")
+
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        raise SourceUnavailable("slurmctld did not answer")
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, node_count=3)
+    autopilot.let_pass(5)
+    return autopilot
+
+
+def turn(
+    sensor: dg.SensorDefinition, autopilot: SmallAutopilot, instance: dg.DagsterInstance, *, cursor: str | None = None
+) -> dg.SensorResult:
+    context = dg.build_sensor_context(
+        instance=instance, cursor=cursor, resources={"cluster": autopilot.cluster}, sensor_name=sensor.name
+    )
+    result = sensor(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def requests(result: dg.SensorResult) -> list[dg.RunRequest]:
+    return list(result.run_requests or [])
+
+
+def reason(result: dg.SensorResult) -> str:
+    assert result.skip_reason is not None
+    return result.skip_reason.skip_message or ""
+
+
+def begin_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> None:
+    instance.add_run(dg.DagsterRun(job_name="remediate", status=status, tags=ACTING_TAGS))
+
+
+def break_node(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=2)
+
+
+def test_new_evidence_requests_one_run_that_carries_lane_and_lease(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+
+    (request,) = requests(turn(fault_sensor, autopilot, instance))
+
+    assert request.job_name == "remediate"
+    assert request.run_key is not None
+    assert request.run_key.startswith("observe:0-5:")  # Xid 48, 63, 154; two conditions in the metrics
+    assert request.tags["lane"] == "act"
+    assert request.tags[LEASE_TAG] == autopilot.cluster.ledger.current_lease(autopilot.clock.now())
+    assert "5 new observations" in request.tags["reason"]
+
+
+def test_same_evidence_in_the_next_turn_has_the_same_key(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+    first = turn(fault_sensor, autopilot, instance)
+
+    second = turn(fault_sensor, autopilot, instance, cursor=first.cursor)
+
+    assert [each.run_key for each in requests(first)] == [each.run_key for each in requests(second)]
+
+
+def test_nothing_new_is_a_skip_with_its_reason_after_one_window(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    began_at = autopilot.clock.now()
+
+    result = turn(fault_sensor, autopilot, instance)
+
+    assert requests(result) == []
+    assert reason(result) == "nothing new and nothing due"
+    assert timedelta(seconds=3.9) <= autopilot.clock.now() - began_at <= timedelta(seconds=4.2)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED],
+)
+def test_run_under_way_is_not_doubled(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> None:
+    begin_run(instance, status)
+    break_node(autopilot)
+
+    result = turn(fault_sensor, autopilot, instance)
+
+    assert requests(result) == []
+    assert "a run is under way already" in reason(result)
+
+
+@pytest.mark.parametrize(
+    "status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+)
+def test_run_that_is_over_is_no_obstacle(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> None:
+    begin_run(instance, status)
+    break_node(autopilot)
+
+    assert len(requests(turn(fault_sensor, autopilot, instance))) == 1
+
+
+def test_sensor_without_the_lease_takes_nothing_in_and_requests_nothing(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
+    break_node(autopilot)
+
+    result = turn(fault_sensor, autopilot, instance, cursor="2026-11-21T07:00:00+00:00")
+
+    assert requests(result) == []
+    assert "another process holds the lease" in reason(result)
+    assert result.cursor == "2026-11-21T07:00:00+00:00"
+    assert autopilot.cluster.ledger.evidence_after(0, limit=10) == ()
+
+
+def test_metrics_are_read_only_every_look_every_over_all_turns(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    telemetry = CountedTelemetry(autopilot)
+    autopilot.cluster = replace(autopilot.cluster, telemetry=telemetry)
+    began_at, cursor = autopilot.clock.now(), None
+    while autopilot.clock.now() - began_at < 4 * POLICY.durations.look_every - timedelta(seconds=5):
+        cursor = turn(fault_sensor, autopilot, instance, cursor=cursor).cursor
+        autopilot.let_pass(0.8)
+
+    assert telemetry.asked_count == 4
+
+
+def test_silent_sources_do_not_break_the_turn_and_lose_nothing(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    working = autopilot.cluster
+    silent = Silent()
+    autopilot.cluster = replace(working, scheduler=cast("Scheduler", silent), telemetry=silent, logs=(silent,))
+    break_node(autopilot)
+    in_the_dark = turn(fault_sensor, autopilot, instance)
+    autopilot.cluster = working
+
+    after = turn(fault_sensor, autopilot, instance)
+
+    assert requests(in_the_dark) == []
+    assert len(requests(after)) == 1
+
+
+def test_incident_that_waits_is_due_again_after_a_while(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(3)
+    autopilot.run_once()  # It waits to be confirmed.
+    at_once = turn(fault_sensor, autopilot, instance)
+    autopilot.let_pass(POLICY.durations.retry_after.total_seconds())
+
+    (request,) = requests(turn(fault_sensor, autopilot, instance, cursor=at_once.cursor))
+
+    assert request.run_key is not None
+    assert request.run_key.startswith("remediate:INC-0001:")
+
+
+def test_no_drained_node_of_ours_means_nothing_to_verify(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu002",), reason="rack 1 (alice)")
+
+    assert "no drained node of ours" in reason(turn(drained_node_sensor, autopilot, instance))
+
+
+@pytest.fixture
+def repaired(autopilot: SmallAutopilot) -> SmallAutopilot:
+    autopilot.use_policy(replace(POLICY, durations=replace(POLICY.durations, soak=timedelta(seconds=60))))
+    break_node(autopilot)
+    autopilot.run_until(IncidentState.VERIFYING)
+    return autopilot
+
+
+def test_repaired_node_is_due_for_its_proof_when_it_has_soaked(
+    repaired: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    soaking = turn(drained_node_sensor, repaired, instance)
+    repaired.let_pass(60)
+
+    (request,) = requests(turn(drained_node_sensor, repaired, instance))
+
+    assert "still in repair or soaking" in reason(soaking)
+    assert request.job_name == "verify_nodes"
+    assert request.run_key is not None
+    assert request.run_key.startswith("verify:INC-0001:")
+    assert request.tags["lane"] == "act"
+    assert request.tags[LEASE_TAG] == repaired.cluster.ledger.current_lease(repaired.clock.now())
+
+
+def test_proof_is_not_requested_while_a_run_is_under_way(
+    repaired: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    repaired.let_pass(60)
+    begin_run(instance, dg.DagsterRunStatus.STARTED)
+
+    assert "under way" in reason(turn(drained_node_sensor, repaired, instance))
+
+
+def test_proof_is_not_requested_by_a_process_without_the_lease(
+    repaired: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    repaired.let_pass(60)
+    repaired.cluster.ledger.take_lease(holder="another", ttl=TTL, now=repaired.clock.now())
+
+    assert "holds the lease" in reason(turn(drained_node_sensor, repaired, instance))
+
+
+def test_silent_scheduler_is_a_reason_and_no_error(repaired: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    repaired.cluster = replace(repaired.cluster, scheduler=cast("Scheduler", Silent()))
+    repaired.let_pass(60)
+
+    assert "the scheduler did not answer" in reason(turn(drained_node_sensor, repaired, instance))
+
+
+def test_node_that_is_back_from_its_reboot_is_proven_and_returned_by_the_run_that_is_requested_for_it(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    impatient = replace(POLICY.durations, run_patience=timedelta(0), soak=timedelta(seconds=3))
+    autopilot.use_policy(replace(POLICY, durations=impatient))
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    for _ in range(5):
+        autopilot.run_once()
+        autopilot.let_pass(0.5)
+    state_before = autopilot.incident().state
+    autopilot.let_pass(TTL.total_seconds())
+    autopilot.use_policy(replace(POLICY, durations=replace(impatient, run_patience=timedelta(seconds=12))))
+
+    (request,) = requests(turn(drained_node_sensor, autopilot, instance))
+    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+    job = definitions.resolve_job_def(str(request.job_name))
+    result = job.execute_in_process(instance=instance, tags=request.tags)
+
+    assert state_before is IncidentState.ACTING
+    assert request.tags["reason"] == "gpu001 is back from its restart"
+    assert result.success
+    assert autopilot.incident().state is IncidentState.RESOLVED
