@@ -156,7 +156,7 @@ class _Board:
             incident
             for incident in self._incidents.values()
             if incident.state in (IncidentState.OPEN, IncidentState.ACTING)
-            and incident.nodes
+            and any(world.topology.knows(node) for node in incident.nodes)
             and incident.response in (*REPAIRS, Response.PAGE)
             and incident.findings
             and world.now - min(finding.found_at for finding in incident.findings) <= world.mass_event.window

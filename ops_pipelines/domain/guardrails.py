@@ -77,14 +77,22 @@ def drain_reason(incident: IncidentId, why: str) -> str:
     return f"{DRAIN_MARK} {incident}: {words}"[:200]
 
 
-def is_our_drain(node: NodeStatus, records: tuple[ActionRecord, ...]) -> bool:
-    """Return whether the node's present drain is ours.
+def is_drain_of(incident: IncidentId, node: NodeStatus, records: tuple[ActionRecord, ...]) -> bool:
+    """Return whether this very incident holds the node's present drain: it alone may repair and return the node.
+
+    A node that a person drained through us, or that another incident holds, is as foreign as anybody else's.
+    """
+    return drain_owner(node, records) == incident
+
+
+def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> IncidentId | None:
+    """Return the incident of ours that holds the node's present drain; None if the drain is foreign, or there is none.
 
     Ours means: its reason carries the token of an incident that drained it, and where the scheduler gave a time
     with our witness, that time is still the same. Everything else is foreign: never overwritten, never resumed.
     """
     if not node.is_drained or node.reason is None:
-        return False
+        return None
     for record in records:
         # Declaring a node down rewrites its reason and the reason's time; the drain stays ours.
         if record.action.verb not in (Verb.DRAIN, Verb.DECLARE_DOWN) or record.action.node != node.node:
@@ -93,10 +101,10 @@ def is_our_drain(node: NodeStatus, records: tuple[ActionRecord, ...]) -> bool:
             continue
         outcome = record.outcome
         if outcome is None or outcome.witnessed_at is None or node.reason_set_at is None:
-            return True
+            return record.action.incident
         if outcome.witnessed_at == node.reason_set_at:
-            return True
-    return False
+            return record.action.incident
+    return None
 
 
 def judge(
@@ -251,7 +259,7 @@ def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[N
 
 def _judge_drain(action: Action, facts: ClusterFacts) -> Refusal | None:
     node = facts.nodes[_node_of(action)]
-    if node.is_drained and not is_our_drain(node, facts.records):
+    if node.is_drained and not is_drain_of(action.incident, node, facts.records):
         return _never("foreign_drain", f"{node.node} is already drained by someone else ({node.reason}); left alone")
     return None
 
@@ -264,6 +272,15 @@ def _judge_idle_repair(action: Action, facts: ClusterFacts) -> Refusal | None:
     busy = sorted(job.job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES)
     if busy:
         return _wait("idle_node", f"{name} still runs job(s) {', '.join(busy)}; it waits until they are gone")
+    return _judge_hidden_work(facts, name)
+
+
+def _judge_hidden_work(facts: ClusterFacts, name: NodeName) -> Refusal | None:
+    """Refuse where GPUs are in use by no job that we can see: the scheduler may hide other people's jobs from us."""
+    in_use_count = facts.nodes[name].gpu_in_use_count
+    is_explained = any(name in job.nodes and job.state in MAY_HAVE_PROCESSES for job in facts.jobs.values())
+    if in_use_count > 0 and not is_explained:
+        return _wait("hidden_work", f"{in_use_count} GPUs of {name} are in use by no job that the scheduler shows us")
     return None
 
 
@@ -281,7 +298,7 @@ def _judge_power_off(action: Action, facts: ClusterFacts) -> Refusal | None:
     )
     if running:
         return _wait("held_first", f"job(s) {', '.join(running)} on {name} are not held yet; hold comes before fence")
-    return None
+    return _judge_hidden_work(facts, name)
 
 
 def _judge_declare_down(action: Action, facts: ClusterFacts) -> Refusal | None:
@@ -297,7 +314,7 @@ def _judge_ours(action: Action, facts: ClusterFacts) -> Refusal | None:
     node = facts.nodes[_node_of(action)]
     if not node.is_drained:
         return _never("our_drain", f"{node.node} is not drained; somebody returned it, so it is left alone")
-    if not is_our_drain(node, facts.records):
+    if not is_drain_of(action.incident, node, facts.records):
         return _never("our_drain", f"{node.node} is drained by someone else ({node.reason}); left alone")
     return None
 

@@ -27,7 +27,8 @@ class Signal(Enum):
     """The node's metrics stopped altogether."""
 
 
-CONDITION_SOURCES = frozenset({"telemetry", "scheduler"})
+TELEMETRY_SOURCE, SCHEDULER_SOURCE = "telemetry", "scheduler"
+CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 
 

@@ -16,13 +16,14 @@ from ops_pipelines.domain.guardrails import (
     Patience,
     Refusal,
     drain_reason,
-    is_our_drain,
+    is_drain_of,
     judge,
 )
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import (
     MAY_HAVE_PROCESSES,
+    TELEMETRY_SOURCE,
     JobState,
     JobStatus,
     NodeStatus,
@@ -95,7 +96,7 @@ def _plan_repair(
         key=lambda job: job.job,
     )
     held = _held_before(incident, facts)
-    is_foreign = node.is_drained and not is_our_drain(node, facts.records)
+    is_foreign = node.is_drained and not is_drain_of(incident.incident, node, facts.records)
     actions = _repair_actions(incident, node, jobs, held=held, is_foreign=is_foreign)
     plan = _plan(
         incident,
@@ -175,6 +176,11 @@ def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> 
     is_silent = any(observation.signal is Signal.NODE_UNREACHABLE for observation in decisive)
     durations = policy.durations
     confirm_after = durations.confirm_unreachable_after if is_silent else durations.confirm_gpu_missing_after
+    is_blind = any(each.source == TELEMETRY_SOURCE for each in decisive) and not facts.is_telemetry_available
+    if is_blind:
+        return Refusal(
+            guardrail="confirmation", reason="the metrics that showed it do not answer now", patience=Patience.WAIT
+        )
     lasted = facts.taken_at - min(began_at.values())
     if lasted >= confirm_after:
         return None

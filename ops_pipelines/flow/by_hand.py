@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.guardrails import drain_reason, is_our_drain
+from ops_pipelines.domain.guardrails import drain_owner, drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import NodeStatus
@@ -28,7 +28,7 @@ def drain_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str,
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     if status.is_drained:
-        owner = "us" if is_our_drain(status, state.records) else "someone else"
+        owner = "us" if drain_owner(status, state.records) is not None else "someone else"
         raise ByHandRefused(f"{node} is already drained by {owner}: {status.reason}. Nothing was changed.")
     note = f"drained by hand by {actor}: {why}"
     incident = Incident(
@@ -64,7 +64,7 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
     owned = [incident for incident in state.incidents if node in incident.nodes and incident.is_open]
     if not status.is_drained:
         raise ByHandRefused(f"{node} is not drained; there is nothing to return.")
-    if not is_our_drain(status, state.records):
+    if drain_owner(status, state.records) is None:
         raise ByHandRefused(
             f"{node} is drained by someone else ({status.reason}); only whoever drained it returns it, with `scontrol`."
         )

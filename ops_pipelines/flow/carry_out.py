@@ -15,8 +15,8 @@ from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import AUTOPILOT, Progress, Stage, authority_of, perform, read_facts
-from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.flow.perform import Progress, Stage, authority_of, perform, read_facts
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
@@ -167,9 +167,12 @@ class _Runner:
 
     def _take_step(self, incident: Incident, action: Action) -> bool:
         progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
-        if progress.stage is Stage.UNDER_WAY:
+        if progress.stage is Stage.UNDER_WAY and not self._may_be_told_later(action):
             self._reason = progress.reason
             return False
+        if progress.stage is Stage.UNDER_WAY:
+            self._position += 1  # The next pass begins at the first action again, and tells the owner then.
+            return True
         self._steps.append(Step(action=action, progress=progress))
         if progress.stage is Stage.DONE:
             self._position += 1
@@ -184,6 +187,10 @@ class _Runner:
             return self._give_up(incident, why)
         self._settle(Stage.WAITING, progress.reason)
         return False
+
+    def _may_be_told_later(self, action: Action) -> bool:
+        """Return whether an action is a message to an owner that must not hold up the rescue of the job itself."""
+        return action.verb is Verb.NOTIFY_OWNER and self._plan.response in REPAIRS
 
     def _give_up(self, incident: Incident, why: str) -> bool:
         is_told = escalate(incident, self._cluster, lease=self._lease, why=why)

@@ -25,11 +25,9 @@ from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import Begun, LedgerState
+from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
-
-AUTOPILOT = "autopilot"
 
 _AT_ONCE = frozenset({Verb.DRAIN, Verb.HOLD, Verb.EXCLUDE, Verb.RELEASE, Verb.RESUME, Verb.DECLARE_DOWN, Verb.FENCE})
 """Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
@@ -134,6 +132,7 @@ def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Auth
         return Authority.PERSON
     if plan is not None and (
         any(approval.plan == plan for approval in state.approvals)
+        or any(incident.plan == plan for incident in state.incidents)
         or any(record.plan == plan and record.action.verb not in MESSAGES for record in state.records)
     ):
         return Authority.APPROVED_PLAN

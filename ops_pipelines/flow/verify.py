@@ -16,7 +16,8 @@ from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import AUTOPILOT, Progress, Stage, perform
+from ops_pipelines.flow.perform import Progress, Stage, perform
+from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.5

@@ -17,6 +17,13 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.remediation import IncidentPlan
 
+AUTOPILOT = "autopilot"
+"""The actor of everything that no person launched."""
+
+
+AUTOPILOT = "autopilot"
+"""The actor of everything that no person launched."""
+
 
 class LedgerError(RuntimeError):
     """The ledger cannot be read or written, or it contradicts itself. Nothing was changed."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, Outcome
 from ops_pipelines.domain.guardrails import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.ports.ledger import AlreadyBegun, Begun, EntryKind, Guard, LedgerConflict, LedgerError
+from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, EntryKind, Guard, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger_chain import ChainWriter, RefusedAction
 from ops_pipelines.resources.ledger_evidence import read_lease
@@ -37,7 +37,7 @@ def begin_action(
         raise LedgerError(f"{_name(record)} is sent or over before it begins; begin it first, then mark and finish it")
     refusal = (
         _judge_lease(connection, lease_token, now)
-        or _judge_pause(connection, record)
+        or _judge_pause(connection, record, actor=actor)
         or guard(read_state(connection, now))
     )
     writer = ChainWriter(connection)
@@ -94,9 +94,9 @@ def _judge_lease(connection: Connection, token: str | None, now: datetime) -> Re
     )
 
 
-def _judge_pause(connection: Connection, record: ActionRecord) -> Refusal | None:
-    if record.action.verb in MESSAGES:
-        return None
+def _judge_pause(connection: Connection, record: ActionRecord, *, actor: str) -> Refusal | None:
+    if record.action.verb in MESSAGES or actor != AUTOPILOT:
+        return None  # People are told, and a person may act, while the autopilot is paused.
     pause = read_pause(connection)
     if pause is None:
         return None

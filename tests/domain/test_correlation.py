@@ -510,3 +510,12 @@ def test_a_repair_on_a_node_that_waits_for_a_page_takes_the_incident_over() -> N
 )
 def test_only_gpus_with_a_cause_are_reset(findings: Sequence[Finding], gpus: set[str]) -> None:
     assert gpus_to_reset(findings) == gpus
+
+
+def test_nodes_of_another_cluster_make_no_mass_event() -> None:
+    strangers = [xid(79, node=f"elsewhere{number}") for number in range(9)]
+
+    changed = correlate([*strangers, xid(79)], [], world(policy_=SMALL_MASS))
+
+    assert not any(each.is_mass_event for each in changed)
+    assert {node for each in changed for node in each.nodes} >= {NODE}

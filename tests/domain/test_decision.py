@@ -17,7 +17,7 @@ from ops_pipelines.domain.decision import (
     plan_all,
 )
 from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import is_our_drain, nodes_out_of_service
+from ops_pipelines.domain.guardrails import drain_owner, nodes_out_of_service
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import DrainBudget
@@ -190,7 +190,7 @@ def test_no_plan_touches_what_is_unknown_untouchable_or_foreign(case: tuple[Snap
                 continue
             assert given_rules.topology.knows(action.node)
             assert action.node not in given_rules.policy.untouchable_nodes
-            is_foreign = known[action.node].is_drained and not is_our_drain(known[action.node], state.records)
+            is_foreign = known[action.node].is_drained and drain_owner(known[action.node], state.records) is None
             assert not (is_foreign and action.verb in NODE_VERBS)
 
 

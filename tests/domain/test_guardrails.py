@@ -15,9 +15,9 @@ from ops_pipelines.domain.guardrails import (
     ClusterFacts,
     Patience,
     Refusal,
+    drain_owner,
     drain_reason,
     is_moot,
-    is_our_drain,
     judge,
     nodes_out_of_service,
 )
@@ -332,7 +332,7 @@ def test_without_eyes_nothing_beyond_a_drain_is_done(verb: Verb) -> None:
     ],
 )
 def test_a_drain_is_ours_by_token_and_time(status: NodeStatus, records: list[ActionRecord], is_ours: bool) -> None:
-    assert is_our_drain(status, tuple(records)) is is_ours
+    assert (drain_owner(status, tuple(records)) is not None) is is_ours
 
 
 @pytest.mark.parametrize("status", [foreign_node(), our_node(reason_set_at=after(1)), our_node(incident="INC-0009")])
@@ -627,3 +627,27 @@ def test_judging_never_raises_and_always_gives_its_reason(
     for on in (NODE, NodeName("stranger")):
         refusal = judged(any_action(verb, on=on), known, by=policy(mode), authority=authority)
         assert refusal is None or refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("in_use_count", "jobs", "rule"),
+    [
+        pytest.param(0, [], None, id="idle"),
+        pytest.param(1, [], "hidden_work", id="a GPU in use by a job that the scheduler hides"),
+        pytest.param(8, [job()], "idle_node", id="in use by a job that is shown"),
+    ],
+)
+def test_a_node_whose_gpus_are_in_use_is_not_restarted(
+    in_use_count: int, jobs: list[JobStatus], rule: str | None
+) -> None:
+    known = facts(nodes=[our_node(gpu_in_use_count=in_use_count)], jobs=jobs, records=[our_drain()])
+
+    assert rule_of(judged(action(Verb.REBOOT, on=NODE), known)) == rule
+
+
+@pytest.mark.parametrize("verb", [Verb.REBOOT, Verb.RESUME, Verb.POWER_ON])
+def test_the_drain_of_another_incident_of_ours_is_foreign(verb: Verb) -> None:
+    other = "INC-0099"
+    known = facts(nodes=[our_node(incident=other)], records=[our_drain(incident=other)])
+
+    assert rule_of(judged(action(verb, on=NODE), known)) == "our_drain"

@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.finding import Finding, Response
-from ops_pipelines.domain.guardrails import ClusterFacts, Patience, Refusal, is_our_drain
+from ops_pipelines.domain.guardrails import ClusterFacts, Patience, Refusal, drain_owner
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
@@ -571,4 +571,14 @@ def test_our_drain_reason_makes_the_drain_ours() -> None:
     drain = planned(incident(xid(79)), facts()).actions[0]
     record = ended(drain, OutcomeKind.DONE, witnessed_at=NOW)
 
-    assert is_our_drain(node(is_drained=True, reason=drain.text, reason_set_at=NOW), (record,))
+    status = node(is_drained=True, reason=drain.text, reason_set_at=NOW)
+    assert drain_owner(status, (record,)) == drain.incident
+
+
+def test_what_only_the_metrics_showed_is_not_believed_while_they_are_down() -> None:
+    lost = incident(gpu_missing(seconds_ago=600))
+
+    refusal = refused(lost, facts(is_telemetry_available=False))
+
+    assert (refusal.guardrail, refusal.patience) == ("confirmation", Patience.WAIT)
+    assert planned(lost, facts()).actions

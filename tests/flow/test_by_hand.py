@@ -9,6 +9,7 @@ import pytest
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused
@@ -41,18 +42,18 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def drain(autopilot: SmallAutopilot, node: NodeName = GPU1) -> Incident:
-    return drain_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="alice", why="replace a fan")
+    return drain_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="day-shift", why="replace a fan")
 
 
 def give_back(autopilot: SmallAutopilot, node: NodeName = GPU1) -> tuple[Incident, ...]:
-    return return_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="bob", why="fan replaced")
+    return return_by_hand(node, autopilot.cluster, lease=autopilot.lease, actor="night-shift", why="fan replaced")
 
 
 def test_drain_is_owned_by_an_incident_that_names_who_and_why(autopilot: SmallAutopilot) -> None:
     incident = drain(autopilot)
 
     assert incident.state is IncidentState.ESCALATED
-    assert autopilot.node("gpu001").reason == f"ops_pipelines {incident.incident}: alice: replace a fan"
+    assert autopilot.node("gpu001").reason == f"ops_pipelines {incident.incident}: day-shift: replace a fan"
 
 
 def test_node_is_returned_and_its_incident_closed(autopilot: SmallAutopilot) -> None:
@@ -85,14 +86,14 @@ def test_budget_binds_a_person_and_leaves_nothing_open(autopilot: SmallAutopilot
 
 
 def test_foreign_drain_is_neither_taken_over_nor_returned(autopilot: SmallAutopilot) -> None:
-    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (carol)")
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (late-shift)")
 
     with pytest.raises(ByHandRefused, match="already drained by someone else"):
         drain(autopilot)
     with pytest.raises(ByHandRefused, match="only whoever drained it"):
         give_back(autopilot)
 
-    assert autopilot.node("gpu001").reason == "rack 1 (carol)"
+    assert autopilot.node("gpu001").reason == "rack 1 (late-shift)"
     assert autopilot.incidents() == ()
 
 
@@ -126,3 +127,22 @@ def test_return_that_was_refused_can_be_asked_for_again(autopilot: SmallAutopilo
     (closed,) = give_back(autopilot)
 
     assert closed.state is IncidentState.RESOLVED
+
+
+def test_node_that_a_person_drained_through_us_is_nobody_elses_to_repair(autopilot: SmallAutopilot) -> None:
+    """Somebody stands at the open chassis: that it falls silent is no reason to switch its power."""
+    drain(autopilot)
+
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
+    autopilot.run_for(40)
+
+    assert autopilot.received(EntryKind.POWER_OFF, EntryKind.POWER_ON, EntryKind.REBOOT, EntryKind.RESUME) == ()
+    assert autopilot.node("gpu001").is_drained
+
+
+def test_pause_binds_the_autopilot_and_not_a_person(autopilot: SmallAutopilot) -> None:
+    people.pause(autopilot.cluster, actor="day-shift", reason="maintenance")
+
+    drain(autopilot)
+
+    assert autopilot.node("gpu001").is_drained

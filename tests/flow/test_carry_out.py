@@ -150,7 +150,7 @@ def test_incident_stays_ours_until_the_page_is_out(autopilot: SmallAutopilot) ->
 
 
 def test_paused_autopilot_does_not_begin_a_plan(autopilot: SmallAutopilot) -> None:
-    people.pause(autopilot.cluster, actor="alice", reason="a test")
+    people.pause(autopilot.cluster, actor="day-shift", reason="a test")
 
     report = carry(autopilot)
 

@@ -96,7 +96,7 @@ def test_source_that_fails_neither_begins_nor_ends_its_conditions(autopilot: Sma
 
 
 def test_node_that_somebody_else_drained_is_not_watched(autopilot: SmallAutopilot) -> None:
-    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
     autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
     autopilot.let_pass(30)
 

@@ -13,9 +13,9 @@ from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeNam
 from ops_pipelines.domain.observation import JobState, NodeInspection
 from ops_pipelines.flow import people
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.perform import AUTOPILOT, Stage, perform
+from ops_pipelines.flow.perform import Stage, perform
 from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import Begun
+from ops_pipelines.ports.ledger import AUTOPILOT, Begun
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
@@ -179,10 +179,10 @@ def test_command_that_was_never_sent_is_sent_once_however_late(autopilot: SmallA
 
 def test_unsent_drain_does_not_overwrite_the_drain_that_somebody_set_meanwhile(autopilot: SmallAutopilot) -> None:
     begin_and_die(autopilot, DRAIN)
-    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
 
     assert step(autopilot, DRAIN) is Stage.FAILED
-    assert autopilot.node("gpu001").reason == "rack 1 (alice)"
+    assert autopilot.node("gpu001").reason == "rack 1 (day-shift)"
 
 
 def test_unsent_return_does_not_lift_the_drain_that_somebody_set_meanwhile(autopilot: SmallAutopilot) -> None:
@@ -190,7 +190,7 @@ def test_unsent_return_does_not_lift_the_drain_that_somebody_set_meanwhile(autop
     resume = Action(verb=Verb.RESUME, incident=INCIDENT, node=GPU1)
     begin_and_die(autopilot, resume)
     autopilot.let_pass(1)
-    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
 
     assert step(autopilot, resume) is Stage.FAILED
     assert autopilot.node("gpu001").is_drained
@@ -209,10 +209,10 @@ def test_unsent_reboot_is_not_sent_to_a_node_that_works_again(autopilot: SmallAu
 
 def test_unsent_command_waits_while_the_autopilot_is_paused(autopilot: SmallAutopilot) -> None:
     begin_and_die(autopilot, DRAIN)
-    people.pause(autopilot.cluster, actor="alice", reason="moving racks")
+    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     while_paused = step(autopilot, DRAIN)
-    people.resume_autopilot(autopilot.cluster, actor="alice")
+    people.resume_autopilot(autopilot.cluster, actor="day-shift")
     drain_ours(autopilot)
 
     assert while_paused is Stage.WAITING

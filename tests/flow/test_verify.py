@@ -95,12 +95,12 @@ def test_node_that_cannot_be_proven_well_is_handed_over_after_the_limit(
 
 
 def test_foreign_drain_is_not_lifted_although_the_node_is_well(repaired: SmallAutopilot) -> None:
-    repaired.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (alice)")
+    repaired.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
     repaired.let_pass(SOAK.total_seconds())
 
     verify(repaired)
 
-    assert repaired.node("gpu001").reason == "rack 1 (alice)"
+    assert repaired.node("gpu001").reason == "rack 1 (day-shift)"
     assert repaired.incident().state is IncidentState.ESCALATED
     assert len(repaired.pages()) == 1
 

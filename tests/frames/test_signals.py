@@ -15,9 +15,7 @@ NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 FALLEN = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
-def line(
-    text: str, *, node: str | None = "gpu003", written_at: datetime | None = NOW, position: str = "p1"
-) -> LogLine:
+def line(text: str, *, node: str | None = "gpu003", written_at: datetime | None = NOW, position: str = "p1") -> LogLine:
     return LogLine(node=node, written_at=written_at, position=position, text=text)
 
 

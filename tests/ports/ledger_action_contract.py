@@ -58,9 +58,7 @@ class LedgerActionContract:
         ledger.pause(Pause(actor="ada", since=NOW, reason="stop"))
         over = replace(record(drain(1)), outcome=outcome())
 
-        again = ledger.begin(
-            over, guard=refusing("no room"), lease_token="gone", actor="autopilot", now=NOW
-        )
+        again = ledger.begin(over, guard=refusing("no room"), lease_token="gone", actor="autopilot", now=NOW)
 
         assert again == AlreadyBegun(record=over)
 
@@ -171,9 +169,7 @@ class LedgerActionContract:
         begin(ledger, drain(1))
         changes.append(ledger.read_state(NOW).last_change_seq[name])
         begin(ledger, drain(2))
-        ledger.begin(
-            record(drain(1, node="gpu004")), guard=refusing("no"), lease_token=None, actor="a", now=NOW
-        )
+        ledger.begin(record(drain(1, node="gpu004")), guard=refusing("no"), lease_token=None, actor="a", now=NOW)
         changes.append(ledger.read_state(NOW).last_change_seq[name])
         ledger.finish(drain(1).key, outcome(), actor="autopilot")
         changes.append(ledger.read_state(NOW).last_change_seq[name])

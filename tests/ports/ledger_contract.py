@@ -88,9 +88,7 @@ class LedgerContract(LedgerEvidenceContract, LedgerDecisionContract, LedgerActio
         )
         ledger.take_in_conditions(source=HOSTILE, present=(observation(HOSTILE, source=HOSTILE),), now=NOW)
         action = replace(drain(1), incident=hostile_incident.incident, text=HOSTILE)
-        answer = ledger.begin(
-            record(action), guard=refusing(HOSTILE), lease_token=None, actor=HOSTILE, now=NOW
-        )
+        answer = ledger.begin(record(action), guard=refusing(HOSTILE), lease_token=None, actor=HOSTILE, now=NOW)
         ledger.pause(Pause(actor=HOSTILE, since=NOW, reason=HOSTILE))
 
         assert isinstance(answer, Refusal)

@@ -191,7 +191,7 @@ class LedgerDecisionContract:
 
         with pytest.raises(LedgerConflict, match="another incident"):
             ledger.change_incident(
-                incident(1, state=IncidentState.ESCALATED, at=NOW + SECOND), actor="bob", now=NOW + SECOND
+                incident(1, state=IncidentState.ESCALATED, at=NOW + SECOND), actor="night-shift", now=NOW + SECOND
             )
 
     # -- people --
@@ -215,7 +215,7 @@ class LedgerDecisionContract:
 
     def test_first_pause_stands_until_the_autopilot_is_resumed(self, ledger: Ledger) -> None:
         first = Pause(actor="ada", since=NOW, reason="maintenance")
-        second = Pause(actor="bob", since=NOW + SECOND, reason="me too")
+        second = Pause(actor="night-shift", since=NOW + SECOND, reason="me too")
         ledger.pause(first)
         ledger.pause(second)
 

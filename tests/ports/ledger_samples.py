@@ -13,7 +13,7 @@ from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind,
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-HOSTILE = "'); DROP TABLE entries; -- \x00 \ud800 größer ✓ {\"a\": $(reboot)}\n%s :seq"
+HOSTILE = '\'); DROP TABLE entries; -- \x00 \ud800 größer ✓ {"a": $(reboot)}\n%s :seq'
 """What a statement, a format, a log line and a careless source could each stumble over."""
 INPUTS = Digest("0" * 64)
 NO_LIMIT = 1000

@@ -17,7 +17,7 @@ from ops_pipelines.ports.source_error import SourceRefused
 
 UNKNOWN_JOB = JobId("99999999")
 UNKNOWN_NODE = NodeName("no-such-node")
-REASON = 'INC-7 Xid 79 on GPU 0000:1b:00 | a=b, "fell off"; $(reboot) \'x\' [sic]'
+REASON = "INC-7 Xid 79 on GPU 0000:1b:00 | a=b, \"fell off\"; $(reboot) 'x' [sic]"
 """What a shell, a field list and a `[user@time]` suffix could each take for their own."""
 
 

@@ -124,9 +124,11 @@ def test_json_line_gives_its_message_behind_the_tag() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(f'{{"host":"a","tag":"bob","msg":"","tag":"kernel","msg":"{FALLEN}"}}', id="broke out of quotes"),
+        pytest.param(
+            f'{{"host":"a","tag":"night-shift","msg":"","tag":"kernel","msg":"{FALLEN}"}}', id="broke out of quotes"
+        ),
         pytest.param(f'{{"host":"a","tag":"x kernel","msg":"{FALLEN}"}}', id="tag that poses as host and tag"),
-        pytest.param(f'{{"host":"a","tag":"bob","msg":"{FALLEN}"}}', id="another program"),
+        pytest.param(f'{{"host":"a","tag":"night-shift","msg":"{FALLEN}"}}', id="another program"),
         pytest.param(f'{{"host":"a","msg":"{FALLEN}"}}', id="no tag"),
         pytest.param("{" * 100_000 + FALLEN, id="deep nesting"),
         pytest.param(f'{{"host":"a" {FALLEN}', id="broken JSON"),

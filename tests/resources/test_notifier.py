@@ -148,13 +148,13 @@ def test_audience_without_a_channel_is_kept_in_the_file_and_the_receipt_says_so(
     tmp_path: Path, webhook: Webhook
 ) -> None:
     notifier = apprise_notifier(tmp_path, f"json://{webhook.address}")
-    to_owner = Message(audience=Audience.OWNER, recipient="alice", thread="t", title="a", body="b")
+    to_owner = Message(audience=Audience.OWNER, recipient="day-shift", thread="t", title="a", body="b")
 
     receipt = notifier.send(to_owner)
 
     assert receipt == "no channel for owner: messages.jsonl line 1"
     assert webhook.posted == []
-    assert written(tmp_path)[0]["recipient"] == "alice"
+    assert written(tmp_path)[0]["recipient"] == "day-shift"
 
 
 def test_file_of_channels_that_is_empty_is_no_channel(tmp_path: Path) -> None:

@@ -164,3 +164,29 @@ def test_page_that_no_channel_takes_is_tried_again_until_one_does(autopilot: Sma
 
     assert state_before is not IncidentState.ESCALATED
     assert len(autopilot.pages()) == 1
+
+
+class NoMessages:
+    """A notifier that no channel serves, until `is_back`."""
+
+    def __init__(self, messages: MessagesInMemory) -> None:
+        self._messages = messages
+        self.is_back = False
+
+    def send(self, message: Message) -> str:
+        if not self.is_back:
+            raise SourceUnavailable("no channel took the message")
+        return self._messages.send(message)
+
+
+def test_an_owner_who_cannot_be_told_does_not_hold_up_the_rescue_of_the_job(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, TRAINING)
+    autopilot.let_pass(15)
+    notifier = NoMessages(autopilot.messages)
+    autopilot.cluster = replace(autopilot.cluster, notifier=notifier)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=1)
+
+    autopilot.run_for(8)
+
+    assert len(autopilot.received(EntryKind.RELEASE)) == 1
+    assert autopilot.messages.messages == []

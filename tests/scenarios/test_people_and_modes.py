@@ -22,7 +22,7 @@ from tests.simulator.small_cluster import TRAINING
 
 XID_79 = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=python3, GPU has fallen off the bus."
 XID_UNKNOWN = "NVRM: Xid (PCI:0000:1b:00): 997, pid=1, name=python3, something new"
-MAINTENANCE = "rack 1: new switch (alice)"
+MAINTENANCE = "rack 1: new switch (day-shift)"
 
 
 class OneLine:
@@ -89,7 +89,7 @@ def test_plan_waits_for_a_yes_and_is_carried_out_to_the_end_after_it(autopilot: 
 
     autopilot.run_for(20)
     before = (autopilot.commands(), autopilot.messages.messages[:])
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="alice", valid_for=timedelta(seconds=5))
+    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert before == ([], [])
@@ -101,7 +101,7 @@ def test_yes_that_has_expired_does_nothing(autopilot: SmallAutopilot) -> None:
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot)
     autopilot.run_once()
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="alice", valid_for=timedelta(seconds=5))
+    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
     autopilot.let_pass(5)
 
     autopilot.run_for(20)
@@ -115,7 +115,7 @@ def test_yes_to_a_plan_that_has_changed_since_does_nothing(autopilot: SmallAutop
     lose_gpu(autopilot)
     autopilot.run_once()
     approved = latest_plan(autopilot)
-    people.approve(approved, autopilot.cluster, actor="alice", valid_for=timedelta(hours=1))
+    people.approve(approved, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     autopilot.twin.command(EntryKind.CANCEL, job=autopilot.job().job)
     autopilot.let_pass(5)
 
@@ -129,7 +129,7 @@ def test_yes_to_one_incident_is_no_yes_to_another(autopilot: SmallAutopilot) -> 
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot, "gpu001")
     autopilot.run_once()
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="alice", valid_for=timedelta(hours=1))
+    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     lose_gpu(autopilot, "gpu005")
 
     autopilot.run_for(60)
@@ -157,14 +157,14 @@ def test_pause_in_the_middle_of_a_plan_holds_over_a_restart_until_it_is_lifted(t
     autopilot.let_pass(15)
     lose_gpu(autopilot)
     stop_after(autopilot, EntryKind.HOLD)
-    people.pause(autopilot.cluster, actor="alice", reason="moving racks")
+    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     autopilot.run_for(10)
     autopilot.restart()
     autopilot.run_for(20)
     while_paused = autopilot.commands()
     records = autopilot.cluster.ledger.records(autopilot.incident().incident)
-    people.resume_autopilot(autopilot.cluster, actor="alice")
+    people.resume_autopilot(autopilot.cluster, actor="day-shift")
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert while_paused == [EntryKind.DRAIN, EntryKind.HOLD]
@@ -178,11 +178,11 @@ def test_pause_keeps_a_proven_node_from_being_returned(autopilot: SmallAutopilot
     autopilot.use_policy(replace(POLICY, durations=durations))
     lose_gpu(autopilot)
     autopilot.run_until(IncidentState.VERIFYING)
-    people.pause(autopilot.cluster, actor="alice", reason="moving racks")
+    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     autopilot.run_for(60)
     while_paused = autopilot.received(EntryKind.RESUME)
-    people.resume_autopilot(autopilot.cluster, actor="alice")
+    people.resume_autopilot(autopilot.cluster, actor="day-shift")
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert while_paused == ()
@@ -301,15 +301,17 @@ def test_every_approval_pause_and_its_end_is_an_entry_with_its_author(autopilot:
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot)
     autopilot.run_once()
-    _, approval = people.approve(latest_plan(autopilot), autopilot.cluster, actor="alice", valid_for=timedelta(hours=1))
-    people.pause(autopilot.cluster, actor="bob", reason="wait")
-    people.resume_autopilot(autopilot.cluster, actor="carol")
+    _, approval = people.approve(
+        latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1)
+    )
+    people.pause(autopilot.cluster, actor="night-shift", reason="wait")
+    people.resume_autopilot(autopilot.cluster, actor="late-shift")
 
     entries = autopilot.cluster.ledger.entries(after=0, limit=1000)
 
     assert isinstance(approval, Approval)
     assert [(entry.kind, entry.actor) for entry in entries if entry.actor != "autopilot"] == [
-        (LedgerEntryKind.APPROVAL, "alice"),
-        (LedgerEntryKind.PAUSE, "bob"),
-        (LedgerEntryKind.RESUME_AUTOPILOT, "carol"),
+        (LedgerEntryKind.APPROVAL, "day-shift"),
+        (LedgerEntryKind.PAUSE, "night-shift"),
+        (LedgerEntryKind.RESUME_AUTOPILOT, "late-shift"),
     ]

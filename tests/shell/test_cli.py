@@ -105,7 +105,7 @@ def test_status_without_a_scheduler_says_so_and_shows_the_rest(desk: Desk) -> No
 
 def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_output(desk: Desk) -> None:
     desk.act(desk.lose_gpu("gpu002"))
-    people.pause(desk.cluster, actor="alice", reason="power work")
+    people.pause(desk.cluster, actor="day-shift", reason="power work")
 
     answer = desk.run("status", "--json")
 
@@ -116,7 +116,7 @@ def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_out
         "cluster", "taken_at", "mode", "paused", "is_autopilot_alive", "nodes_by_state", "jobs_by_state",
         "open_incidents_by_state", "actions_by_outcome", "waiting_evidence_count", "problems",
     ]  # fmt: skip
-    assert document["paused"] == {"actor": "alice", "since": document["taken_at"], "reason": "power work"}
+    assert document["paused"] == {"actor": "day-shift", "since": document["taken_at"], "reason": "power work"}
     assert document["nodes_by_state"] == {"allocated": 4}
     assert document["open_incidents_by_state"] == {"open": 1}
 

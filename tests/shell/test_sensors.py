@@ -220,7 +220,7 @@ def test_incident_that_waits_is_due_again_after_a_while(
 def test_no_drained_node_of_ours_means_nothing_to_verify(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
-    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu002",), reason="rack 1 (alice)")
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu002",), reason="rack 1 (day-shift)")
 
     assert "no drained node of ours" in reason(turn(drained_node_sensor, autopilot, instance))
 
