@@ -1,7 +1,8 @@
 """The command line: reads a cluster, says what a person says to it, and turns errors into exit codes.
 
 What is decided stands in `domain` and `flow`; the shape and print of answers in `terminal`.
-Everything beyond typer is imported inside functions, so that `--help` and completion answer at once.
+Everything beyond typer is imported inside functions, so that `--help` and completion answer at once. Longer than our
+modules are, because each command carries its help text.
 """
 
 import sys

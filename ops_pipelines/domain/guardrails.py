@@ -1,6 +1,7 @@
 """How much may be acted on at once, and on what: one judgement, used when planning and again just before each act.
 
-A refusal is a value with a reason. Nothing here chooses an action.
+A refusal is a value with a reason. Nothing here chooses an action. Longer than our modules are, so that every rule
+that can stop an act, one function a rule, is found in one place.
 """
 
 from collections.abc import Mapping
