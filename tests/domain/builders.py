@@ -121,7 +121,9 @@ def our_node(name: str = NODE, *, incident: str = INCIDENT, **changes: Any) -> N
 
 def foreign_node(name: str = NODE, **changes: Any) -> NodeStatus:
     """Return a node that somebody else drained."""
-    return node(name, **{"is_drained": True, "reason": "night-shift: new cables", "reason_set_at": ago(3600), **changes})
+    return node(
+        name, **{"is_drained": True, "reason": "night-shift: new cables", "reason_set_at": ago(3600), **changes}
+    )
 
 
 def job(name: str = "42", *, nodes: Iterable[str] = (NODE,), **changes: Any) -> JobStatus:
