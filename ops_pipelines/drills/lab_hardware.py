@@ -59,6 +59,7 @@ def _act(verb: str, lab: Path, node: NodeName, gpu: str | None, twin: Twin, slur
         case "break_gpu" if gpu is not None:
             twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=int(gpu))
         case "reboot":
+            fleet.inspect(node)  # Who does not answer cannot be told to reboot.
             # Accepted means: it will happen. The caller does not wait for a boot.
             subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, "reboot_now", str(lab), node],

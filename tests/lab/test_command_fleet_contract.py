@@ -1,0 +1,70 @@
+"""The fleet contract on configured commands: the lab's machines, whose slurmd and processes are a real Slurm's."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.drills.daemon_processes import wait_until
+from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines.drills.slurm_cluster import SlurmCluster
+from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.resources.node_commands import CommandFleet
+from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.scenario import lab_scenario
+from ops_pipelines.simulator.twin import Twin
+from tests.lab.slurm_server import start_cluster
+from tests.ports.fleet_contract import FleetContract, FleetWorld
+
+pytestmark = pytest.mark.live
+
+_NODE_COUNT = 2
+
+
+class LabWorld:
+    """Two nodes of a lab behind `CommandFleet`."""
+
+    def __init__(self, lab: Path, cluster: SlurmCluster) -> None:
+        scenario = lab_scenario(_NODE_COUNT)
+        self._twin = Twin.create(lab / TWIN_DIRECTORY, scenario, seed=7, clock=SystemClock())
+        (lab / SLURM_DIRECTORY).symlink_to(cluster.settings.directory, target_is_directory=True)
+        hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
+        plain = ("inspect", "reboot", "power_off", "power_on", "power_state")
+        commands = {verb: [*hardware, verb, str(lab), "{node}"] for verb in plain}
+        commands["reset_gpu"] = [*hardware, "reset_gpu", str(lab), "{node}", "{gpu}"]
+        self._fleet = CommandFleet(commands, clock=SystemClock())
+        self._cluster = cluster
+        self.gpus_per_node = scenario.gpus_per_node
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._fleet
+
+    @property
+    def node_names(self) -> tuple[NodeName, ...]:
+        return self._cluster.node_names
+
+    def occupy(self, node: NodeName) -> None:
+        pytest.skip("the lab's GPUs do not know Slurm's jobs; the guardrails keep a repair off a node at work")
+
+    def silence(self, node: NodeName) -> None:
+        self._twin.inject(FaultKind.NODE_UNREACHABLE, node)
+
+    def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
+        wait_until("the machines", predicate, timeout_seconds=timeout_seconds, every_seconds=0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with start_cluster(node_count=_NODE_COUNT) as started:
+        yield started
+
+
+class TestCommandFleet(FleetContract):
+    @pytest.fixture
+    def world(self, cluster: SlurmCluster, tmp_path: Path) -> FleetWorld:
+        cluster.clear()
+        return LabWorld(tmp_path, cluster)
