@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.ports.notifier import Audience, Message, Notifier
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.cluster_config import NotifierConfig, NotifierKind
 from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
+from tests.ports.notifier_contract import NotifierContract, NotifierWorld
 
 # apprise 2.2.0 imports the standard library's imghdr, which 3.11 and 3.12 warn of; it does without it on 3.13.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -201,3 +202,43 @@ def test_channels_that_cannot_be_read_are_unavailable(tmp_path: Path) -> None:
 
     with pytest.raises(SourceUnavailable, match="cannot be read from"):
         notifier.send(MESSAGE)
+
+
+class FileWorld:
+    """The file as a channel."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.notifier: Notifier = file_notifier(directory)
+
+    def received(self) -> tuple[str, ...]:
+        return tuple(f"{message['title']} {message['body']}" for message in written(self._directory))
+
+    def break_channel(self) -> None:
+        (self._directory / "messages.jsonl").mkdir()
+
+
+class WebhookWorld:
+    """A webhook behind Apprise."""
+
+    def __init__(self, directory: Path, webhook: Webhook) -> None:
+        self._webhook = webhook
+        self.notifier: Notifier = apprise_notifier(directory, f"json://{webhook.address}")
+
+    def received(self) -> tuple[str, ...]:
+        return tuple(f"{message['title']} {message['message']}" for message in self._webhook.posted)
+
+    def break_channel(self) -> None:
+        self._webhook.status = 500
+
+
+class TestFileNotifier(NotifierContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> NotifierWorld:
+        return FileWorld(tmp_path)
+
+
+class TestAppriseNotifier(NotifierContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path, webhook: Webhook) -> NotifierWorld:
+        return WebhookWorld(tmp_path, webhook)
