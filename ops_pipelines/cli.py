@@ -39,7 +39,7 @@ Exit codes:
   2  wrong usage or configuration
   3  a system, the ledger included, did not answer; what could be read was printed
   4  not found, refused, or declined; nothing was changed
-  5  the audit found the ledger damaged
+  5  the ledger is damaged
 """
 _LONGEST_APPROVAL_MINUTES = 24 * 60
 """# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
@@ -92,12 +92,14 @@ def _at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.domain.policy import PolicyError
     from ops_pipelines.flow.by_hand import ByHandRefused
-    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.simulator.twin import TwinError
 
     if isinstance(problem, PolicyError):
         return ExitCode.USAGE
+    if isinstance(problem, LedgerDamaged):
+        return ExitCode.DAMAGED
     if isinstance(problem, SourceError | LedgerError | TwinError):
         return ExitCode.NO_ANSWER
     return ExitCode.REFUSED if isinstance(problem, ByHandRefused) else None

@@ -29,6 +29,10 @@ class LedgerError(RuntimeError):
     """The ledger cannot be read or written, or it contradicts itself. Nothing was changed."""
 
 
+class LedgerDamaged(LedgerError):
+    """What is stored can no longer be read as a ledger: parts of it are gone or overwritten."""
+
+
 class LedgerConflict(LedgerError):
     """Somebody else decided in between: read again, decide again. Nothing was changed."""
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
 
 KNOWN_VERSIONS = ("0001",)
 """Schema versions that this program can open, oldest first; the last is the one it writes."""
@@ -27,6 +27,7 @@ _WAL_TRY_COUNT = 100
 _WAL_PAUSE_SECONDS = 0.05
 _WRITER_LOCK = 0x6F70735F6C656467
 """PostgreSQL's advisory lock of all writers; any number that no other program of that database uses ("ops_ledg")."""
+_SIGNS_OF_DAMAGE = ("malformed", "no such table")
 _REMEDIES = (
     ("is locked", "another process holds the write lock too long; find it with `fuser` and see whether it hangs"),
     ("lock timeout", "another process holds the write lock too long; look for it in pg_stat_activity"),
@@ -35,6 +36,7 @@ _REMEDIES = (
     ("disk i/o error", "the disk does not read or write; check the device and the system log"),
     ("not a database", "the file is no SQLite database; check the path, or move the file away"),
     ("malformed", "the file is damaged; restore it from a backup"),
+    ("no such table", "a table of the ledger is gone; restore it from a backup"),
     ("unable to open", "the file cannot be opened; check that its directory exists and that this user may write there"),
     ("readonly", "this user may not write the file; check its owner and mode, and those of its directory"),
     ("could not connect", "the server does not answer; check the URL and that PostgreSQL runs"),
@@ -88,7 +90,9 @@ class LedgerDatabase:
                 (words for sign, words in _REMEDIES if sign in found.lower()),
                 "the ledger cannot be used; look at the database's own log",
             )
-            raise LedgerError(f"ledger {self.name}: {remedy} ({found})") from exc
+            is_damaged = any(sign in found.lower() for sign in _SIGNS_OF_DAMAGE)
+            error = LedgerDamaged if is_damaged else LedgerError
+            raise error(f"ledger {self.name}: {remedy} ({found})") from exc
 
     def _upgrade_if_needed(self) -> None:
         with self.read() as connection:

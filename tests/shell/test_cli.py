@@ -1,9 +1,11 @@
 """The command line on four simulated nodes: exit codes, answers and their JSON, and text that means harm."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -253,6 +255,24 @@ def test_whole_ledger_passes_the_audit(desk: Desk) -> None:
     assert answer.exit_code == cli.ExitCode.OK
     assert list(document) == ["cluster", "is_whole", "entry_count", "head_hash", "first_broken_seq", "problem"]
     assert (document["is_whole"], document["entry_count"], document["first_broken_seq"]) == (True, 3, None)
+
+
+@pytest.mark.parametrize("damage", ["half of the file", "a table"])
+def test_ledger_that_can_no_longer_be_read_is_damaged(desk: Desk, damage: str) -> None:
+    desk.lose_gpu("gpu002")
+    desk.cluster.ledger.verify_chain()
+    with closing(sqlite3.connect(desk.ledger_file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if damage == "a table":
+            connection.execute("DROP TABLE entries")
+            connection.commit()
+    if damage == "half of the file":
+        os.truncate(desk.ledger_file, desk.ledger_file.stat().st_size // 2)
+
+    answer = desk.run("audit", "verify")
+
+    assert answer.exit_code == cli.ExitCode.DAMAGED
+    assert "restore it from a backup" in " ".join(answer.stderr.split())
 
 
 def test_audit_fails_where_a_hash_that_was_noted_down_is_gone(desk: Desk) -> None:
