@@ -26,7 +26,7 @@ check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timing 2>/dev/null | tail -n 4; $(BIN)/lint-imports >/dev/null
+	@$(BIN)/lint-imports >$(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }; tail -n 1 $(VENV)/contracts.log
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
