@@ -107,8 +107,9 @@ class LabDrill:
             _Story(is_so=after.state is JobState.RUNNING, otherwise=f"job {after.job} is {after.state.value}"),
             _Story(is_so=bad not in after.nodes, otherwise=f"job {after.job} runs on {bad} again"),
             _Story(
-                is_so=after.restart_count == before.restart_count + 1,
-                otherwise=f"job {after.job} was restarted {after.restart_count - before.restart_count} times",
+                # Slurm counts requeues, not starts: one that had to be sent twice counts twice.
+                is_so=after.restart_count > before.restart_count,
+                otherwise=f"job {after.job} was not restarted",
             ),
         )
 
