@@ -3,12 +3,11 @@
 The verdict is `domain.verification`'s; the return is an action like any other, with guardrails, ledger and witness.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import NodeInspection
 from ops_pipelines.domain.verification import NodeBaseline, Recovery, Verdict, judge_recovery, repaired_at
@@ -40,6 +39,7 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass.
     """
     give_up_at = cluster.clock.now() + patience
+    latest: dict[IncidentId, VerificationReport] = {}
     while True:
         now = cluster.clock.now()
         waiting = [
@@ -48,12 +48,14 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
             if incident.state is IncidentState.VERIFYING
         ]
         if not waiting:
-            return ()
+            return tuple(latest.values())
         seen = take_in_conditions(cluster)
         reports = [_verify(incident, seen, cluster, lease=lease) for incident in waiting]
+        # A node that was returned while another still soaks is part of what this pass did.
+        latest.update({report.incident.incident: report for report in reports})
         is_over = all(_is_settled(report) for report in reports)
         if is_over or cluster.clock.now() >= give_up_at:
-            return tuple(reports)
+            return tuple(latest.values())
         cluster.clock.wait(_POLL_SECONDS)
 
 
@@ -126,8 +128,3 @@ def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:
         return cluster.fleet.inspect(node)
     except SourceError:
         return None
-
-
-def nodes_ready_to_verify(incidents: Sequence[Incident]) -> tuple[Incident, ...]:
-    """Return the incidents whose node waits for its proof."""
-    return tuple(incident for incident in incidents if incident.state is IncidentState.VERIFYING)

@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.verification import Recovery
-from ops_pipelines.flow.verify import VerificationReport, nodes_ready_to_verify, verify_repaired
+from ops_pipelines.flow.verify import VerificationReport, verify_repaired
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -105,7 +105,17 @@ def test_foreign_drain_is_not_lifted_although_the_node_is_well(repaired: SmallAu
     assert len(repaired.pages()) == 1
 
 
-def test_only_incidents_whose_node_waits_for_its_proof_are_ready(repaired: SmallAutopilot) -> None:
-    (waiting,) = repaired.incidents()
+def test_a_node_returned_while_another_still_soaks_is_in_the_report(repaired: SmallAutopilot) -> None:
+    repaired.let_pass(5)
+    repaired.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu002", gpu=1)
+    repaired.run_once()
+    both = {each.state for each in repaired.incidents()}
+    repaired.let_pass(SOAK.total_seconds() - 15)
 
-    assert nodes_ready_to_verify([waiting, replace(waiting, state=IncidentState.ACTING)]) == (waiting,)
+    reports = verify_repaired(repaired.cluster, lease=repaired.lease, patience=timedelta(seconds=8))
+
+    assert both == {IncidentState.VERIFYING}
+    assert {(report.node, report.verdict.recovery) for report in reports} == {
+        ("gpu001", Recovery.RECOVERED),
+        ("gpu002", Recovery.SOAKING),
+    }
