@@ -16,11 +16,16 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
 
-lab: $(READY)             ## a real Slurm and a real Prometheus on loopback; ONCE=1 runs the fixed drill
+lab: $(READY)             ## a real Slurm, Prometheus and PostgreSQL on loopback; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once)
 
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest
+
+bench: $(READY)           ## real lab: latency, throughput, hostile stories; about half an hour on two quiet cores
+	@$(BIN)/python -m bench.throughput
+	@$(BIN)/python -m bench.latency
+	@$(BIN)/python -m tests.safety.many_seeds --seeds 10000
 
 check: $(READY)
 	@$(BIN)/ruff check .

@@ -37,7 +37,7 @@ Exit codes:
   0  all is well
   1  unexpected: a fault of this program; the traceback is on standard error
   2  wrong usage or configuration
-  3  a system, the ledger included, did not answer; what could be read was printed
+  3  a system, the ledger and the autopilot itself included, did not answer; what could be read was printed
   4  not found, refused, or declined; nothing was changed
   5  the ledger is damaged
 """
@@ -114,8 +114,12 @@ def check_config(
 ) -> None:
     """Check the configuration, and whether each system answers.
 
-    Every fault of a file is shown at once: what was found, what was expected, what to do.
+    Every fault of a file is shown at once: what was found, what was expected, what to do. `mode: auto` is refused where
+    the scheduler gives a silent node up before its jobs could be held.
     """
+    from ops_pipelines.domain.fencing_room import find_objections
+    from ops_pipelines.domain.policy import Mode
+    from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.resources.config_files import read_cluster
     from ops_pipelines.terminal.roll_call import call_the_roll, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
@@ -126,12 +130,31 @@ def check_config(
     out = console()
     print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
     print_fields(out, summarise(config, rules))
+    unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
+    is_auto = rules.policy.mode is Mode.AUTO
     if offline:
+        if is_auto:
+            _complain(f"warning: {unchecked}; run this without --offline")
         return
     cluster = _open(ctx, cluster_file)
     answers = call_the_roll(cluster)
     print_fields(out, {answer.system: answer.said or "NO ANSWER" for answer in answers})
-    _end(f"{answer.system}: {answer.problem}" for answer in answers if answer.problem is not None)
+    problems = [f"{answer.system}: {answer.problem}" for answer in answers if answer.problem is not None]
+    try:
+        objections = find_objections(cluster.scheduler.read_limits(), rules.policy)
+    except SourceError as problem:
+        objections = ()
+        if is_auto:
+            problems.append(f"{unchecked}: {problem}")
+        else:
+            _complain(f"warning: {unchecked}: {problem}")
+    for objection in objections:
+        _complain(objection.reason if objection.is_refusal else f"warning: {objection.reason}")
+    if any(objection.is_refusal for objection in objections):
+        for named in problems:
+            _complain(named)
+        raise typer.Exit(ExitCode.USAGE)
+    _end(problems)
 
 
 @app.command()
@@ -139,21 +162,68 @@ def check_config(
 def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
     """Show how the cluster and the autopilot stand.
 
+    The first word is the autopilot's health: blind (it does not run, or a source does not answer it; exit code 3),
+    paused, observing, or acting.
+
     \b
-    JSON: cluster, taken_at, mode, paused {actor, since, reason} or null, is_autopilot_alive,
+    JSON: cluster, taken_at, health {word, reasons [text], mode, heartbeats [name, at, age_seconds, holder, note,
+    mode, is_lease_held, failing_sources], newest_evidence_at, newest_evidence_age_seconds,
+    waiting_evidence_count, ledger_head}, mode, paused {actor, since, reason} or null, is_autopilot_alive,
     nodes_by_state and jobs_by_state (null if the scheduler did not answer), open_incidents_by_state,
     actions_by_outcome (24 h), waiting_evidence_count, problems [text].
     """
+    from ops_pipelines.domain.health import HealthWord
+    from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.terminal.outlook import read_status
     from ops_pipelines.terminal.tables import console, print_status
     from ops_pipelines.terminal.views import to_json
 
-    view = read_status(_open(ctx, cluster_file))
+    try:
+        view = read_status(_open(ctx, cluster_file))
+    except LedgerError:
+        if not json:
+            typer.echo(f"{HealthWord.BLIND.value}: the ledger cannot be read; why is on standard error")
+        raise
     if json:
         typer.echo(to_json(view))
     else:
         print_status(console(), view)
     _end(view.problems)
+    if view.health.word == HealthWord.BLIND.value:
+        raise typer.Exit(ExitCode.NO_ANSWER)
+
+
+@app.command()
+@_at_the_edge
+def serve(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    host: Annotated[str, typer.Option(help="Address to listen on. Whoever reaches it may read: no password.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 9750,
+) -> None:
+    """Serve the autopilot's own health over HTTP until SIGTERM.
+
+    Both pages are computed from the ledger, so that a dead autopilot shows as an old heartbeat. /healthz says in JSON
+    what `status` says first: 200, or 503 if blind. /metrics is for Prometheus: rules are in deploy/prometheus.
+    """
+    from ops_pipelines import server
+    from ops_pipelines.ports.ledger import LedgerError
+
+    try:
+        _open(ctx, cluster_file)
+    except LedgerError as problem:
+        _complain(f"note: {problem}. It is tried again with each request; until then /healthz says blind")
+    try:
+        listening = server.listen(host, port)
+    except server.CannotListen as problem:
+        _complain(str(problem))
+        raise typer.Exit(ExitCode.USAGE) from problem
+    shown = f"[{host}]" if ":" in host else host
+    said = f"serving http://{shown}:{listening.getsockname()[1]}/metrics and /healthz"
+    pages = server.build_app(lambda: _open(ctx, cluster_file))
+    server.serve(pages, listening, announce=lambda: typer.echo(said))
 
 
 @app.command()

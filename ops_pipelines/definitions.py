@@ -14,6 +14,7 @@ from ops_pipelines.automation import JOBS, SCHEDULES
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
@@ -40,7 +41,7 @@ def build_defs(cluster: dg.ResourceDefinition) -> dg.Definitions:
         asset_checks=[plan_safety],
         jobs=JOBS,
         schedules=SCHEDULES,
-        sensors=[fault_sensor, drained_node_sensor],
+        sensors=[fault_sensor, remediation_sensor, drained_node_sensor],
         resources={"cluster": cluster},
     )
 

@@ -16,7 +16,7 @@ LEASE_TAG = "ops_pipelines/lease"
 
 @dg.asset(group_name=GROUP, code_version="1")
 def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
-    """For each open incident its ordered actions with their cost, or the guardrail that says not now."""
+    """For each open incident its ordered actions with their cost, new or in force, or why not now."""
     snapshot = cluster.ledger.load_snapshot(Digest(incidents))
     decision = decide(snapshot, cluster.rules)
     cluster.ledger.record_decision(
@@ -27,11 +27,13 @@ def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.O
         plans=decision.plans,
         now=snapshot.taken_at,
     )
+    present = cluster.ledger.read_state(cluster.clock.now()).incidents
+    plans = plans_to_carry_out(decision.plans, present, cluster)
     return dg.Output(
         incidents,
         metadata={
-            "plan_count": count(decision.plans),
-            "planned_action_count": sum(len(plan.actions) for plan in decision.plans),
+            "plan_count": count(plans),
+            "planned_action_count": sum(len(plan.actions) for plan in plans),
             "refusal_count": count(decision.refusals),
             "mode": cluster.rules.policy.mode.value,
             "plans": table(
@@ -42,7 +44,7 @@ def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.O
                     "effects": "; ".join(plan.effects),
                     "rejected_alternatives": "; ".join(plan.rejected_alternatives),
                 }
-                for plan in decision.plans
+                for plan in plans
             ),
             "refusals": table(
                 {"incident": name, "guardrail": refusal.guardrail, "reason": refusal.reason}

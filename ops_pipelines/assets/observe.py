@@ -3,11 +3,16 @@
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.observation import Observation
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observe import take_snapshot
 
 GROUP = "observe"
+EVIDENCE_TAG = "ops_pipelines/evidence_after"
+"""On a run: it tells of the evidence above this sequence number, decided on already or not."""
+_TOLD_AT_MOST = 1_000
 
 
 @dg.asset(group_name=GROUP, kinds={"slurm", "prometheus"}, code_version="1")
@@ -18,6 +23,7 @@ def validated_observations(context: dg.AssetExecutionContext, cluster: dg.Resour
     """
     observed = take_snapshot(cluster)
     snapshot = observed.snapshot
+    evidence = evidence_of_run(context, snapshot, cluster)
     for failure in observed.failures:
         context.log.warning("source did not answer: %s", failure)
     readings = () if observed.gpu_telemetry is None else observed.gpu_telemetry.readings
@@ -25,7 +31,7 @@ def validated_observations(context: dg.AssetExecutionContext, cluster: dg.Resour
     return dg.Output(
         cluster.ledger.store_snapshot(snapshot),
         metadata={
-            "new_observation_count": count(snapshot.observations),
+            "new_observation_count": count(evidence),
             "present_condition_count": count(snapshot.conditions),
             "rejected_count": count(observed.rejected),
             "node_count": count(snapshot.nodes),
@@ -41,7 +47,7 @@ def validated_observations(context: dg.AssetExecutionContext, cluster: dg.Resour
                     "gpu": each.gpu,
                     "evidence": each.text,
                 }
-                for each in snapshot.observations
+                for each in evidence
             ),
             "rejected": table(
                 {"source": each.source, "reason": each.reason, "text": each.text} for each in observed.rejected
@@ -62,3 +68,13 @@ def validated_observations(context: dg.AssetExecutionContext, cluster: dg.Resour
             ),
         },
     )
+
+
+def evidence_of_run(context: dg.AssetExecutionContext, snapshot: Snapshot, cluster: Cluster) -> tuple[Observation, ...]:
+    """Return what the run tells of: evidence that waits for its decision, and what the reflex has decided on since."""
+    after = context.run.tags.get(EVIDENCE_TAG, "")
+    if not after.isdecimal():
+        return snapshot.observations
+    first = max(int(after), snapshot.evidence_through - _TOLD_AT_MOST)
+    found = cluster.ledger.evidence_after(first, limit=_TOLD_AT_MOST)
+    return tuple(each.observation for each in found if each.seq <= snapshot.evidence_through)

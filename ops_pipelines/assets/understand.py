@@ -2,19 +2,23 @@
 
 import dagster as dg
 
+from ops_pipelines.assets.observe import evidence_of_run
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.decision import correlate_all, find_all
-from ops_pipelines.domain.finding import REPAIRS
+from ops_pipelines.domain.finding import REPAIRS, find
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observe import record_findings
 
 GROUP = "understand"
 
 
 @dg.asset(group_name=GROUP, code_version="1")
-def health_findings(validated_observations: str, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
+def health_findings(
+    context: dg.AssetExecutionContext, validated_observations: str, cluster: dg.ResourceParam[Cluster]
+) -> dg.Output[str]:
     """One verdict for each new observation: by which rule, from which source, and what it calls for."""
-    findings = find_all(cluster.ledger.load_snapshot(Digest(validated_observations)), cluster.rules)
+    snapshot = cluster.ledger.load_snapshot(Digest(validated_observations))
+    findings = [find(each, cluster.rules.catalogue) for each in evidence_of_run(context, snapshot, cluster)]
     return dg.Output(
         validated_observations,
         metadata={
@@ -40,21 +44,13 @@ def incidents(
     context: dg.AssetExecutionContext, health_findings: str, cluster: dg.ResourceParam[Cluster]
 ) -> dg.Output[str]:
     """One incident a cause, culprit apart from victims; opened, joined, merged or closed in the ledger."""
-    snapshot = cluster.ledger.load_snapshot(Digest(health_findings))
-    changed = correlate_all(find_all(snapshot, cluster.rules), snapshot, cluster.rules)
-    cluster.ledger.record_decision(
-        inputs=Digest(health_findings),
-        decided_through=snapshot.evidence_through,
-        expected_head=snapshot.ledger_head,
-        incidents=changed,
-        plans=(),
-        now=snapshot.taken_at,
-    )
+    decided_on, changed = record_findings(Digest(health_findings), cluster)
     for incident in changed:
         context.log.info("incident=%s state=%s note=%s", incident.incident, incident.state.value, incident.note)
-    present = {each.incident: each for each in (*snapshot.incidents, *changed)}
+    before = cluster.ledger.load_snapshot(decided_on).incidents
+    present = {each.incident: each for each in (*before, *changed)}
     return dg.Output(
-        health_findings,
+        decided_on,
         metadata={
             "changed_count": count(changed),
             "open_count": count([each for each in present.values() if each.is_open]),

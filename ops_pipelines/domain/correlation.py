@@ -29,6 +29,8 @@ class World:
     """Conditions that hold now."""
     topology: Topology
     mass_event: MassEvent
+    waiting_limit: timedelta
+    """How long an owner may not be told before the incident is given up: no node is at fault."""
     returned: frozenset[IncidentId]
     """Escalated incidents whose node a person has taken back into service."""
     told: frozenset[JobAttempt]
@@ -49,6 +51,7 @@ def correlate(findings: Collection[Finding], incidents: Collection[Incident], wo
         board.place(finding)
     board.merge_mass_event()
     board.close_what_cleared()
+    board.close_what_nobody_was_told()
     return board.changed()
 
 
@@ -204,6 +207,14 @@ class _Board:
                 continue
             if has_cleared(incident, self._world.conditions):
                 note = "cleared by itself: the condition no longer holds"
+                self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
+
+    def close_what_nobody_was_told(self) -> None:
+        """Close application errors whose owner could not be told in time: the job is gone, or we only observe."""
+        for key, incident in self._incidents.items():
+            is_waiting = incident.state is IncidentState.OPEN and incident.response is Response.NOTIFY_OWNER
+            if is_waiting and self._world.now - incident.opened_at > self._world.waiting_limit:
+                note = "its owner was not told in time; no node is at fault"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
 
     def _home_of(self, finding: Finding) -> Incident | None:

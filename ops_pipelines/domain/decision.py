@@ -93,6 +93,7 @@ def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rule
             conditions=snapshot.conditions,
             topology=rules.topology,
             mass_event=rules.policy.mass_event,
+            waiting_limit=rules.policy.durations.waiting_limit,
             returned=_returned_by_people(snapshot),
             told=_told_owners(snapshot),
             incident_count=snapshot.incident_count,

@@ -23,7 +23,8 @@ from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.topology import Topology
 
 DRAIN_MARK = "ops_pipelines"
-
+NEEDS_EYES = DESTRUCTIVE_VERBS - {Verb.DRAIN}
+"""Verbs that are not begun while the metrics source is silent. A drain ends nothing and can be taken back."""
 
 _DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
 """A before-entry of a drain covers the time until the flag shows. Later the flag itself says whether the node is out,
@@ -162,8 +163,7 @@ def _is_known_target(
 def _has_fresh_eyes(
     action: Action, facts: ClusterFacts, policy: Policy, topology: Topology, authority: Authority
 ) -> Refusal | None:
-    beyond_drain = DESTRUCTIVE_VERBS - {Verb.DRAIN}
-    if action.verb in beyond_drain and not facts.is_telemetry_available:
+    if action.verb in NEEDS_EYES and not facts.is_telemetry_available:
         return _wait(
             "fresh_telemetry", "the metrics source does not answer; without eyes nothing beyond a drain is done"
         )
@@ -209,9 +209,9 @@ def _fits_budget(
     recent = {
         record.action.node
         for record in facts.records
-        if record.action.verb is Verb.DRAIN and record.begun_at > hour_ago and record.action.key != action.key
+        if record.action.verb is Verb.DRAIN and record.begun_at > hour_ago and record.action.node != action.node
     }
-    if len(recent | {action.node}) > budget.max_new_per_hour_count:
+    if len(recent) + 1 > budget.max_new_per_hour_count:
         return _wait(
             "drain_rate",
             f"{len(recent)} nodes were drained in the last hour; "
@@ -246,10 +246,11 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
 
 def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
     """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
+    declared = topology.places
     out = {
         name
         for name, node in facts.nodes.items()
-        if topology.knows(name) and (node.is_drained or node.state is NodeState.DOWN or not node.is_responding)
+        if (node.is_drained or node.state is NodeState.DOWN or not node.is_responding) and name in declared
     }
     for record in facts.records:
         is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN

@@ -82,6 +82,8 @@ class Durations:
     reboot_limit: timedelta = timedelta(seconds=1200)
     job_end_limit: timedelta = timedelta(hours=24)
     """How long a drained node may wait for jobs that must not be requeued."""
+    waiting_limit: timedelta = timedelta(hours=1)
+    """How long an incident may wait for somebody (approval, budget, metrics, the end of a pause) before one is told."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

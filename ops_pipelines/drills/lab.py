@@ -1,7 +1,8 @@
 """`make lab`: the same program on a real Slurm, watched by a real Prometheus, on loopback, in one directory.
 
-Real: scheduler, accounting, jobs, metrics server, ledger, Dagster. Pretended: the GPUs, as the twin's exporter and
-kernel log show them. The drill breaks a node under a training job, and judges the end on what Slurm itself says.
+Real: scheduler, accounting, jobs, metrics server, Dagster, and the PostgreSQL that Dagster and the ledger are kept on.
+Pretended: the GPUs, as the twin's exporter and kernel log show them. The drill breaks a node under a training job, and
+judges the end on what Slurm itself says.
 """
 
 import argparse
@@ -21,13 +22,17 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
 from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import (
+    DATABASE_PREFIX,
+    DEFINITIONS,
     LOOPBACK,
     DagsterStack,
     StackError,
     free_port,
+    free_ports,
     port_number,
     project_file,
     sole_owner,
@@ -37,16 +42,18 @@ from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster
 
 _NODE_COUNT = 16
+_LEDGER_URL_FILE = "ledger.url"
+_DAGSTER_DATABASE, _LEDGER_DATABASE = "dagster", "ledger"
 _SEED = 7
 _SLURMD_TIMEOUT_SECONDS = 120
 """Long enough to hold a silent node's jobs first: once Slurm gives the node up, it starts them again by itself."""
 _SOCKET_ROOM_BYTES = 60
 """What a state directory may be long, so that Slurm's sockets below it stay under 107 bytes."""
 
-_POLICY = """\
+POLICY = """\
 # The lab's own policy: acts by itself, on short durations.
 mode: auto
-drain_budget: {max_out_count: 4, max_out_per_rack_count: 4, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
+drain_budget: {max_out_count: 6, max_out_per_rack_count: 6, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
 durations:
   confirm_unreachable_after_seconds: 10
   confirm_gpu_missing_after_seconds: 10
@@ -78,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sole_owner(state):
             return _run(state, port=options.port, is_once=options.once, console=console)
-    except (LabError, DrillError, StackError, SlurmClusterError, TimeoutError) as problem:
+    except (LabError, DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
         console.print(f"lab: {problem}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -87,9 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _default_state() -> Path:
-    """Return `.lab` here, or a directory with a short name where this one's is too long for Unix sockets."""
+    """Return `.lab` here, or a directory elsewhere.
+
+    Elsewhere if this one's name is too long for Unix sockets, or if root's PostgreSQL, whose user is not root, may not
+    enter it.
+    """
     state = (Path.cwd() / ".lab").resolve()
-    if len(os.fsencode(state)) <= _SOCKET_ROOM_BYTES:
+    if len(os.fsencode(state)) <= _SOCKET_ROOM_BYTES and find_closed_directory(state) is None:
         return state
     mark = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]
     return Path(tempfile.gettempdir()).resolve() / f"ops-lab-{mark}"
@@ -122,21 +133,39 @@ def _explain(lab: "Lab", console: Console) -> None:
 
 
 class Lab:
-    """A real Slurm, a real Prometheus, the twin's exporter and the Dagster processes, below one directory."""
+    """A real Slurm, a real Prometheus, a real PostgreSQL, the twin's exporter and Dagster, below one directory."""
 
-    def __init__(self, state: Path, *, port: int) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        port: int,
+        policy: str = POLICY,
+        instance_file: Path | None = None,
+        definitions: str = DEFINITIONS,
+    ) -> None:
+        """Describe the lab; another policy, instance file or module of definitions is for comparisons."""
         self.state = state
+        self._policy = policy
         self.cluster_file = state / "cluster.yaml"
         self.application_log = state / "log" / "application.log"
         self.slurm = SlurmCluster(
             SlurmClusterSettings(
                 directory=state / SLURM_DIRECTORY,
                 node_count=_NODE_COUNT,
+                first_port=free_ports(102 + _NODE_COUNT),
                 slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
             )
         )
+        self.postgres = PostgresServer(
+            state / "postgres", port=free_ports(1), databases=(_DAGSTER_DATABASE, _LEDGER_DATABASE)
+        )
         self.stack = DagsterStack(
-            state / "dagster", cluster_file=self.cluster_file, instance_file=project_file("dagster.yaml"), port=port
+            state / "dagster",
+            cluster_file=self.cluster_file,
+            instance_file=instance_file if instance_file is not None else project_file("dagster.postgres.yaml"),
+            port=port,
+            definitions=definitions,
         )
         self.twin: Twin | None = None
         self._prometheus_port = free_port()
@@ -169,6 +198,9 @@ class Lab:
         """Start everything and return when each part answers."""
         for name in ("run", "log", "prometheus"):
             (self.state / name).mkdir(parents=True, exist_ok=True)
+        progress("PostgreSQL")
+        self.postgres.start()
+        os.environ.update(self._dagster_database())
         progress("Slurm")
         self.slurm.start()
         # Clients of this process and of Dagster's find the throw-away Slurm here.
@@ -187,6 +219,7 @@ class Lab:
         self.stack.stop()
         self._daemons.stop(self._daemons.names(), grace_seconds=5.0)
         self.slurm.stop()
+        self.postgres.stop()
 
     def stage(self) -> Stage:
         """Return what the drill plays on; raise LabError before `start`."""
@@ -195,11 +228,24 @@ class Lab:
         return Stage(
             cluster=open_cluster(self.cluster_file),
             slurm=self.slurm,
+            postgres=self.postgres,
             twin=self.twin,
             stack=self.stack,
             checkpoints=self.checkpoints,
             application_log=self.application_log,
         )
+
+    def _dagster_database(self) -> dict[str, str]:
+        """Return what dagster.postgres.yaml asks the environment for."""
+        url = self.postgres.url_of(_DAGSTER_DATABASE)
+        parts = {
+            "HOST": url.host,
+            "PORT": url.port,
+            "USER": url.username,
+            "PASSWORD": url.password,
+            "NAME": url.database,
+        }
+        return {f"{DATABASE_PREFIX}{name}": str(part) for name, part in parts.items()}
 
     def _start_exporter(self) -> None:
         words = ["--state", str(self.state / TWIN_DIRECTORY), "--port", str(self._exporter_port)]
@@ -270,11 +316,14 @@ class Lab:
                 **{verb: [*hardware, verb, str(self.state), "{node}"] for verb in plain},
                 "reset_gpu": [*hardware, "reset_gpu", str(self.state), "{node}", "{gpu}"],
             },
-            "ledger": {},
+            "ledger": {"url_file": _LEDGER_URL_FILE},
             "notifier": {"kind": "file"},
         }
+        url_file = self.state / _LEDGER_URL_FILE
+        url_file.touch(mode=0o600)  # it holds the password
+        url_file.write_text(self.postgres.url(_LEDGER_DATABASE))
         self.cluster_file.write_text(yaml.safe_dump(configuration, sort_keys=False))
-        (self.state / "policy.yaml").write_text(_POLICY)
+        (self.state / "policy.yaml").write_text(self._policy)
 
 
 def _environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import NodeName, parse_node_name, parse_pci_address
+from ops_pipelines.domain.observation import PowerState
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.node_commands import EXIT_REFUSED
@@ -78,7 +79,8 @@ def _act(verb: str, lab: Path, node: NodeName, gpu: str | None, twin: Twin, slur
             fleet.power_on(node)
             slurm.power_on_node(node)
         case "power_state":
-            return fleet.power_state(node).value
+            # The switch alone is no witness: a node is off when none of its processes is left.
+            return PowerState.ON.value if slurm.find_processes_of(node) else fleet.power_state(node).value
         case _:
             raise SourceRefused(f"{verb} needs a GPU")
     return ""

@@ -143,13 +143,23 @@ class SlurmCluster:
         self._start_nodes([node])
 
     def power_off_node(self, node: NodeName) -> None:
-        """Cut the power: slurmd and every process of a job on the node are gone when this returns."""
+        """Cut the power: slurmd and every process of a job on the node are gone when this returns.
+
+        A slurmstepd whose slurmd was killed long ago ends too: it is the one that goes on writing.
+        """
         self._slurmd_must_exist(node)
         self._is_off(node).touch()
         self._daemons.kill([self._slurmd(node)])
-        kill_processes(find_processes(lambda env: self._is_ours(env) and env.get(NODE_MARK) == node))
+        # Again until none is left: what is about to be killed may still start others.
+        while processes := self.find_processes_of(node):
+            kill_processes(processes)
+
+    def find_processes_of(self, node: NodeName) -> dict[int, int]:
+        """Return pid -> start time of each live process that pretends to run on the node: the witness of its power."""
         # A process that left its slurmstepd behind still carries what Slurm gave the task.
-        kill_processes(find_processes(lambda env: self._is_ours(env) and env.get("SLURMD_NODENAME") == node))
+        return find_processes(
+            lambda env: self._is_ours(env) and node in (env.get(NODE_MARK), env.get("SLURMD_NODENAME"))
+        )
 
     def power_on_node(self, node: NodeName) -> None:
         """Boot a node that is off; a node that is on stays as it is, unless its slurmd died: that starts again."""
@@ -172,6 +182,38 @@ class SlurmCluster:
             )
             if done.returncode != 0:
                 raise SlurmClusterError(f"{shlex.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")
+
+    # -- what all nodes share --
+
+    def kill_controller(self) -> None:
+        """Kill slurmctld: what it was told in the last seconds and has not saved is lost."""
+        self._daemons.kill(["slurmctld"])
+
+    def start_controller(self) -> None:
+        """Start slurmctld on the state it saved, and return when it answers."""
+        self._start_controller()
+
+    def kill_accounting(self) -> None:
+        """Kill slurmdbd: the controller goes on and keeps what it would have told it."""
+        self._daemons.kill(["slurmdbd"])
+
+    def start_accounting(self) -> None:
+        """Start slurmdbd, and return when it answers."""
+        self._start_accounting()
+
+    def drain_as_operator(self, node: NodeName, *, reason: str) -> None:
+        """Drain a node as a person would, over whatever drain there is."""
+        self._slurmd_must_exist(node)
+        self._command("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def remark(self, node: NodeName, text: str) -> None:
+        """Write a comment on a node: the least that makes slurmctld save its state."""
+        self._slurmd_must_exist(node)
+        self._command("scontrol", "update", f"NodeName={node}", f"Comment={text}")
+
+    def read_controller_log(self) -> str:
+        """Return what slurmctld wrote down since the cluster was made."""
+        return (self.settings.log / "slurmctld.log").read_text(errors="replace")
 
     # -- jobs --
 

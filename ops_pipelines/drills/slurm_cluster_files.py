@@ -37,6 +37,8 @@ class SlurmClusterSettings:
     first_port: int = 16800
     slurmd_timeout_seconds: int = 10
     """Silence after which Slurm sets a node DOWN; it pings about every third of this."""
+    defined_node_count: int = 0
+    """More nodes, `cn0001` and up, that slurmctld knows and nobody runs: for tests of size."""
     on_reboot: tuple[str, ...] = ()
     """Argument list called after a node rebooted, with the node's name appended; empty: nobody is told."""
 
@@ -52,6 +54,11 @@ class SlurmClusterSettings:
     def node_names(self) -> tuple[NodeName, ...]:
         """`gpu001` and up."""
         return tuple(parse_node_name(f"gpu{number:03d}") for number in range(1, self.node_count + 1))
+
+    @property
+    def defined_node_names(self) -> tuple[NodeName, ...]:
+        """`cn0001` and up: known to slurmctld, never started."""
+        return tuple(parse_node_name(f"cn{number:04d}") for number in range(1, self.defined_node_count + 1))
 
     @property
     def etc(self) -> Path:
@@ -171,8 +178,20 @@ ResumeTimeout=60
 NodeName={_node_range(settings)} NodeHostname=localhost NodeAddr=127.0.0.1 \
 Port=[{settings.first_port + 101}-{last_port}] Sockets=2 CoresPerSocket={_CPUS_PER_SOCKET} ThreadsPerCore=1 \
 RealMemory={_MEMORY_MEGABYTES} Gres=gpu:{GPU_TYPE}:{settings.gpus_per_node} State=UNKNOWN
+{_defined_nodes(settings)}\
 PartitionName=batch Nodes=ALL Default=YES MaxTime=7-0 DefaultTime=1:00:00 State=UP
 """
+
+
+def _defined_nodes(settings: SlurmClusterSettings) -> str:
+    if settings.defined_node_count == 0:
+        return ""
+    names = settings.defined_node_names
+    return (
+        f"NodeName=cn[0001-{names[-1].removeprefix('cn')}] NodeAddr=127.0.0.1 Port=1 Sockets=2 "
+        f"CoresPerSocket={_CPUS_PER_SOCKET} ThreadsPerCore=1 RealMemory={_MEMORY_MEGABYTES} "
+        f"Gres=gpu:{GPU_TYPE}:{settings.gpus_per_node} State=UNKNOWN\n"
+    )
 
 
 def slurmdbd_conf(settings: SlurmClusterSettings, *, user: str, password: str) -> str:
@@ -223,14 +242,21 @@ TRAINING_SCRIPT = """\
 #!/bin/bash
 #SBATCH --open-mode=append
 # Pretended training: every node runs one rank; rank 0 counts steps and saves the count to $CHECKPOINT.
-# Environment: CHECKPOINT (path), STEPS, STEP_SECONDS, STEPS_PER_CHECKPOINT.
+# Every save is signed in $CHECKPOINT.writes. Environment: CHECKPOINT (path), STEPS, STEP_SECONDS, STEPS_PER_CHECKPOINT.
 export CHECKPOINT=${CHECKPOINT:-checkpoint.$SLURM_JOB_ID} STEPS=${STEPS:-1000000}
 export STEP_SECONDS=${STEP_SECONDS:-1} STEPS_PER_CHECKPOINT=${STEPS_PER_CHECKPOINT:-10}
 export ATTEMPT=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 
+sign() {
+    # Who writes, and when: one short line, appended in one piece. Read by drills/writer_watch.py.
+    echo "${EPOCHREALTIME/[^0-9]/} $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $SLURMD_NODENAME $$" >>"$CHECKPOINT.writes"
+}
+
 save() {
+    sign
     # Each attempt has its own temporary name: two copies of one job must not mix their halves.
     echo "$step" >"$CHECKPOINT.$ATTEMPT" && mv "$CHECKPOINT.$ATTEMPT" "$CHECKPOINT"
+    sign
 }
 
 rank() {
@@ -250,7 +276,7 @@ rank() {
     save
 }
 
-export -f rank save
+export -f rank save sign
 exec srun --mpi=none --ntasks-per-node=1 bash -c rank
 """
 

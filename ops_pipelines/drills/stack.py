@@ -6,6 +6,7 @@ What a drill pretends or breaks is not here. Everything is on loopback and below
 import argparse
 import fcntl
 import os
+import random
 import shutil
 import socket
 import sys
@@ -19,8 +20,14 @@ from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_
 
 LOOPBACK = "127.0.0.1"
 CODE_SERVER, DAEMON, WEBSERVER = "code-server", "dagster-daemon", "dagster-webserver"
+DEFINITIONS = "ops_pipelines.definitions"
+"""The module that Dagster loads, unless somebody compares it with another."""
+DATABASE_PREFIX = "OPS_PIPELINES_DAGSTER_DB_"
+"""Begins the names of the environment variables with which dagster.postgres.yaml finds its database."""
 _DRILL_MARK = ".drill"
 """Stands in the state directory of every drill."""
+_SERVER_PORTS = (16_800, 32_000)
+"""Linux gives clients the ports from 32768 up."""
 _START_LIMIT_SECONDS = 90.0
 """A loaded machine with two cores takes about 20 s to import Dagster three times."""
 
@@ -35,11 +42,14 @@ class DagsterStack:
     The code server is shared by daemon and webserver, so that there is one holder of the lease.
     """
 
-    def __init__(self, home: Path, *, cluster_file: Path, instance_file: Path, port: int) -> None:
+    def __init__(
+        self, home: Path, *, cluster_file: Path, instance_file: Path, port: int, definitions: str = DEFINITIONS
+    ) -> None:
         self._home = home
         self._cluster_file = cluster_file
         self._instance_file = instance_file
         self._port = port
+        self._definitions = definitions
         self._run, self._log = home / "run", home / "log"
         self._daemons = Daemons(run=self._run, log=self._log)
 
@@ -70,7 +80,7 @@ class DagsterStack:
         self._start(
             CODE_SERVER,
             [
-                *("dagster", "api", "grpc", "--module-name", "ops_pipelines.definitions"),
+                *("dagster", "api", "grpc", "--module-name", self._definitions),
                 *("--host", LOOPBACK, "--port", str(code_port), "--location-name", "ops_pipelines"),
             ],
         )
@@ -98,12 +108,20 @@ class DagsterStack:
         """Kill one process without letting it clean up: what a drill does to see it heal."""
         self._daemons.kill([name])
 
+    def kill_run_workers(self) -> int:
+        """Kill the processes that carry out runs, in the middle of whatever they do; return how many there were."""
+        ours = find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(self._home))
+        workers = {pid: born for pid, born in ours.items() if _is_run_worker(pid)}
+        kill_processes(workers)
+        return len(workers)
+
     def _start(self, name: str, argv: list[str]) -> None:
         program = Path(sys.executable).with_name(argv[0])
         self._daemons.start(name, [str(program), *argv[1:]], env=self._environment())
 
     def _environment(self) -> dict[str, str]:
-        kept = {key: os.environ[key] for key in ("HOME", "LANG", "TZ", "TMPDIR", "SLURM_CONF") if key in os.environ}
+        names = ("HOME", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
+        kept = {key: text for key, text in os.environ.items() if key in names or key.startswith(DATABASE_PREFIX)}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         return {
             **kept,
@@ -137,6 +155,14 @@ class DagsterStack:
             return False
 
 
+def _is_run_worker(pid: int) -> bool:
+    """The code server starts each run as a process of its own, by Python's `multiprocessing`."""
+    try:
+        return b"multiprocessing.spawn" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def port_number(text: str) -> int:
     """Return a port given on the command line; raise ArgumentTypeError unless it is one that can be listened on."""
     if not text.isdecimal() or not 1 <= int(text) <= 65_535:
@@ -159,6 +185,30 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def free_ports(count: int) -> int:
+    """Return the first of `count` loopback ports in a row that nobody listens on; raise StackError if there are none.
+
+    Below the ports that the kernel gives to clients, so that none takes one while its server is restarted. Two drills
+    that choose at the same moment begin to look at different places.
+    """
+    firsts = list(range(*_SERVER_PORTS, count))
+    random.shuffle(firsts)
+    for first in firsts:
+        if first + count <= _SERVER_PORTS[1] and all(_can_bind(port) for port in range(first, first + count)):
+            return first
+    raise StackError(f"there are no {count} free ports in a row on {LOOPBACK}; stop what listens there")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that just ended leaves its port waiting
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 @contextmanager

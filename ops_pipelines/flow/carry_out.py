@@ -9,14 +9,15 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.finding import REPAIRS
-from ops_pipelines.domain.guardrails import Refusal, judge
+from ops_pipelines.domain.guardrails import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.drains import DrainOrder, drain_together
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import Progress, Stage, authority_of, perform, read_facts
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
+from ops_pipelines.flow.perform import Progress, Stage, authority_of, perform, read_facts, words_of
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
@@ -53,14 +54,59 @@ def carry_out(
     runners = [_Runner(plan, cluster, lease) for plan in plans]
     give_up_at = cluster.clock.now() + patience
     while True:
+        has_drained = _advance_drains(runners, cluster, lease=lease)
         moving = [runner for runner in runners if runner.advance()]
         if not any(runner.is_under_way for runner in runners) and not moving:
             break
-        if not moving:
+        if not moving and not has_drained:
             if cluster.clock.now() >= give_up_at:
                 break
             cluster.clock.wait(_POLL_SECONDS)
     return tuple(runner.report() for runner in runners)
+
+
+def carry_out_drains(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> tuple[PlanReport, ...]:
+    """Begin the plans that open with a drain, carry out the drain and nothing else; the rest is left to a run."""
+    runners = [_Runner(plan, cluster, lease) for plan in plans if plan.actions[0].verb is Verb.DRAIN]
+    _advance_drains(runners, cluster, lease=lease)
+    return tuple(runner.report() for runner in runners)
+
+
+def _advance_drains(runners: Sequence["_Runner"], cluster: Cluster, *, lease: Lease) -> bool:
+    """Begin the plans that wait, and take together the drains that are next; return whether anything moved."""
+    present = [runner for runner in runners if runner.is_under_way]
+    try:
+        has_begun = _begin_plans(present, cluster)
+        drains = {runner: order for runner in present if (order := runner.next_drain()) is not None}
+        progress = drain_together(list(drains.values()), cluster, lease=lease)
+    except (SourceError, LedgerConflict):
+        return False  # Each by itself is next: one that cannot go on does not hold up the others.
+    for runner, order in drains.items():
+        runner.take_drain(progress[order.action.key])
+    return has_begun or any(each.stage is Stage.DONE for each in progress.values())
+
+
+def _begin_plans(runners: Sequence["_Runner"], cluster: Cluster) -> bool:
+    """Put in force, in one transaction, every plan whose incident waits and whose first act is allowed."""
+    state = cluster.ledger.read_state(cluster.clock.now())
+    present = {incident.incident: incident for incident in state.incidents}
+    waiting = {
+        runner: incident
+        for runner in runners
+        if (incident := present.get(runner.incident)) is not None and runner.is_yet_to_begin(incident)
+    }
+    if not waiting:
+        return False
+    facts = read_facts({runner.first_act.verb for runner in waiting}, cluster)
+    begun = []
+    for runner, incident in waiting.items():
+        if runner.may_begin(facts, state):
+            begun.append(runner.begin(incident))
+            # What this plan will drain is spent for the next one: together they stay within the budget.
+            intended = ActionRecord(action=runner.first_act, plan=begun[-1].plan, begun_at=facts.taken_at)
+            facts = replace(facts, records=(*facts.records, intended))
+    cluster.ledger.change_incidents(begun, actor=AUTOPILOT, now=cluster.clock.now())
+    return bool(begun)
 
 
 def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:
@@ -118,12 +164,62 @@ class _Runner:
     def report(self) -> PlanReport:
         return PlanReport(plan=self._plan, steps=tuple(self._steps), stage=self._stage, reason=self._reason)
 
+    @property
+    def first_act(self) -> Action:
+        """The first act on the cluster: it decides whether the plan may begin. Messages need nobody's yes."""
+        acts = [action for action in self._plan.actions if action.verb not in MESSAGES]
+        return acts[0] if acts else self._plan.actions[0]
+
+    @property
+    def incident(self) -> IncidentId:
+        return self._plan.incident
+
+    def is_yet_to_begin(self, incident: Incident) -> bool:
+        """Return whether this plan is yet to be put in force; settle if it never will be."""
+        if incident.state is not IncidentState.OPEN and not self._is_in_force(incident):
+            self._settle(Stage.WAITING, f"the incident is {incident.state.value}; this plan is not in force")
+        return incident.state is IncidentState.OPEN
+
+    def may_begin(self, facts: ClusterFacts, state: LedgerState) -> bool:
+        """Return whether the guardrails allow the first act; settle with their reason if not."""
+        rules = self._cluster.rules
+        refusal = judge(
+            self.first_act,
+            facts,
+            policy=rules.policy,
+            topology=rules.topology,
+            authority=authority_of(self._plan.plan, state, actor=AUTOPILOT),
+        )
+        if refusal is not None:
+            self._settle(Stage.WAITING, words_of(refusal))
+        return refusal is None
+
+    def begin(self, incident: Incident) -> Incident:
+        """Return the incident as it is with this plan in force."""
+        begun = advance(incident, IncidentEvent.PLAN_BEGUN, at=self._cluster.clock.now(), note=self._plan.reason)
+        return replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1)
+
+    def next_drain(self) -> DrainOrder | None:
+        """Return the next step if it is a drain."""
+        if self._is_settled or self._position == len(self._plan.actions):
+            return None
+        action = self._plan.actions[self._position]
+        return DrainOrder(action=action, plan=self._plan.plan) if action.verb is Verb.DRAIN else None
+
+    def take_drain(self, progress: Progress) -> None:
+        """Take note of a drain that was carried out together with others; what did not end is `advance`'s."""
+        if progress.stage is Stage.DONE:
+            self._steps.append(Step(action=self._plan.actions[self._position], progress=progress))
+            self._position += 1
+        else:
+            self._reason = progress.reason
+
     def advance(self) -> bool:
         """Go one step further; return whether anything moved."""
         if self._is_settled:
             return False
         try:
-            incident = self._begin()
+            incident = self._incident_in_force()
             if incident is None:
                 return False
             if self._position == len(self._plan.actions):
@@ -134,36 +230,19 @@ class _Runner:
             self._settle(Stage.WAITING, str(problem))
             return False
 
-    def _begin(self) -> Incident | None:
+    def _incident_in_force(self) -> Incident | None:
         """Return the incident, being acted on; None if this plan may not begin or is not the one in force."""
         incident = self._cluster.ledger.incident(self._plan.incident)
         if incident is None:
             self._settle(Stage.FAILED, f"the ledger does not know {self._plan.incident}")
             return None
-        if incident.state is IncidentState.ACTING and incident.plan == self._plan.plan:
-            return incident
-        if incident.state is not IncidentState.OPEN:
-            self._settle(Stage.WAITING, f"the incident is {incident.state.value}; this plan is not in force")
-            return None
-        refusal = self._refusal_of_first_step()
-        if refusal is not None:
-            self._settle(Stage.WAITING, f"{refusal.guardrail}: {refusal.reason}")
-            return None
-        now = self._cluster.clock.now()
-        begun = advance(incident, IncidentEvent.PLAN_BEGUN, at=now, note=self._plan.reason)
-        begun = replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1)
-        self._cluster.ledger.change_incident(begun, actor=AUTOPILOT, now=now)
-        return begun
+        if self.is_yet_to_begin(incident):
+            _begin_plans([self], self._cluster)
+            incident = self._cluster.ledger.incident(self._plan.incident)
+        return incident if incident is not None and not self._is_settled and self._is_in_force(incident) else None
 
-    def _refusal_of_first_step(self) -> Refusal | None:
-        # Messages need nobody's yes: what decides is the first act on the cluster.
-        acts = [action for action in self._plan.actions if action.verb not in MESSAGES]
-        first = acts[0] if acts else self._plan.actions[0]
-        facts = read_facts(first, self._cluster)
-        state = self._cluster.ledger.read_state(facts.taken_at)
-        rules = self._cluster.rules
-        authority = authority_of(self._plan.plan, state, actor=AUTOPILOT)
-        return judge(first, facts, policy=rules.policy, topology=rules.topology, authority=authority)
+    def _is_in_force(self, incident: Incident) -> bool:
+        return incident.state is IncidentState.ACTING and incident.plan == self._plan.plan
 
     def _take_step(self, incident: Incident, action: Action) -> bool:
         progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)

@@ -27,23 +27,33 @@ class Due:
 
     run_key: str
     reason: str
+    evidence_after: int | None = None
+    """The run tells of evidence above this; None if it is not about evidence."""
 
 
 def due_remediation(
-    state: LedgerState, conditions: Collection[Observation], *, retry_after: timedelta, now: datetime
+    state: LedgerState,
+    conditions: Collection[Observation],
+    *,
+    recorded_through: int,
+    retry_after: timedelta,
+    now: datetime,
 ) -> Due | None:
     """Return the remediation run that is due, None if there is nothing to do.
 
-    New evidence is due at once, and so is the closing of an incident whose conditions are gone; a run that failed to
-    see to it is repeated after `retry_after`. An incident that waits (for confirmation, budget, an approval, a
+    Evidence above `recorded_through` (for which no run was requested yet) is due at once, whether or not the reflex
+    has decided on it, and so is the closing of an incident whose conditions are gone; a run that failed to see to it
+    is repeated after `retry_after`. An incident that waits (for confirmation, budget, an approval, a
     witness) is looked at again after `retry_after`, then after twice that, and so on up to every 5 minutes; any
     change of it starts the count anew. One run covers every incident, so one key is enough.
     """
     turn = int(now.timestamp() / retry_after.total_seconds())
-    if state.evidence_head > state.decided_through:
+    seen_through = min(recorded_through, state.decided_through)
+    if state.evidence_head > seen_through:
         return Due(
-            run_key=f"observe:{state.decided_through}-{state.evidence_head}:{turn}",
-            reason=f"{state.evidence_head - state.decided_through} new observations",
+            run_key=f"observe:{seen_through}-{state.evidence_head}:{turn}",
+            reason=f"{state.evidence_head - seen_through} new observations",
+            evidence_after=seen_through,
         )
     for incident in state.incidents:
         if incident.state in (IncidentState.OPEN, IncidentState.ESCALATED) and has_cleared(incident, conditions):

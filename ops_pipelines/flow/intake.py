@@ -3,7 +3,7 @@
 A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,43 +27,47 @@ class Intake:
     new_count: int
     """Observations that were not evidence before."""
     rejected: tuple[Rejected, ...]
-    failures: tuple[str, ...]
-    """Sources that did not answer, in words; empty if all did."""
+    answers: Mapping[str, str | None]
+    """Each source that was asked: None if it answered, else what went wrong, in words."""
     gpu_telemetry: GpuTelemetry | None
     """None if the metrics source did not answer, or was not asked."""
     nodes: tuple[NodeStatus, ...] | None
     """None if the scheduler did not answer, or was not asked."""
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Return what went wrong with the sources that did not answer."""
+        return tuple(problem for problem in self.answers.values() if problem is not None)
 
 
 def take_in_logs(cluster: Cluster) -> Intake:
     """Take in the new lines of every log source."""
     new_count = 0
     rejected: list[Rejected] = []
-    failures: list[str] = []
+    answers: dict[str, str | None] = {}
     for logs in cluster.logs:
         try:
             count, refused = _take_in_one_log(cluster, logs)
         except SourceError as problem:
-            failures.append(str(problem))
+            answers[logs.source] = str(problem)
             continue
+        answers[logs.source] = None
         new_count += count
         rejected += refused
-    return Intake(
-        new_count=new_count, rejected=tuple(rejected), failures=tuple(failures), gpu_telemetry=None, nodes=None
-    )
+    return Intake(new_count=new_count, rejected=tuple(rejected), answers=answers, gpu_telemetry=None, nodes=None)
 
 
 def take_in_conditions(cluster: Cluster) -> Intake:
     """Take in what the metrics and the scheduler show now: conditions that began, and those that ended."""
     now = cluster.clock.now()
-    failures: list[str] = []
+    answers: dict[str, str | None] = {"scheduler": None, "telemetry": None}
     new_count = 0
 
     nodes: tuple[NodeStatus, ...] | None = None
     try:
         nodes = cluster.scheduler.read_nodes()
     except SourceError as problem:
-        failures.append(str(problem))
+        answers["scheduler"] = str(problem)
     else:
         unreachable = [_unreachable(node, now) for node in nodes if _is_ours_to_watch(node) and not node.is_responding]
         declared = [condition for condition in unreachable if cluster.rules.topology.knows(condition.node)]
@@ -73,7 +77,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     try:
         samples = cluster.telemetry.read_samples(now)
     except SourceError as problem:
-        failures.append(str(problem))
+        answers["telemetry"] = str(problem)
     else:
         gpu_telemetry = observe_gpus(
             samples,
@@ -87,7 +91,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     return Intake(
         new_count=new_count,
         rejected=() if gpu_telemetry is None else gpu_telemetry.rejected,
-        failures=tuple(failures),
+        answers=answers,
         gpu_telemetry=gpu_telemetry,
         nodes=nodes,
     )

@@ -1,15 +1,19 @@
-"""Takes a snapshot: everything that a decision depends on, at one instant, read fresh."""
+"""Takes a snapshot, everything that a decision depends on at one instant, and records what it means."""
 
 from dataclasses import dataclass
 
-from ops_pipelines.domain.decision import Snapshot
-from ops_pipelines.domain.observation import Rejected
+from ops_pipelines.domain.decision import Snapshot, correlate_all, find_all
+from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import NodeStatus, Rejected
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
 from ops_pipelines.frames.telemetry import GpuTelemetry
+from ops_pipelines.ports.ledger import LedgerConflict
 
 _EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""
+_DECIDE_TRY_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +36,57 @@ def take_snapshot(cluster: Cluster) -> Observed:
     from_logs = take_in_logs(cluster)
     from_conditions = take_in_conditions(cluster)
     nodes = from_conditions.nodes if from_conditions.nodes is not None else cluster.scheduler.read_nodes()
+    gpu_telemetry = from_conditions.gpu_telemetry
+    return Observed(
+        snapshot=_compose(cluster, nodes, gpu_telemetry),
+        new_evidence_count=from_logs.new_count + from_conditions.new_count,
+        rejected=from_logs.rejected + from_conditions.rejected,
+        failures=from_logs.failures + from_conditions.failures,
+        gpu_telemetry=gpu_telemetry,
+    )
+
+
+def glance(cluster: Cluster) -> Snapshot:
+    """Return the state of everything but the metrics, which take the longest to answer, and take nothing in.
+
+    To the decision they are silent: it may plan a drain on what the logs say, and nothing that needs eyes.
+    Raises SourceError if the scheduler does not answer.
+    """
+    return _compose(cluster, cluster.scheduler.read_nodes(), None)
+
+
+def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple[Incident, ...]]:
+    """Write what a snapshot means into the ledger; return the snapshot that it was done on, and what changed.
+
+    Somebody else may have decided since it was taken (the reflex does so within a tick): then it is taken anew.
+    """
+    for remaining in reversed(range(_DECIDE_TRY_COUNT)):
+        snapshot = cluster.ledger.load_snapshot(decided_on)
+        changed = correlate_all(find_all(snapshot, cluster.rules), snapshot, cluster.rules)
+        try:
+            cluster.ledger.record_decision(
+                inputs=decided_on,
+                decided_through=snapshot.evidence_through,
+                expected_head=snapshot.ledger_head,
+                incidents=changed,
+                plans=(),
+                now=snapshot.taken_at,
+            )
+        except LedgerConflict:
+            if remaining == 0:
+                raise
+            decided_on = cluster.ledger.store_snapshot(take_snapshot(cluster).snapshot)
+        else:
+            break
+    return decided_on, changed
+
+
+def _compose(cluster: Cluster, nodes: tuple[NodeStatus, ...], gpu_telemetry: GpuTelemetry | None) -> Snapshot:
     jobs = cluster.scheduler.read_jobs()
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     evidence = cluster.ledger.evidence_after(state.decided_through, limit=_EVIDENCE_AT_ONCE)
-    gpu_telemetry = from_conditions.gpu_telemetry
-    snapshot = Snapshot(
+    return Snapshot(
         taken_at=now,
         rules_digest=cluster.rules_digest,
         ledger_head=state.head_seq,
@@ -52,11 +101,4 @@ def take_snapshot(cluster: Cluster) -> Observed:
         incident_count=state.incident_count,
         records=state.records,
         is_paused=state.pause is not None,
-    )
-    return Observed(
-        snapshot=snapshot,
-        new_evidence_count=from_logs.new_count + from_conditions.new_count,
-        rejected=from_logs.rejected + from_conditions.rejected,
-        failures=from_logs.failures + from_conditions.failures,
-        gpu_telemetry=gpu_telemetry,
     )

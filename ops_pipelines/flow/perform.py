@@ -4,12 +4,12 @@ Whether an action may be begun is judged by `domain.guardrails` inside the ledge
 says of it afterwards by `domain.verification`. This module only moves between the two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.action import (
-    DESTRUCTIVE_VERBS,
     MESSAGES,
     Action,
     ActionRecord,
@@ -19,13 +19,13 @@ from ops_pipelines.domain.action import (
     Witness,
     witness_limit,
 )
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
+from ops_pipelines.domain.guardrails import NEEDS_EYES, Authority, ClusterFacts, Patience, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
+from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -36,7 +36,7 @@ _HARMLESS_TWICE = frozenset({Verb.POWER_ON})
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
 # Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
-_NO_LEASE = Refusal(
+NO_LEASE = Refusal(
     guardrail="lease",
     reason="the right to act has run out or went to another process; the next run takes the current one",
     patience=Patience.WAIT,
@@ -70,37 +70,37 @@ def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lea
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
     what was begun, and sends again only what provably did not happen.
     """
-    facts = read_facts(action, cluster)
+    facts = read_facts({action.verb}, cluster)
     moot = is_moot(action, facts)
     known = next((record for record in facts.records if record.action.key == action.key), None)
     if known is None and moot is not None:
         return Progress(stage=Stage.DONE, reason=f"not needed: {moot}")
     token = lease.token(cluster.ledger, cluster.clock.now())
     if token is None:
-        return Progress(stage=Stage.WAITING, reason=_words(_NO_LEASE))
+        return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
     record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
 
     def guard(state: LedgerState) -> Refusal | None:
-        return _judge_on(state, action, facts, cluster, authority_of(plan, state, actor=actor))
+        return judge_on(state, action, plan, facts, cluster, actor=actor)
 
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
     if isinstance(begun, Refusal):
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
-        return Progress(stage=stage, reason=_words(begun))
+        return Progress(stage=stage, reason=words_of(begun))
     if isinstance(begun, Begun):
         return _send(begun.record, cluster, facts, actor=actor)
 
-    def objection() -> Refusal | None:
+    def begin_again(record: ActionRecord, after: int) -> Begun | AlreadyBegun | Refusal:
         now = cluster.clock.now()
-        return guard(cluster.ledger.read_state(now)) if cluster.ledger.current_lease(now) == token else _NO_LEASE
+        return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
 
-    return _follow_up(begun.record, cluster, facts, objection=objection, actor=actor)
+    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, actor=actor)
 
 
-def read_facts(action: Action, cluster: Cluster) -> ClusterFacts:
-    """Return the fresh state that an action is judged on; raise SourceError if the scheduler does not answer.
+def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
+    """Return the fresh state that actions of these verbs are judged on; raise SourceError if the scheduler is silent.
 
-    The metrics are asked for only where the verb needs eyes: the answer may be large.
+    The metrics are asked for only where a verb needs eyes: the answer may be large.
     """
     nodes = cluster.scheduler.read_nodes()
     jobs = cluster.scheduler.read_jobs()
@@ -110,7 +110,7 @@ def read_facts(action: Action, cluster: Cluster) -> ClusterFacts:
         nodes={node.node: node for node in nodes},
         jobs={job.job: job for job in jobs},
         records=state.records,
-        is_telemetry_available=action.verb not in DESTRUCTIVE_VERBS or _can_see(cluster),
+        is_telemetry_available=NEEDS_EYES.isdisjoint(verbs) or _can_see(cluster),
         is_paused=state.pause is not None,
         taken_at=now,
     )
@@ -139,11 +139,14 @@ def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Auth
     return Authority.AUTOPILOT
 
 
-def _judge_on(
-    state: LedgerState, action: Action, facts: ClusterFacts, cluster: Cluster, authority: Authority
+def judge_on(
+    state: LedgerState, action: Action, plan: PlanId | None, facts: ClusterFacts, cluster: Cluster, *, actor: str
 ) -> Refusal | None:
+    """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction."""
     current = replace(facts, records=state.records, is_paused=state.pause is not None)
-    return judge(action, current, policy=cluster.rules.policy, topology=cluster.rules.topology, authority=authority)
+    rules = cluster.rules
+    authority = authority_of(plan, state, actor=actor)
+    return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority)
 
 
 def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
@@ -194,7 +197,7 @@ def _why_needless(action: Action, cluster: Cluster) -> str | None:
     """Return why a refused command for a job was not needed: the job ended between our look and the command."""
     if action.attempt is None or action.verb in MESSAGES:
         return None
-    fresh = read_facts(action, cluster)
+    fresh = read_facts({action.verb}, cluster)
     moot = is_moot(action, fresh)
     job = fresh.jobs.get(action.attempt.job)
     if moot is None and action.verb is Verb.HOLD and job is not None and job.state is JobState.COMPLETING:
@@ -207,7 +210,7 @@ def _follow_up(
     cluster: Cluster,
     facts: ClusterFacts,
     *,
-    objection: Callable[[], Refusal | None],
+    begin_again: Callable[[ActionRecord, int], Begun | AlreadyBegun | Refusal],
     actor: str,
 ) -> Progress:
     """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
@@ -220,19 +223,22 @@ def _follow_up(
             return _finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
         # Nobody can tell whether it went out. A message twice is better than a page never sent.
         return _send(record, cluster, facts, actor=actor)
+    resent_at = cluster.ledger.resent_at(action.key)  # Read before the witness: who sends between the two is seen.
     testimony = testify(record, _look(action, cluster))
     if testimony.witness is Witness.DONE:
         return _finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
     moot = is_moot(action, facts)
     if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
         return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {moot}", actor=actor)
-    if _may_send_again(record, testimony.witness, cluster):
-        refusal = objection()
-        if refusal is None:
+    if _may_send_again(record, testimony.witness, resent_at, cluster):
+        begun = begin_again(record, len(resent_at))
+        if isinstance(begun, Begun):
             return _send(record, cluster, facts, actor=actor)
-        if refusal.patience is Patience.WAIT:
-            return Progress(stage=Stage.WAITING, reason=_words(refusal))
-        return _finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {_words(refusal)}", actor=actor)
+        if isinstance(begun, AlreadyBegun):
+            return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
+        if begun.patience is Patience.WAIT:
+            return Progress(stage=Stage.WAITING, reason=words_of(begun))
+        return _finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
         limit = witness_limit(action.verb, cluster.rules.policy.durations)
@@ -242,13 +248,17 @@ def _follow_up(
     return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
 
 
-def _may_send_again(record: ActionRecord, witness: Witness, cluster: Cluster) -> bool:
-    """Return whether a command that nobody is known to have accepted is sent once more, however old it is."""
+def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
+    """Return whether a command that nobody is known to have accepted is sent once more, however old it is.
+
+    A slow one is given its share of the limit after each time that it may have been sent.
+    """
     verb = record.action.verb
     if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
         return False
     limit = witness_limit(verb, cluster.rules.policy.durations)
-    return verb in _AT_ONCE or cluster.clock.now() - record.begun_at > limit / _RESEND_SHARE
+    last_sent_at = max((record.begun_at, *resent_at))
+    return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
 
 
 def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
@@ -257,7 +267,8 @@ def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
     return cluster.clock.now() - (record.sent_at or record.begun_at) > limit
 
 
-def _words(refusal: Refusal) -> str:
+def words_of(refusal: Refusal) -> str:
+    """Return a refusal as a person reads it: the rule, then its reason."""
     return f"{refusal.guardrail}: {refusal.reason}"
 
 

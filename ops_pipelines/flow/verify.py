@@ -15,6 +15,7 @@ from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.flow.perform import Progress, Stage, perform
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.source_error import SourceError
@@ -36,8 +37,11 @@ class VerificationReport:
 def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> tuple[VerificationReport, ...]:
     """Judge every node that waits to be returned, return the recovered, hand the hopeless to a person.
 
-    Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass.
+    Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass. Being
+    the last of every pass, it also sees to what nobody else waits for.
     """
+    settle_left_behind(cluster)
+    remind_of_waiting(cluster, lease=lease)
     give_up_at = cluster.clock.now() + patience
     latest: dict[IncidentId, VerificationReport] = {}
     while True:

@@ -3,7 +3,7 @@
 Beside the chain it keeps ordinary tables that are not history: evidence and cursors, present conditions, the lease.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -12,21 +12,22 @@ from typing import Protocol
 from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.remediation import IncidentPlan
 
 AUTOPILOT = "autopilot"
 """The actor of everything that no person launched."""
 
 
-AUTOPILOT = "autopilot"
-"""The actor of everything that no person launched."""
-
-
 class LedgerError(RuntimeError):
-    """The ledger cannot be read or written, or it contradicts itself. Nothing was changed."""
+    """The ledger cannot be read or written, or it contradicts itself. Nothing was changed.
+
+    Unless the server went away while it committed: then ask again; `begin`, `finish` and `take_in` may be repeated.
+    """
 
 
 class LedgerDamaged(LedgerError):
@@ -45,6 +46,8 @@ class EntryKind(Enum):
     PLAN = "plan"
     APPROVAL = "approval"
     ACTION_BEGUN = "action_begun"
+    ACTION_RESENT = "action_resent"
+    """The command is sent once more: it provably had no effect, and nobody is known to have accepted it."""
     ACTION_SENT = "action_sent"
     ACTION_FINISHED = "action_finished"
     ACTION_REFUSED = "action_refused"
@@ -143,6 +146,9 @@ class ChainVerdict:
 Guard = Callable[[LedgerState], Refusal | None]
 """Judges an action on the ledger's state inside the budget transaction; None lets it pass."""
 
+GuardOfEach = Callable[[ActionRecord, LedgerState], Refusal | None]
+"""As `Guard`, for several actions that are begun together."""
+
 
 class Ledger(Protocol):
     """Reads and writes the record. Every method is one transaction; all raise LedgerError.
@@ -236,6 +242,10 @@ class Ledger(Protocol):
         """Write one incident as it is now; raise LedgerConflict if its present state does not lead to the new one."""
         ...
 
+    def change_incidents(self, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
+        """Write several incidents as they are now, all or none; raise LedgerConflict as `change_incident` does."""
+        ...
+
     def incident(self, incident: IncidentId) -> Incident | None:
         """Return one incident, open or final; None if there is none."""
         ...
@@ -272,12 +282,43 @@ class Ledger(Protocol):
         """
         ...
 
+    def begin_all(
+        self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
+    ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
+        """Write several before-entries as `begin` does, in order and in one transaction, with an answer for each.
+
+        Each is judged on a state in which those before it have begun: together they keep every budget.
+        """
+        ...
+
+    def begin_again(
+        self, record: ActionRecord, *, after: int, guard: Guard, lease_token: str | None, actor: str, now: datetime
+    ) -> Begun | AlreadyBegun | Refusal:
+        """Write that an action without an outcome is sent once more, judged like a first time.
+
+        `after` is how often it was sent again when its witness was read (`resent_at`). If somebody else sent it,
+        marked it or finished it since, nothing is written and `AlreadyBegun` is returned: its witness is read anew.
+        """
+        ...
+
+    def resent_at(self, key: ActionKey) -> tuple[datetime, ...]:
+        """Return when an action was sent again, oldest first."""
+        ...
+
     def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
         """Write that the asked system accepted the command; the first time stays."""
         ...
 
+    def mark_all_sent(self, keys: Collection[ActionKey], *, actor: str, now: datetime) -> None:
+        """Write of several actions that their commands were accepted, in one transaction."""
+        ...
+
     def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
         """Write the outcome; the same kind of outcome again changes nothing, another kind raises LedgerConflict."""
+        ...
+
+    def finish_all(self, outcomes: Mapping[ActionKey, Outcome], *, actor: str) -> None:
+        """Write several outcomes in one transaction, all or none, as `finish` does."""
         ...
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
@@ -291,6 +332,21 @@ class Ledger(Protocol):
 
     def current_lease(self, now: datetime) -> str | None:
         """Return the token of the lease that runs now; None if none does."""
+        ...
+
+    # -- heartbeat ------------------------------------------------------------------------------------------
+    def beat(
+        self, *, name: str, holder: str, note: str, mode: Mode, answers: Mapping[str, str | None], now: datetime
+    ) -> None:
+        """Remember the tick of `name` in place of the one before, with whether `holder` has the lease. No history.
+
+        While another process has the lease this changes nothing: whoever only watches must not cover up the silence
+        of the one that acts.
+        """
+        ...
+
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        """Return the last beat of every name that ever beat, by name."""
         ...
 
     # -- audit ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ will not start until released (Slurm requeuehold, Kubernetes suspend).
 from collections.abc import Collection
 from typing import Protocol
 
+from ops_pipelines.domain.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 
@@ -26,6 +27,10 @@ class Scheduler(Protocol):
 
     def read_jobs(self) -> tuple[JobStatus, ...]:
         """Return every job that is pending or has processes, and those that ended within the last minutes."""
+        ...
+
+    def read_limits(self) -> SchedulerLimits:
+        """Return what the scheduler is set to do by itself, above all when it gives a silent node up."""
         ...
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:

@@ -48,6 +48,7 @@ class DurationsModel(StrictModel):
     reset_limit_seconds: Seconds = _DURATIONS.reset_limit.total_seconds()
     reboot_limit_seconds: Seconds = _DURATIONS.reboot_limit.total_seconds()
     job_end_limit_seconds: Seconds = _DURATIONS.job_end_limit.total_seconds()
+    waiting_limit_seconds: Seconds = _DURATIONS.waiting_limit.total_seconds()
 
 
 class RackModel(StrictModel):

@@ -8,11 +8,11 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.guardrails import Refusal
-from ops_pipelines.domain.identity import Digest, IncidentId, PlanId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.resources.ledger_tables import entries, incidents, safe_text, utc_text
 
@@ -25,6 +25,7 @@ CHANGES = frozenset(
         EntryKind.PLAN,
         EntryKind.APPROVAL,
         EntryKind.ACTION_BEGUN,
+        EntryKind.ACTION_RESENT,
         EntryKind.ACTION_SENT,
         EntryKind.ACTION_FINISHED,
     }
@@ -51,6 +52,14 @@ class RefusedAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resent:
+    """Body of an ACTION_RESENT line."""
+
+    key: ActionKey
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
     """Body of a RESUME_AUTOPILOT line."""
 
@@ -67,14 +76,27 @@ def hash_entry(
 
 
 class ChainWriter:
-    """Appends lines within one writing transaction, which it must not outlive."""
+    """Appends lines within one writing transaction, which it must not outlive.
+
+    Lines are hashed at once and written together when the `with` block ends: a storm has thousands. Until then nobody
+    in the same transaction reads `entries`.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.head_seq, self._head_hash = read_head(connection)
+        self._lines: list[dict[str, object]] = []
+        self._changed: dict[str, int] = {}
+
+    def __enter__(self) -> "ChainWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._write()
 
     def append(self, body: str, *, kind: EntryKind, actor: str, incident: IncidentId | None, now: datetime) -> int:
-        """Write one line with `body`, canonical JSON, and return its sequence number."""
+        """Add one line with `body`, canonical JSON, and return its sequence number."""
         seq = self.head_seq + 1
         who = safe_text(actor)
         about = None if incident is None else IncidentId(safe_text(incident))
@@ -87,8 +109,7 @@ class ChainWriter:
             body=body,
             previous_hash=self._head_hash,
         )
-        self.connection.execute(
-            insert(entries),
+        self._lines.append(
             {
                 "seq": seq,
                 "written_at": now,
@@ -98,12 +119,21 @@ class ChainWriter:
                 "body": body,
                 "previous_hash": self._head_hash,
                 "entry_hash": entry_hash,
-            },
+            }
         )
         if kind in CHANGES and about is not None:
-            self.connection.execute(update(incidents).where(incidents.c.incident == about).values(last_change_seq=seq))
+            self._changed[about] = seq
         self.head_seq, self._head_hash = seq, entry_hash
         return seq
+
+    def _write(self) -> None:
+        if self._lines:
+            self.connection.execute(insert(entries), self._lines)
+        if self._changed:
+            self.connection.execute(
+                update(incidents).where(incidents.c.incident == bindparam("its_name")),
+                [{"its_name": about, "last_change_seq": seq} for about, seq in self._changed.items()],
+            )
 
 
 def read_head(connection: Connection) -> tuple[int, str]:

@@ -6,7 +6,7 @@ SQLite and PostgreSQL differ here and nowhere else. What is read and written bel
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
 
-KNOWN_VERSIONS = ("0001",)
+KNOWN_VERSIONS = ("0001", "0002")
 """Schema versions that this program can open, oldest first; the last is the one it writes."""
 
 _BUSY_TIMEOUT_SECONDS = 10
@@ -27,7 +27,25 @@ _WAL_TRY_COUNT = 100
 _WAL_PAUSE_SECONDS = 0.05
 _WRITER_LOCK = 0x6F70735F6C656467
 """PostgreSQL's advisory lock of all writers; any number that no other program of that database uses ("ops_ledg")."""
-_SIGNS_OF_DAMAGE = ("malformed", "no such table")
+_SERVER_SETTINGS = {
+    "statement_timeout": "60s",
+    # Else the host of a writer that lost its power would hold the writers' lock for hours.
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+"""What PostgreSQL is told of each connection: nothing waits for ever for a host that vanished."""
+_CLIENT_SETTINGS: Mapping[str, str | int] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "options": " ".join(f"-c {name}={limit}" for name, limit in _SERVER_SETTINGS.items()),
+}
+"""The same at our end; what the URL says wins. PgBouncer must be told to let `options` pass."""
+_SIGNS_OF_DAMAGE = ("malformed", "no such table", 'relation "', "invalid page")
 _REMEDIES = (
     ("is locked", "another process holds the write lock too long; find it with `fuser` and see whether it hangs"),
     ("lock timeout", "another process holds the write lock too long; look for it in pg_stat_activity"),
@@ -37,11 +55,17 @@ _REMEDIES = (
     ("not a database", "the file is no SQLite database; check the path, or move the file away"),
     ("malformed", "the file is damaged; restore it from a backup"),
     ("no such table", "a table of the ledger is gone; restore it from a backup"),
+    ('relation "', "a table of the ledger is gone; restore it from a backup"),
+    ("invalid page", "the database is damaged; restore it from a backup"),
     ("unable to open", "the file cannot be opened; check that its directory exists and that this user may write there"),
     ("readonly", "this user may not write the file; check its owner and mode, and those of its directory"),
+    ("authentication failed", "the server refuses user or password; check the URL"),
+    ('fatal: database "', "the server has no such database; create it, or change the URL"),
     ("could not connect", "the server does not answer; check the URL and that PostgreSQL runs"),
     ("connection to server", "the server does not answer; check the URL and that PostgreSQL runs"),
-    ("authentication failed", "the server refuses user or password; check the URL"),
+    ("closed the connection", "the server went away; whether the last line was written shows when it is back"),
+    ("terminating connection", "the server went away; whether the last line was written shows when it is back"),
+    ("statement timeout", "the server did not do it in time; look for what holds it up in pg_stat_activity"),
 )
 
 
@@ -53,7 +77,7 @@ class LedgerDatabase:
         parsed = _parse(url)
         self.name = parsed.render_as_string(hide_password=True)
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
-        engine = _sqlite_engine(parsed) if self._is_sqlite else create_engine(parsed, pool_pre_ping=True)
+        engine = _sqlite_engine(parsed) if self._is_sqlite else _postgres_engine(parsed)
         self._engine = engine
         isolation = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reader = engine.execution_options(ledger_begin="BEGIN", **isolation)
@@ -150,6 +174,13 @@ def _sqlite_engine(url: URL) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_as_asked)
     return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    """Return an engine whose connections give up on a server that vanished, and are made anew once it is back."""
+    settings = {name: setting for name, setting in _CLIENT_SETTINGS.items() if name not in url.query}
+    # Updates of many rows go out in pages; psycopg2's own way is one round trip a row.
+    return create_engine(url, pool_pre_ping=True, connect_args=settings, executemany_mode="values_plus_batch")
 
 
 def _prepare_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

@@ -13,8 +13,14 @@ from ops_pipelines.domain.incident import TRANSITIONS, Incident
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
-from ops_pipelines.resources.ledger_chain import ChainWriter, Decision
-from ops_pipelines.resources.ledger_state import read_decided_through, read_incident, read_plan, write_incident
+from ops_pipelines.resources.ledger_chain import ChainWriter, Decision, read_head
+from ops_pipelines.resources.ledger_state import (
+    read_decided_through,
+    read_incidents_of,
+    read_plan,
+    read_plans_of,
+    write_incidents,
+)
 from ops_pipelines.resources.ledger_tables import approvals
 from ops_pipelines.resources.ledger_tables import plans as plan_rows
 
@@ -32,10 +38,10 @@ def write_decision(
     now: datetime,
 ) -> int:
     """Write a decision with its changed incidents and new plans; return the head. What is unchanged gets no line."""
-    writer = ChainWriter(connection)
-    if expected_head is not None and writer.head_seq != expected_head:
+    head_seq, _ = read_head(connection)
+    if expected_head is not None and head_seq != expected_head:
         raise LedgerConflict(
-            f"the decision was made on line {expected_head}, but the ledger is at {writer.head_seq}; "
+            f"the decision was made on line {expected_head}, but the ledger is at {head_seq}; "
             "read the state again and decide again"
         )
     decided_before = read_decided_through(connection)
@@ -43,29 +49,36 @@ def write_decision(
         raise LedgerError(
             f"decided_through would go back from {decided_before} to {decided_through}; evidence is decided on once"
         )
-    changed = [item for item in incidents if _is_change(connection, item)]
-    new_plans = [plan for plan in plans if _is_new_plan(connection, plan)]
+    present = read_incidents_of(connection, [item.incident for item in incidents])
+    changed = [item for item in incidents if _is_change(present.get(item.incident), item)]
+    known_plans = read_plans_of(connection, [plan.plan for plan in plans])
+    new_plans = [plan for plan in plans if _is_new_plan(known_plans.get(plan.plan), plan)]
     if not changed and not new_plans and decided_through == decided_before:
-        return writer.head_seq
+        return head_seq
     decision = Decision(
         inputs=inputs,
         decided_through=decided_through,
         incidents=tuple(item.incident for item in changed),
         plans=tuple(plan.plan for plan in new_plans),
     )
-    writer.append(encode(decision), kind=EntryKind.DECISION, actor=_AUTOPILOT, incident=None, now=now)
-    for incident in changed:
-        write_incident(writer, incident, actor=_AUTOPILOT, now=now)
-    for plan in new_plans:
-        _write_plan(writer, plan, now=now)
+    with ChainWriter(connection) as writer:
+        writer.append(encode(decision), kind=EntryKind.DECISION, actor=_AUTOPILOT, incident=None, now=now)
+        write_incidents(writer, changed, known=present, actor=_AUTOPILOT, now=now)
+        _write_plans(writer, new_plans, now=now)
     return writer.head_seq
 
 
-def write_change(connection: Connection, incident: Incident, *, actor: str, now: datetime) -> None:
-    """Write one incident as it is now; the same again writes nothing. One that is not known is opened by it."""
-    present = read_incident(connection, incident.incident)
-    if present == incident:
-        return
+def write_changes(connection: Connection, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
+    """Write incidents as they are now; the same again writes nothing. One that is not known is opened by it."""
+    present = read_incidents_of(connection, [item.incident for item in incidents])
+    changed = [item for item in incidents if present.get(item.incident) != item]
+    for item in changed:
+        _refuse_impossible(present.get(item.incident), item)
+    with ChainWriter(connection) as writer:
+        write_incidents(writer, changed, known=present, actor=actor, now=now)
+
+
+def _refuse_impossible(present: Incident | None, incident: Incident) -> None:
     if present is None and not incident.is_open:
         raise LedgerError(f"there is no incident {incident.incident} that could be {incident.state.value} now")
     if present is not None and present.opened_at != incident.opened_at:
@@ -75,7 +88,6 @@ def write_change(connection: Connection, incident: Incident, *, actor: str, now:
             f"incident {incident.incident} is {present.state.value} by now, which does not lead to "
             f"{incident.state.value}; read it again and decide again"
         )
-    write_incident(ChainWriter(connection), incident, actor=actor, now=now)
 
 
 def _leads_to(present: Incident, incident: Incident) -> bool:
@@ -90,18 +102,14 @@ def write_approval(connection: Connection, approval: Approval) -> None:
     if plan is None:
         raise LedgerError(f"there is no plan {approval.plan}; look at the incident for the plan it has now")
     body = encode(approval)
-    seq = ChainWriter(connection).append(
-        body,
-        kind=EntryKind.APPROVAL,
-        actor=approval.actor,
-        incident=plan.incident,
-        now=approval.given_at,
-    )
+    with ChainWriter(connection) as writer:
+        seq = writer.append(
+            body, kind=EntryKind.APPROVAL, actor=approval.actor, incident=plan.incident, now=approval.given_at
+        )
     connection.execute(insert(approvals), {"seq": seq, "expires_at": approval.expires_at, "body": body})
 
 
-def _is_change(connection: Connection, incident: Incident) -> bool:
-    present = read_incident(connection, incident.incident)
+def _is_change(present: Incident | None, incident: Incident) -> bool:
     if present is None or (present.is_open and present != incident):
         return True
     if present != incident:
@@ -111,15 +119,18 @@ def _is_change(connection: Connection, incident: Incident) -> bool:
     return False
 
 
-def _is_new_plan(connection: Connection, plan: IncidentPlan) -> bool:
+def _is_new_plan(present: IncidentPlan | None, plan: IncidentPlan) -> bool:
     """A plan is made once: the same actions in other words are the same plan, and the first wording stays."""
-    present = read_plan(connection, plan.plan)
     if present is not None and [item.key for item in present.actions] != [item.key for item in plan.actions]:
         raise LedgerError(f"there is another plan {plan.plan} already; a plan never changes, a new one gets a new id")
     return present is None
 
 
-def _write_plan(writer: ChainWriter, plan: IncidentPlan, *, now: datetime) -> None:
-    body = encode(plan)
-    seq = writer.append(body, kind=EntryKind.PLAN, actor=_AUTOPILOT, incident=plan.incident, now=now)
-    writer.connection.execute(insert(plan_rows), {"plan": plan.plan, "seq": seq, "body": body})
+def _write_plans(writer: ChainWriter, plans: Collection[IncidentPlan], *, now: datetime) -> None:
+    rows = []
+    for plan in plans:
+        body = encode(plan)
+        seq = writer.append(body, kind=EntryKind.PLAN, actor=_AUTOPILOT, incident=plan.incident, now=now)
+        rows.append({"plan": plan.plan, "seq": seq, "body": body})
+    if rows:
+        writer.connection.execute(insert(plan_rows), rows)

@@ -3,10 +3,11 @@
 The writers and the audit both take rows from `incident_row` and its siblings, so what is checked is what is written.
 """
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import Connection, func, insert, or_, select, union, update
+from sqlalchemy import Column, Connection, bindparam, func, insert, or_, select, union, update
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
@@ -27,6 +28,7 @@ from ops_pipelines.resources.ledger_tables import (
 
 RECORDS_WINDOW = timedelta(hours=24)
 """How far back `read_state` shows finished actions of closed incidents; the port's contract names it."""
+_LOOKUP_SIZE = 500
 _CACHE_SIZE = 8192
 """Values are frozen, so equal texts may share one. Covers open incidents and a day's actions of a large cluster."""
 
@@ -93,6 +95,12 @@ def read_incident(connection: Connection, incident: IncidentId) -> Incident | No
     return None if body is None else _to_incident(body)
 
 
+def read_incidents_of(connection: Connection, names: Collection[IncidentId]) -> dict[IncidentId, Incident]:
+    """Return the incidents of these names that there are."""
+    found = _bodies_of(connection, incidents.c.incident, incidents.c.body, names)
+    return {IncidentId(name): _to_incident(body) for name, body in found.items()}
+
+
 def read_incidents_since(connection: Connection, since: datetime) -> tuple[Incident, ...]:
     """Return what is open or changed at or after `since`, oldest first."""
     bodies = connection.execute(
@@ -105,14 +113,31 @@ def read_incidents_since(connection: Connection, since: datetime) -> tuple[Incid
 
 def read_plan(connection: Connection, plan: PlanId) -> IncidentPlan | None:
     """Return one plan."""
-    body = connection.execute(select(plans.c.body).where(plans.c.plan == plan)).scalar()
-    return None if body is None else decode(IncidentPlan, body)
+    return read_plans_of(connection, [plan]).get(plan)
 
 
-def read_record(connection: Connection, key: ActionKey) -> ActionRecord | None:
-    """Return one action."""
-    body = connection.execute(select(actions.c.body).where(actions.c.key == key)).scalar()
-    return None if body is None else _to_record(body)
+def read_plans_of(connection: Connection, names: Collection[PlanId]) -> dict[PlanId, IncidentPlan]:
+    """Return the plans of these names that there are."""
+    found = _bodies_of(connection, plans.c.plan, plans.c.body, names)
+    return {PlanId(name): decode(IncidentPlan, body) for name, body in found.items()}
+
+
+def read_records_of(connection: Connection, keys: Collection[ActionKey]) -> dict[ActionKey, ActionRecord]:
+    """Return the actions of these keys that there are."""
+    found = _bodies_of(connection, actions.c.key, actions.c.body, keys)
+    return {ActionKey(key): _to_record(body) for key, body in found.items()}
+
+
+def _bodies_of(
+    connection: Connection, identity: Column[str], body: Column[str], wanted: Collection[str]
+) -> dict[str, str]:
+    """Return the bodies of the rows of these identities, asked for in bites that every database swallows."""
+    names = list(wanted)
+    found: dict[str, str] = {}
+    for start in range(0, len(names), _LOOKUP_SIZE):
+        statement = select(identity, body).where(identity.in_(names[start : start + _LOOKUP_SIZE]))
+        found.update((row[0], row[1]) for row in connection.execute(statement))
+    return found
 
 
 def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRecord, ...]:
@@ -123,16 +148,26 @@ def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRe
     return tuple(_to_record(body) for body in bodies)
 
 
-def write_incident(writer: ChainWriter, incident: Incident, *, actor: str, now: datetime) -> None:
-    """Append the incident as it is now and bring its row up to that."""
+def write_incidents(
+    writer: ChainWriter, changed: Collection[Incident], *, known: Collection[IncidentId], actor: str, now: datetime
+) -> None:
+    """Append the incidents as they are now and bring their rows up to that; those not `known` are new."""
     connection = writer.connection
-    body = encode(incident)
-    seq = writer.append(body, kind=EntryKind.INCIDENT, actor=actor, incident=incident.incident, now=now)
-    row = {**incident_row(incident), "seq": seq, "last_change_seq": seq, "body": body}
-    known = incidents.c.incident == incident.incident
-    if connection.execute(update(incidents).where(known).values(row)).rowcount == 0:
-        number = connection.execute(select(func.max(incidents.c.number))).scalar() or 0
-        connection.execute(insert(incidents), {**row, "number": number + 1, "first_seq": seq})
+    new, old = [], []
+    number = connection.execute(select(func.max(incidents.c.number))).scalar() or 0
+    for incident in changed:
+        body = encode(incident)
+        seq = writer.append(body, kind=EntryKind.INCIDENT, actor=actor, incident=incident.incident, now=now)
+        row = {**incident_row(incident), "seq": seq, "last_change_seq": seq, "body": body}
+        if incident.incident in known:
+            old.append({"its_name": row.pop("incident"), **row})
+        else:
+            number += 1
+            new.append({**row, "number": number, "first_seq": seq})
+    if new:
+        connection.execute(insert(incidents), new)
+    if old:
+        connection.execute(update(incidents).where(incidents.c.incident == bindparam("its_name")), old)
 
 
 def incident_row(incident: Incident) -> dict[str, str | int | datetime]:

@@ -188,6 +188,19 @@ class LeaseColumns(TypedColumns):
     expires_at: Named[datetime] = Column(UtcText())
 
 
+class HeartbeatColumns(TypedColumns):
+    """The last tick of each beating process."""
+
+    name: Named[str] = Column(SafeText(), primary_key=True)
+    at: Named[datetime] = Column(UtcText())
+    holder: Named[str] = Column(SafeText())
+    note: Named[str] = Column(SafeText())
+    mode: Named[str] = Column(Text())
+    answers: Named[str] = Column(Text())
+    """Canonical JSON: each source that was asked, with what went wrong or null."""
+    is_lease_held: Named[int] = Column(Integer())
+
+
 entries = Table("entries", metadata, EntryColumns)
 documents = Table("documents", metadata, DocumentColumns)
 incidents = Table("incidents", metadata, IncidentColumns)
@@ -200,6 +213,7 @@ rejected = Table("rejected", metadata, RejectedColumns)
 cursors = Table("cursors", metadata, CursorColumns)
 conditions = Table("conditions", metadata, ConditionColumns)
 leases = Table("leases", metadata, LeaseColumns)
+heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
 
 Index("ix_entries_kind_seq", entries.c.kind, entries.c.seq)
 Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)

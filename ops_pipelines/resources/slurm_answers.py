@@ -1,4 +1,4 @@
-"""Reads what Slurm's clients print as JSON: nodes and jobs, in the shapes of 22.05 to 25.11. Pure; sends nothing.
+"""Reads what Slurm's clients print: nodes and jobs as JSON, in the shapes of 22.05 to 25.11; settings as text. Pure.
 
 JSON, because text cannot be trusted: `scontrol show job -o` prints the job's name unquoted, so a name with a newline
 forges whole records of other jobs (seen with 22.05). What to ask for, and how, is `slurm`.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ops_pipelines.domain.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id, parse_node_name
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Rejected
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
@@ -78,6 +79,36 @@ def read_jobs_answer(text: str, *, source: str, now: datetime) -> JobsAnswer:
     jobs: list[JobRow] = []
     rejected = _read_rows(text, key="jobs", source=source, take=lambda row: jobs.append(_read_job(row, now=now)))
     return JobsAnswer(jobs=tuple(jobs), rejected=rejected)
+
+
+def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
+    """Return the limits of `scontrol show config`: lines such as `SlurmdTimeout           = 300 sec`.
+
+    Raises SourceNonsense if one of them is missing or is no number: no default is guessed.
+    """
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting:
+            # Sections of plugins follow: the first of a name is Slurm's own.
+            settings.setdefault(name.strip(), value.strip())
+
+    def number(name: str) -> int:
+        found = re.fullmatch(r"([0-9]+)(?: sec)?", settings.get(name, ""))
+        if found is None:
+            shown = settings.get(name, "nothing")[:80]
+            raise SourceNonsense(f"{source} printed {shown!r} for {name}; expected a number. Run it by hand")
+        return int(found[1])
+
+    silence_limit = timedelta(seconds=number("SlurmdTimeout"))
+    return SchedulerLimits(
+        # At 0 slurmctld neither gives a node up nor pings one that has answered before.
+        silence_limit=silence_limit or None,
+        ping_interval=silence_limit / 3 or None,
+        answer_limit=timedelta(seconds=number("MessageTimeout")),
+        is_every_down_node_returned=number("ReturnToService") == 2,
+        is_requeue_the_default=number("JobRequeue") != 0,
+    )
 
 
 # -- answers and rows --

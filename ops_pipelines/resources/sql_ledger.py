@@ -4,15 +4,17 @@ Here stand the transactions, one a method; what happens inside each stands in th
 Open one `SqlLedger` a process; its threads may share it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import (
     AlreadyBegun,
@@ -23,10 +25,18 @@ from ops_pipelines.ports.ledger import (
     EntryKind,
     Evidence,
     Guard,
+    GuardOfEach,
     LedgerState,
     Pause,
 )
-from ops_pipelines.resources import ledger_actions, ledger_audit, ledger_decisions, ledger_evidence, ledger_state
+from ops_pipelines.resources import (
+    ledger_actions,
+    ledger_audit,
+    ledger_decisions,
+    ledger_evidence,
+    ledger_heartbeat,
+    ledger_state,
+)
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger_chain import ChainWriter, Resumption, read_entries, read_head
 from ops_pipelines.resources.ledger_database import LedgerDatabase
@@ -135,7 +145,11 @@ class SqlLedger:
 
     def change_incident(self, incident: Incident, *, actor: str, now: datetime) -> None:
         with self._database.write() as connection:
-            ledger_decisions.write_change(connection, incident, actor=actor, now=now)
+            ledger_decisions.write_changes(connection, [incident], actor=actor, now=now)
+
+    def change_incidents(self, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_decisions.write_changes(connection, incidents, actor=actor, now=now)
 
     def incident(self, incident: IncidentId) -> Incident | None:
         with self._database.read() as connection:
@@ -156,33 +170,59 @@ class SqlLedger:
             ledger_decisions.write_approval(connection, approval)
 
     def pause(self, pause: Pause) -> None:
-        with self._database.write() as connection:
-            ChainWriter(connection).append(
-                encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=pause.since
-            )
+        with self._database.write() as connection, ChainWriter(connection) as writer:
+            writer.append(encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=pause.since)
 
     def resume_autopilot(self, *, actor: str, now: datetime) -> None:
         with self._database.write() as connection:
             body = encode(Resumption(actor=actor, at=now))
-            ChainWriter(connection).append(body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now)
+            with ChainWriter(connection) as writer:
+                writer.append(body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now)
 
     # -- actions ------------------------------------------------------------------------------------------------------
 
     def begin(
         self, record: ActionRecord, *, guard: Guard, lease_token: str | None, actor: str, now: datetime
     ) -> Begun | AlreadyBegun | Refusal:
+        def guard_of_each(_: ActionRecord, state: LedgerState) -> Refusal | None:
+            return guard(state)
+
+        (answer,) = self.begin_all([record], guard=guard_of_each, lease_token=lease_token, actor=actor, now=now)
+        return answer
+
+    def begin_all(
+        self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
+    ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
-            return ledger_actions.begin_action(
-                connection, record, guard=guard, lease_token=lease_token, actor=actor, now=now
+            return ledger_actions.begin_actions(
+                connection, records, guard=guard, lease_token=lease_token, actor=actor, now=now
             )
 
-    def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
+    def begin_again(
+        self, record: ActionRecord, *, after: int, guard: Guard, lease_token: str | None, actor: str, now: datetime
+    ) -> Begun | AlreadyBegun | Refusal:
         with self._database.write() as connection:
-            ledger_actions.mark_action_sent(connection, key, actor=actor, now=now)
+            return ledger_actions.begin_action_again(
+                connection, record, after=after, guard=guard, lease_token=lease_token, actor=actor, now=now
+            )
+
+    def resent_at(self, key: ActionKey) -> tuple[datetime, ...]:
+        with self._database.read() as connection:
+            return ledger_actions.read_resent_at(connection, key)
+
+    def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
+        self.mark_all_sent([key], actor=actor, now=now)
+
+    def mark_all_sent(self, keys: Collection[ActionKey], *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_actions.mark_actions_sent(connection, keys, actor=actor, now=now)
 
     def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
+        self.finish_all({key: outcome}, actor=actor)
+
+    def finish_all(self, outcomes: Mapping[ActionKey, Outcome], *, actor: str) -> None:
         with self._database.write() as connection:
-            ledger_actions.finish_action(connection, key, outcome, actor=actor)
+            ledger_actions.finish_actions(connection, outcomes, actor=actor)
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
         with self._database.read() as connection:
@@ -197,6 +237,20 @@ class SqlLedger:
     def current_lease(self, now: datetime) -> str | None:
         with self._database.read() as connection:
             return ledger_evidence.read_lease(connection, now)
+
+    # -- heartbeat ----------------------------------------------------------------------------------------------------
+
+    def beat(
+        self, *, name: str, holder: str, note: str, mode: Mode, answers: Mapping[str, str | None], now: datetime
+    ) -> None:
+        with self._database.write() as connection:
+            ledger_heartbeat.write_heartbeat(
+                connection, name=name, holder=holder, note=note, mode=mode, answers=answers, now=now
+            )
+
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        with self._database.read() as connection:
+            return ledger_heartbeat.read_heartbeats(connection)
 
     # -- audit --------------------------------------------------------------------------------------------------------
 

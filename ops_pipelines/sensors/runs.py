@@ -2,20 +2,30 @@
 
 import os
 import socket
+from datetime import timedelta
 
 import dagster as dg
 
 from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import Due
 from ops_pipelines.flow.lease import TTL
 
+POLL_FOR = timedelta(seconds=4.2)
+"""How long a tick looks: below the daemon's loop of 5 s with its overhead; at 4.8 s every other turn was skipped."""
+LOOK_EVERY_SECONDS = 0.25
+
+
+def this_process() -> str:
+    """Return the name under which this code server holds the lease and beats."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
 
 def hold_lease(cluster: Cluster) -> str | None:
     """Take or renew the right to act for this process; None while another process holds it."""
-    holder = f"{socket.gethostname()}:{os.getpid()}"
-    return cluster.ledger.take_lease(holder=holder, ttl=TTL, now=cluster.clock.now())
+    return cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=cluster.clock.now())
 
 
 def is_run_under_way(instance: dg.DagsterInstance) -> bool:
@@ -34,8 +44,9 @@ def is_run_under_way(instance: dg.DagsterInstance) -> bool:
 
 def request(due: Due, *, job_name: str, lease_token: str) -> dg.RunRequest:
     """Return the request for what is due. The key tells what is asked for once; the token proves the right to act."""
+    evidence = {} if due.evidence_after is None else {EVIDENCE_TAG: str(due.evidence_after)}
     return dg.RunRequest(
         run_key=due.run_key,
         job_name=job_name,
-        tags={**ACTING_TAGS, LEASE_TAG: lease_token, "reason": due.reason},
+        tags={**ACTING_TAGS, LEASE_TAG: lease_token, **evidence, "reason": due.reason},
     )

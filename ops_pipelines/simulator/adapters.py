@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ops_pipelines.domain.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.observation import (
     GpuInspection,
@@ -42,6 +43,17 @@ class SimulatedScheduler:
     def read_jobs(self) -> tuple[JobStatus, ...]:
         with self._twin.present() as world:
             return tuple(_job_status(job, world.now) for job in world.controller.jobs.values())
+
+    def read_limits(self) -> SchedulerLimits:
+        durations = self._twin.scenario.durations
+        return SchedulerLimits(
+            silence_limit=timedelta(seconds=durations.slurmd_timeout_seconds),
+            ping_interval=timedelta(seconds=durations.ping_interval_seconds),
+            # A ping without an answer is noticed at once, a node that was declared down stays down, as in `controller`.
+            answer_limit=timedelta(0),
+            is_every_down_node_returned=False,
+            is_requeue_the_default=True,
+        )
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
         _require(bool(nodes), "drain needs at least one node; an empty batch never means all")

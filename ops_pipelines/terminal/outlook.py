@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from ops_pipelines.domain.decision import Snapshot, plan_all
 from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.health import judge_health
 from ops_pipelines.domain.identity import IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
@@ -19,6 +20,7 @@ from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.verification import count_outcomes
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.heartbeat import vital_signs
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.views import (
@@ -29,6 +31,7 @@ from ops_pipelines.terminal.views import (
     StatusView,
     count_words,
     view_audit,
+    view_health,
     view_incident,
     view_pause,
     view_plan,
@@ -121,17 +124,19 @@ def read_status(cluster: Cluster) -> StatusView:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     recent = tuple(record for record in state.records if record.begun_at > now - _LATELY)
+    signs = vital_signs(cluster.ledger, state, mode=cluster.rules.policy.mode, now=now)
     return StatusView(
         cluster=cluster.name,
         taken_at=now,
+        health=view_health(judge_health(signs), signs),
         mode=cluster.rules.policy.mode.value,
         paused=None if state.pause is None else view_pause(state.pause),
-        is_autopilot_alive=cluster.ledger.current_lease(now) is not None,
+        is_autopilot_alive=signs.is_lease_held,
         nodes_by_state=nodes_by_state,
         jobs_by_state=jobs_by_state,
         open_incidents_by_state=count_words(incident.state.value for incident in state.incidents),
         actions_by_outcome=count_outcomes(recent),
-        waiting_evidence_count=state.evidence_head - state.decided_through,
+        waiting_evidence_count=signs.undecided_evidence_count,
         problems=tuple(problems),
     )
 

@@ -18,6 +18,7 @@ from ops_pipelines.terminal.views import (
     ActionView,
     AuditView,
     EntryView,
+    HeartbeatView,
     IncidentsView,
     IncidentView,
     PlanStanding,
@@ -35,6 +36,8 @@ _STYLES = {
     "failed": "bold red",
     "unknown": "bold red",
     "done": "green",
+    "blind": "bold red",
+    "paused": "bold red",
 }
 """Colour repeats what the word says; it never stands alone."""
 _SHOWN_NAME_COUNT = 4
@@ -80,11 +83,15 @@ def print_fields(out: Console, fields: Mapping[str, str]) -> None:
 
 
 def print_status(out: Console, view: StatusView) -> None:
-    """Print the state of the cluster, a pause first."""
-    if view.paused is not None:
-        by = f"PAUSED by {view.paused.actor} since {moment(view.paused.since)}: {view.paused.reason}"
-        out.print(Text(printable(by), style="bold red"))
+    """Print the state of the cluster: first, in one word, how the autopilot stands, and what to see to."""
+    first, *further = view.health.reasons
+    line = Text(printable(f"{view.health.word}: {first}"), style=_STYLES.get(view.health.word, ""), overflow="fold")
+    out.print(line)
+    for reason in further:
+        out.print(_indented(2, reason))
     waiting = view.waiting_evidence_count
+    newest_at = view.health.newest_evidence_at
+    newest = "" if newest_at is None else f"; the newest is {duration_text(view.taken_at - newest_at)} old"
     print_fields(
         out,
         {
@@ -95,9 +102,15 @@ def print_status(out: Console, view: StatusView) -> None:
             "jobs": _counts(view.jobs_by_state),
             "incidents": _counts(view.open_incidents_by_state),
             "actions, 24 h": _counts(view.actions_by_outcome),
-            "evidence": f"{waiting} new, not decided on yet" if waiting else "all decided on",
+            "evidence": (f"{waiting} new, not decided on yet" if waiting else "all decided on") + newest,
+            "ledger": f"{view.health.ledger_head} entries",
+            **{beat.name: f"{_age(beat)}: {beat.note}" for beat in view.health.heartbeats},
         },
     )
+
+
+def _age(beat: HeartbeatView) -> str:
+    return f"{duration_text(timedelta(seconds=beat.age_seconds))} ago"
 
 
 def print_incidents(out: Console, view: IncidentsView) -> None:

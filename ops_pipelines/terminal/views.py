@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.verification import explain_action
@@ -90,12 +91,44 @@ class PauseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatView:
+    """The last tick of one process that watches. `age_seconds` is negative where its clock is ahead of ours."""
+
+    name: str
+    at: datetime
+    age_seconds: float
+    holder: str
+    note: str
+    mode: str
+    is_lease_held: bool
+    failing_sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthView:
+    """How the program itself stands. All but word and reasons is null or empty where the ledger cannot be read."""
+
+    word: str
+    """`blind`, `paused`, `observing` or `acting`."""
+    reasons: tuple[str, ...]
+    mode: str | None
+    """The mode that the running autopilot works with, whatever the policy file says since it started."""
+    heartbeats: tuple[HeartbeatView, ...]
+    newest_evidence_at: datetime | None
+    newest_evidence_age_seconds: float | None
+    waiting_evidence_count: int | None
+    ledger_head: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """The answer of `status`. What a system did not tell is null, and `problems` says so."""
 
     cluster: str
     taken_at: datetime
+    health: HealthView
     mode: str
+    """What the policy file says."""
     paused: PauseView | None
     is_autopilot_alive: bool
     """Whether some process holds the lease, without which nothing is begun."""
@@ -175,7 +208,46 @@ class AuditView:
     problem: str
 
 
-View = StatusView | IncidentsView | StoryView | AuditView
+View = StatusView | HealthView | IncidentsView | StoryView | AuditView
+
+
+def view_health(health: Health, signs: VitalSigns | None) -> HealthView:
+    """Return the verdict with what it was judged on; without `signs`, which an unreadable ledger does not give."""
+    if signs is None:
+        return HealthView(
+            word=health.word.value,
+            reasons=health.reasons,
+            mode=None,
+            heartbeats=(),
+            newest_evidence_at=None,
+            newest_evidence_age_seconds=None,
+            waiting_evidence_count=None,
+            ledger_head=None,
+        )
+    newest_at = signs.newest_evidence_at
+    return HealthView(
+        word=health.word.value,
+        reasons=health.reasons,
+        mode=signs.working_mode.value,
+        heartbeats=tuple(_view_heartbeat(beat, signs.taken_at) for beat in signs.heartbeats),
+        newest_evidence_at=newest_at,
+        newest_evidence_age_seconds=None if newest_at is None else (signs.taken_at - newest_at).total_seconds(),
+        waiting_evidence_count=signs.undecided_evidence_count,
+        ledger_head=signs.head_seq,
+    )
+
+
+def _view_heartbeat(beat: Heartbeat, now: datetime) -> HeartbeatView:
+    return HeartbeatView(
+        name=beat.name,
+        at=beat.at,
+        age_seconds=(now - beat.at).total_seconds(),
+        holder=beat.holder,
+        note=beat.note,
+        mode=beat.mode.value,
+        is_lease_held=beat.is_lease_held,
+        failing_sources=beat.failing_sources,
+    )
 
 
 def view_plan(plan: IncidentPlan, *, standing: PlanStanding, approval: Approval | None) -> PlanView:

@@ -251,6 +251,7 @@ def world(
         conditions=conditions,
         topology=topology(node_count),
         mass_event=(policy_ or policy()).mass_event,
+        waiting_limit=(policy_ or policy()).durations.waiting_limit,
         incident_count=incident_count,
         now=now,
     )

@@ -519,3 +519,21 @@ def test_nodes_of_another_cluster_make_no_mass_event() -> None:
 
     assert not any(each.is_mass_event for each in changed)
     assert {node for each in changed for node in each.nodes} >= {NODE}
+
+
+@pytest.mark.parametrize(
+    ("beyond_seconds", "state"), [(-1.0, IncidentState.OPEN), (0.0, IncidentState.OPEN), (1.0, IncidentState.RESOLVED)]
+)
+def test_owner_who_was_not_told_in_time_leaves_no_incident_open(beyond_seconds: float, state: IncidentState) -> None:
+    seconds_ago = policy().durations.waiting_limit.total_seconds() + beyond_seconds
+    untold = incident(xid(31, seconds_ago=seconds_ago))
+
+    changed = correlate([], [untold], world())
+
+    assert [each.state for each in changed] == ([] if state is IncidentState.OPEN else [state])
+
+
+def test_fault_of_a_node_stays_open_however_long_it_waits() -> None:
+    waiting = incident(xid(79, seconds_ago=2 * policy().durations.waiting_limit.total_seconds()))
+
+    assert correlate([], [waiting], world()) == ()

@@ -1,5 +1,6 @@
 """What a person does by hand goes through the same guardrails, and owns what it drained until it is returned."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -12,7 +13,7 @@ from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2
@@ -32,6 +33,31 @@ class RefusesResume:
         if not self.is_willing:
             raise SourceRefused("access denied")
         self._scheduler.resume(node)
+
+
+class DrainsLater:
+    """A scheduler that takes a drain, or does not even answer, and carries it out when `catch_up` is called."""
+
+    def __init__(self, scheduler: Scheduler, problem: SourceUnavailable | None) -> None:
+        self._scheduler = scheduler
+        self._problem = problem
+        self._asked_for: list[tuple[Collection[NodeName], str]] = []
+        self.is_prompt = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        if self.is_prompt:
+            self._scheduler.drain(nodes, reason=reason)
+            return
+        self._asked_for.append((nodes, reason))
+        if self._problem is not None:
+            raise self._problem
+
+    def catch_up(self) -> None:
+        nodes, reason = self._asked_for[-1]
+        self._scheduler.drain(nodes, reason=reason)
 
 
 @pytest.fixture
@@ -146,3 +172,80 @@ def test_pause_binds_the_autopilot_and_not_a_person(autopilot: SmallAutopilot) -
     drain(autopilot)
 
     assert autopilot.node("gpu001").is_drained
+
+
+# -- a drain that does not show, or was cut short -------------------------------------------------------------------
+
+LATE = [
+    pytest.param(None, id="accepted and not shown"),
+    pytest.param(SourceUnavailable("slurmctld did not answer"), id="not answered"),
+]
+
+
+def drain_late(autopilot: SmallAutopilot, problem: SourceUnavailable | None) -> DrainsLater:
+    """Ask for a drain that does not show in time."""
+    scheduler = DrainsLater(autopilot.cluster.scheduler, problem)
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", scheduler))
+    with pytest.raises(ByHandRefused, match=r"gpu001 may or may not be drained.*INC-0001 stays yours"):
+        drain(autopilot)
+    return scheduler
+
+
+@pytest.mark.parametrize("problem", LATE)
+def test_drain_that_may_still_take_effect_stays_with_a_person_and_can_be_returned(
+    autopilot: SmallAutopilot, problem: SourceUnavailable | None
+) -> None:
+    scheduler = drain_late(autopilot, problem)
+    before = autopilot.incident()
+
+    scheduler.catch_up()
+    autopilot.run_for(10)
+    while_drained = autopilot.incident().state
+    (closed,) = give_back(autopilot)
+
+    assert before.state is IncidentState.ESCALATED
+    assert "drained by hand by day-shift: replace a fan; whether it took effect is not known" in before.note
+    assert while_drained is IncidentState.ESCALATED
+    assert closed.state is IncidentState.RESOLVED
+    assert not autopilot.node("gpu001").is_drained
+
+
+@pytest.mark.parametrize("problem", LATE)
+def test_drain_asked_for_again_goes_on_with_the_same_incident(
+    autopilot: SmallAutopilot, problem: SourceUnavailable | None
+) -> None:
+    scheduler = drain_late(autopilot, problem)
+    scheduler.is_prompt = True
+
+    incident = drain(autopilot)
+
+    assert incident.incident == autopilot.incident().incident
+    assert autopilot.node("gpu001").is_drained
+
+
+def test_drain_that_was_refused_leaves_nothing_open(autopilot: SmallAutopilot) -> None:
+    scheduler = autopilot.cluster.scheduler
+
+    class Refuses:
+        def __getattr__(self, name: str) -> object:
+            return getattr(scheduler, name)
+
+        def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+            raise SourceRefused("access denied")
+
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", Refuses()))
+    with pytest.raises(ByHandRefused, match="was not drained: access denied"):
+        drain(autopilot)
+
+    assert autopilot.incident().state is IncidentState.RESOLVED
+
+
+def test_who_drains_twice_is_told_which_incident_holds_the_drain(autopilot: SmallAutopilot) -> None:
+    drain(autopilot)
+
+    with pytest.raises(
+        ByHandRefused, match=r"already drained by INC-0001, which is escalated \(drained by hand by day"
+    ):
+        drain(autopilot)
+
+    assert len(autopilot.incidents()) == 1

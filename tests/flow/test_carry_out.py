@@ -180,7 +180,7 @@ def test_change_of_the_incident_by_somebody_else_ends_the_pass_without_an_act(au
         def __getattr__(self, name: str) -> object:
             return getattr(ledger, name)
 
-        def change_incident(self, incident: object, *, actor: str, now: datetime) -> None:
+        def change_incidents(self, incident: object, *, actor: str, now: datetime) -> None:
             raise LedgerConflict("the incident is escalated by now")
 
     autopilot.cluster = replace(autopilot.cluster, ledger=cast("object", Overtaken()))  # type: ignore[arg-type]  # a fake

@@ -54,9 +54,16 @@ def ledger(*incidents: Incident, records: Iterable[ActionRecord] = (), **changes
 
 
 def remediation(
-    state: LedgerState, *, now: datetime = NOW, conditions: Iterable[Observation] = (), retry_after: timedelta = RETRY
+    state: LedgerState,
+    *,
+    now: datetime = NOW,
+    conditions: Iterable[Observation] = (),
+    retry_after: timedelta = RETRY,
+    recorded_through: int = 5,
 ) -> Due | None:
-    return due_remediation(state, tuple(conditions), retry_after=retry_after, now=now)
+    return due_remediation(
+        state, tuple(conditions), recorded_through=recorded_through, retry_after=retry_after, now=now
+    )
 
 
 def verification(state: LedgerState, *nodes: NodeStatus, now: datetime = NOW) -> Due | None:
@@ -95,9 +102,23 @@ def test_new_evidence_comes_before_what_waits() -> None:
 
 def test_evidence_left_over_from_a_full_run_is_another_turn() -> None:
     first = remediation(ledger(evidence_head=9000, decided_through=0))
-    rest = remediation(ledger(evidence_head=9000, decided_through=5000))
+    rest = remediation(ledger(evidence_head=9000, decided_through=5000), recorded_through=9000)
 
     assert key_of(first) != key_of(rest)
+
+
+@pytest.mark.parametrize(
+    ("recorded_through", "after"),
+    [
+        pytest.param(5, None, id="a run was requested for all"),
+        pytest.param(4, 4, id="the reflex decided on one that no run has told of"),
+        pytest.param(0, 0, id="no run was ever requested"),
+    ],
+)
+def test_evidence_that_the_reflex_decided_on_is_due_for_its_record(recorded_through: int, after: int | None) -> None:
+    due = remediation(ledger(), recorded_through=recorded_through)
+
+    assert (None if due is None else due.evidence_after) == after
 
 
 def test_evidence_that_a_failed_run_left_undecided_is_due_again() -> None:

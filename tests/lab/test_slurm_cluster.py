@@ -12,10 +12,18 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.drills import slurm_cluster
-from ops_pipelines.drills.daemon_processes import find_processes, wait_until
+from ops_pipelines.drills.daemon_processes import born_at, find_processes, wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
 from ops_pipelines.drills.slurm_cluster_files import NODE_MARK, SlurmClusterSettings
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.drills.writer_watch import (
+    WRITE_LOG_SUFFIX,
+    TwoWritersError,
+    Write,
+    WriterWatch,
+    find_overlaps,
+    read_writes,
+)
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import run_command
 from ops_pipelines.resources.node_commands import SLURM_REBOOT
 from ops_pipelines.resources.slurm import SlurmScheduler
@@ -47,10 +55,15 @@ class Drill:
     def checkpoint(self, name: str) -> Path:
         return self.cluster.settings.directory / "jobs" / name
 
+    def writes(self, name: str) -> tuple[Write, ...]:
+        """Return who wrote a checkpoint, and when."""
+        return read_writes(self.checkpoint(f"{name}{WRITE_LOG_SUFFIX}").read_text())
+
     def train(self, name: str, *, node_count: int = 1) -> JobStatus:
         """Start a job that checkpoints five times a second, and return it once it has written."""
         checkpoint = self.checkpoint(name)
         checkpoint.unlink(missing_ok=True)
+        self.checkpoint(f"{name}{WRITE_LOG_SUFFIX}").unlink(missing_ok=True)
         job = self.cluster.submit_training(
             name=name,
             node_count=node_count,
@@ -192,6 +205,45 @@ def test_power_off_leaves_no_process_of_the_node_and_touches_no_other(drill: Dri
 
 
 @pytest.mark.live
+def test_power_off_ends_an_orphan_that_outlived_its_slurmd(drill: Drill) -> None:
+    """The worst case: slurmd is long gone, and its slurmstepd and the job's processes go on writing."""
+    (node,) = drill.train("orphan").nodes
+    drill.cluster.kill_node(node)
+    orphans = drill.cluster.find_processes_of(node)
+    seen = drill.writes("orphan")
+    wait("the orphan to write", lambda: len(drill.writes("orphan")) > len(seen))
+
+    drill.cluster.power_off_node(node)
+
+    writers = {write.writer.pid for write in drill.writes("orphan")}
+    assert writers <= orphans.keys(), "the orphan that writes was not among the node's processes"
+    assert [pid for pid, born in orphans.items() if born_at(pid) == born] == []
+    assert drill.cluster.find_processes_of(node) == {}
+    written = drill.checkpoint("orphan").stat().st_mtime_ns
+    other = drill.train("witness of time").job
+    assert drill.job(other).state is JobState.RUNNING
+    assert drill.checkpoint("orphan").stat().st_mtime_ns == written
+
+
+@pytest.mark.live
+def test_declaring_a_silent_node_down_before_its_fence_makes_two_writers_and_the_watch_sees_them(drill: Drill) -> None:
+    """Why down is no fence. It also shows that the watch can fail."""
+    job = drill.train("torn")
+    (node,) = job.nodes
+    watch = WriterWatch(drill.checkpoint("torn").parent)
+    watch.start()
+    drill.cluster.kill_node(node)
+
+    drill.scheduler.declare_down(node, reason="INC-1 looks dead")
+
+    wait("a second writer", lambda: len({write.writer for write in drill.writes("torn")}) > 1)
+    wait("the first to go on", lambda: bool(find_overlaps(drill.writes("torn"))))
+    watch.stop()
+    with pytest.raises(TwoWritersError, match=f"on {node}"):
+        watch.refuse_two_writers()
+
+
+@pytest.mark.live
 def test_job_of_a_silent_node_runs_elsewhere_from_its_checkpoint_once_fenced(drill: Drill) -> None:
     """Hold, fence, declare down, exclude, release: the order that never makes two writers."""
     job = drill.train("moved")
@@ -305,6 +357,49 @@ def test_unknown_node_is_refused(drill: Drill) -> None:
         drill.cluster.power_off_node(NodeName("gpu999"))
 
 
+# -- what all nodes share --
+
+
+@pytest.mark.live
+def test_killed_controller_answers_nobody_and_goes_on_where_it_was(drill: Drill) -> None:
+    job = drill.train("older than the kill")
+    node = min(job.nodes)
+    wait("the job to be saved", lambda: _age_seconds(drill.job(job.job)) > 10.0)
+
+    drill.cluster.kill_controller()
+    with pytest.raises(SourceUnavailable):
+        drill.scheduler.drain([node], reason="INC-1 nobody hears this")
+    drill.cluster.start_controller()
+
+    after = drill.job(job.job)
+    assert (after.state, after.attempt, after.restart_count) == (JobState.RUNNING, job.attempt, 0)
+    assert not drill.node(node).is_drained
+
+
+@pytest.mark.live
+def test_without_accounting_a_node_is_drained_and_a_job_moved(drill: Drill) -> None:
+    job = drill.train("unaccounted")
+    drill.cluster.kill_accounting()
+
+    drill.scheduler.drain(sorted(job.nodes), reason="INC-1 ours")
+    drill.scheduler.hold(job.job)
+
+    wait("the job to be held", lambda: drill.job(job.job).state is JobState.PENDING)
+    assert drill.job(job.job).is_held
+    assert drill.node(min(job.nodes)).is_drained
+    drill.cluster.start_accounting()
+
+
+@pytest.mark.live
+def test_operator_drains_over_a_drain_that_is_there(drill: Drill) -> None:
+    node = drill.cluster.node_names[0]
+    drill.scheduler.drain([node], reason="ops_pipelines INC-1: ours")
+
+    drill.cluster.drain_as_operator(node, reason="OPS-1 mine")
+
+    assert (drill.node(node).is_drained, drill.node(node).reason) == (True, "OPS-1 mine")
+
+
 # -- what only Slurm does --
 
 
@@ -366,3 +461,8 @@ def _state(drill: Drill, job: JobId) -> JobState | None:
 def _boot_of(node: NodeStatus) -> datetime:
     assert node.booted_at is not None
     return node.booted_at
+
+
+def _age_seconds(job: JobStatus) -> float:
+    assert job.started_at is not None
+    return (SystemClock().now() - job.started_at).total_seconds()

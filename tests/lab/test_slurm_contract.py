@@ -1,6 +1,7 @@
 """The scheduler contract, and what only Slurm does, on a real Slurm."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -54,3 +55,11 @@ class TestSlurmScheduler(SchedulerContract):
     def world(self, cluster: SlurmCluster) -> SchedulerWorld:
         cluster.clear()
         return SlurmWorld(cluster)
+
+    def test_limits_are_those_of_the_running_slurm(self, cluster: SlurmCluster) -> None:
+        limits = SlurmWorld(cluster).scheduler.read_limits()
+
+        assert limits.silence_limit == timedelta(seconds=cluster.settings.slurmd_timeout_seconds)
+        assert limits.answer_limit == timedelta(seconds=10)
+        assert not limits.is_every_down_node_returned
+        assert limits.is_requeue_the_default

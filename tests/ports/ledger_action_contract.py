@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind
 from ops_pipelines.domain.guardrails import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import IncidentState
@@ -106,6 +106,128 @@ class LedgerActionContract:
         assert isinstance(act, Refusal)
         assert (act.guardrail, act.patience) == ("pause", Patience.WAIT)
         assert isinstance(message, Begun)
+
+    def test_actions_begun_together_are_judged_one_after_the_other_on_what_those_before_took(
+        self, ledger: Ledger
+    ) -> None:
+        begin(ledger, drain(1))
+
+        def room_for_two(_: ActionRecord, state: LedgerState) -> Refusal | None:
+            return refuse("no room") if len(state.records) >= 2 else None
+
+        answers = ledger.begin_all(
+            [record(drain(number)) for number in (1, 2, 3)],
+            guard=room_for_two,
+            lease_token=None,
+            actor="autopilot",
+            now=NOW,
+        )
+
+        assert answers == (AlreadyBegun(record=record(drain(1))), Begun(record=record(drain(2))), refuse("no room"))
+        assert kinds(ledger) == [EntryKind.ACTION_BEGUN, EntryKind.ACTION_BEGUN, EntryKind.ACTION_REFUSED]
+        assert ledger.begin_all([], guard=room_for_two, lease_token=None, actor="autopilot", now=NOW) == ()
+
+    def test_actions_begun_together_begin_together_or_not_at_all(self, ledger: Ledger) -> None:
+        def fails_on_the_second(begun: ActionRecord, state: LedgerState) -> Refusal | None:
+            if begun.action == drain(2):
+                raise ZeroDivisionError("a fault of ours")
+            return None
+
+        with pytest.raises(ZeroDivisionError):
+            ledger.begin_all(
+                [record(drain(1)), record(drain(2))],
+                guard=fails_on_the_second,
+                lease_token=None,
+                actor="autopilot",
+                now=NOW,
+            )
+
+        assert ledger.read_state(NOW).head_seq == 0
+
+    def test_actions_are_marked_and_finished_together(self, ledger: Ledger) -> None:
+        for number in (1, 2):
+            begin(ledger, drain(number))
+
+        ledger.mark_all_sent([drain(1).key, drain(2).key], actor="autopilot", now=NOW)
+        ledger.finish_all({drain(1).key: outcome(), drain(2).key: outcome(OutcomeKind.FAILED)}, actor="autopilot")
+
+        found = [ledger.records(IncidentId(f"INC-000{number}"))[0] for number in (1, 2)]
+        assert [each.sent_at for each in found] == [NOW, NOW]
+        assert [each.outcome for each in found] == [outcome(), outcome(OutcomeKind.FAILED)]
+        assert ledger.verify_chain().first_broken_seq is None
+
+    def test_outcomes_of_which_one_conflicts_are_all_left_unwritten(self, ledger: Ledger) -> None:
+        for number in (1, 2):
+            begin(ledger, drain(number))
+        ledger.finish(drain(2).key, outcome(), actor="autopilot")
+
+        with pytest.raises(LedgerConflict):
+            ledger.finish_all({drain(1).key: outcome(), drain(2).key: outcome(OutcomeKind.FAILED)}, actor="autopilot")
+
+        assert ledger.records(IncidentId("INC-0001"))[0].outcome is None
+
+    # -- sending again --
+
+    def test_of_two_that_want_to_send_again_only_the_first_may(self, ledger: Ledger) -> None:
+        begin(ledger, drain(1))
+        seen = len(ledger.resent_at(drain(1).key))
+
+        answers = [
+            ledger.begin_again(record(drain(1)), after=seen, guard=allow, lease_token=None, actor=name, now=NOW)
+            for name in ("one", "other")
+        ]
+
+        assert answers == [Begun(record=record(drain(1))), AlreadyBegun(record=record(drain(1)))]
+        assert ledger.resent_at(drain(1).key) == (NOW,)
+
+    def test_resending_of_one_action_says_nothing_of_another(self, ledger: Ledger) -> None:
+        for try_number in (1, 2):
+            begin(ledger, drain(1, try_number=try_number))
+
+        ledger.begin_again(record(drain(1)), after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW)
+
+        assert ledger.resent_at(drain(1, try_number=2).key) == ()
+
+    @pytest.mark.parametrize("what", ["marked sent", "finished"])
+    def test_what_was_accepted_or_is_over_is_not_sent_again(self, ledger: Ledger, what: str) -> None:
+        begin(ledger, drain(1))
+        if what == "marked sent":
+            ledger.mark_sent(drain(1).key, actor="other", now=NOW)
+        else:
+            ledger.finish(drain(1).key, outcome(), actor="other")
+
+        answer = ledger.begin_again(
+            record(drain(1)), after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW
+        )
+
+        assert isinstance(answer, AlreadyBegun)
+        assert ledger.resent_at(drain(1).key) == ()
+
+    @pytest.mark.parametrize("rule", ["lease", "pause", "drain_budget"])
+    def test_sending_again_is_judged_like_the_first_time_and_a_refusal_writes_nothing(
+        self, ledger: Ledger, rule: str
+    ) -> None:
+        begin(ledger, drain(1))
+        if rule == "pause":
+            ledger.pause(Pause(actor="ada", since=NOW, reason="maintenance"))
+        head = ledger.read_state(NOW).head_seq
+
+        answer = ledger.begin_again(
+            record(drain(1)),
+            after=0,
+            guard=refusing("no room") if rule == "drain_budget" else allow,
+            lease_token="outdated" if rule == "lease" else None,
+            actor="autopilot",
+            now=NOW,
+        )
+
+        assert isinstance(answer, Refusal)
+        assert answer.guardrail == rule
+        assert ledger.read_state(NOW).head_seq == head
+
+    def test_sending_again_what_never_began_is_an_error(self, ledger: Ledger) -> None:
+        with pytest.raises(LedgerError):
+            ledger.begin_again(record(drain(1)), after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW)
 
     def test_sent_mark_keeps_the_first_time(self, ledger: Ledger) -> None:
         begin(ledger, drain(1))

@@ -15,6 +15,7 @@ from ops_pipelines.ports.ledger import EntryKind, Ledger, Pause
 from tests.ports.ledger_action_contract import LedgerActionContract
 from tests.ports.ledger_decision_contract import LedgerDecisionContract
 from tests.ports.ledger_evidence_contract import LedgerEvidenceContract
+from tests.ports.ledger_heartbeat_contract import LedgerHeartbeatContract
 from tests.ports.ledger_samples import (
     HOSTILE,
     NO_LIMIT,
@@ -32,7 +33,7 @@ from tests.ports.ledger_samples import (
 )
 
 
-class LedgerContract(LedgerEvidenceContract, LedgerDecisionContract, LedgerActionContract):
+class LedgerContract(LedgerEvidenceContract, LedgerDecisionContract, LedgerActionContract, LedgerHeartbeatContract):
     """Subclass as `class TestX(LedgerContract)` and define the fixture `ledger`."""
 
     @pytest.fixture

@@ -135,6 +135,7 @@ def fill(ledger: Ledger) -> None:
     begin(ledger, drain(1, try_number=2))
     ledger.finish(drain(1, try_number=2).key, outcome(OutcomeKind.FAILED), actor="autopilot")
     begin(ledger, drain(2))
+    ledger.begin_again(record(drain(2)), after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW)
     ledger.mark_sent(drain(2).key, actor="autopilot", now=NOW)
     ledger.begin(record(page(2)), guard=refusing("too many"), lease_token=None, actor="autopilot", now=NOW)
     ledger.pause(Pause(actor="ada", since=NOW, reason="maintenance"))

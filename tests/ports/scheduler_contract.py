@@ -5,7 +5,7 @@ stands in that adapter's own tests.
 """
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import Protocol
 
 import pytest
@@ -111,6 +111,16 @@ class SchedulerContract:
         assert status.name == name
         assert len(status.nodes) == 1
         assert status.nodes <= set(world.node_names)
+
+    def test_limits_are_read_as_durations_above_zero_or_as_absent(self, world: SchedulerWorld) -> None:
+        limits = world.scheduler.read_limits()
+
+        assert limits.silence_limit is None or limits.silence_limit > timedelta(0)
+        assert limits.ping_interval is None or limits.ping_interval > timedelta(0)
+        assert limits.answer_limit >= timedelta(0)
+        if limits.silence_limit is not None:
+            assert limits.ping_interval is not None
+            assert limits.ping_interval < limits.silence_limit
 
     # -- drain and resume --
 

@@ -65,7 +65,7 @@ class LedgerAuditContract:
                     "INSERT INTO entries SELECT seq + 1, written_at, kind, actor, incident, body, entry_hash, "
                     "entry_hash FROM entries ORDER BY seq DESC LIMIT 1"
                 ],
-                19,
+                20,
                 "was changed",
                 id="a line after the last",
             ),

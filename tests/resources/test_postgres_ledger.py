@@ -1,31 +1,201 @@
-"""The ledger's contract on PostgreSQL: the database that OPS_PIPELINES_TEST_POSTGRES_URL names, emptied each time."""
+"""The ledger's contract on PostgreSQL, and what only a server does: restart, vanish, and answer too late.
+
+The server is a throw-away one, or the database that OPS_PIPELINES_TEST_POSTGRES_URL names, emptied each time.
+"""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
+from sqlalchemy import insert, make_url, text
 
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.drills.postgres_server import PostgresServer
+from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
+from ops_pipelines.resources.ledger_database import LedgerDatabase
+from ops_pipelines.resources.ledger_tables import documents
 from ops_pipelines.resources.sql_ledger import SqlLedger
+from tests.lab.postgres_server import CommitBreaker, start_server
+from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, drain, fill, observation, outcome, record, take_in
 from tests.resources.ledger_audit_contract import change
 from tests.resources.sql_ledger_contract import SqlLedgerContract
-
-POSTGRES_URL = os.environ.get("OPS_PIPELINES_TEST_POSTGRES_URL", "")
-if not POSTGRES_URL and os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") == "1":
-    raise RuntimeError(
-        "OPS_PIPELINES_TEST_POSTGRES_URL names no PostgreSQL, and OPS_PIPELINES_REQUIRE_SERVERS asks for one"
-    )
-if not POSTGRES_URL:
-    pytest.skip("OPS_PIPELINES_TEST_POSTGRES_URL names no PostgreSQL to test on", allow_module_level=True)
 
 pytestmark = pytest.mark.live
 
 
-class TestPostgresLedger(SqlLedgerContract):
-    """Every test drops the schema `public` of that database and makes it again."""
+def emptied(url: str) -> str:
+    """Drop the schema `public` of a database and make it again."""
+    change(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return url
 
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with start_server(databases=["ledger"]) as server:
+        yield server
+
+
+class TestPostgresLedger(SqlLedgerContract):
     @pytest.fixture
-    def url(self) -> str:
-        change(POSTGRES_URL, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-        return POSTGRES_URL
+    def url(self, request: pytest.FixtureRequest) -> str:
+        named = os.environ.get("OPS_PIPELINES_TEST_POSTGRES_URL")
+        return emptied(named or request.getfixturevalue("server").url("ledger"))
 
     def test_url_without_a_driver_means_psycopg2(self, url: str) -> None:
         SqlLedger(url.replace("postgresql+psycopg2://", "postgresql://")).close()
+
+    def test_table_dropped_behind_our_back_is_an_error(self, ledger: SqlLedger, url: str) -> None:
+        change(url, "DROP TABLE evidence")
+
+        with pytest.raises(LedgerError, match="a table of the ledger is gone"):
+            take_in(ledger, observation("1"))
+
+
+class TestPostgresThatFails:
+    """Always on a throw-away server: nobody else's is restarted."""
+
+    @pytest.fixture
+    def url(self, server: PostgresServer) -> str:
+        return emptied(server.url("ledger"))
+
+    @pytest.fixture
+    def ledger(self, url: str) -> Iterator[SqlLedger]:
+        ledger = SqlLedger(url)
+        yield ledger
+        ledger.close()
+
+    def test_ledger_works_on_after_a_restart_and_has_every_line(
+        self, ledger: SqlLedger, server: PostgresServer
+    ) -> None:
+        fill(ledger)
+        before = ledger.read_state(NOW)
+
+        server.restart()
+
+        assert ledger.read_state(NOW) == before
+        assert ledger.verify_chain().problem == ""
+        assert take_in(ledger, observation("new")) == 1
+
+    def test_every_call_is_an_error_while_the_server_is_down_and_works_when_it_is_back(
+        self, ledger: SqlLedger, server: PostgresServer
+    ) -> None:
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="the server does not answer; check the URL"):
+                ledger.read_state(NOW)
+            with pytest.raises(LedgerError, match="the server does not answer; check the URL"):
+                begin(ledger, drain(1))
+
+        server.start()
+
+        assert isinstance(begin(ledger, drain(1)), Begun)
+        assert len(ledger.read_state(NOW).records) == 1
+
+    def test_restart_in_the_middle_of_a_transaction_leaves_no_half_of_it(
+        self, url: str, server: PostgresServer
+    ) -> None:
+        database = LedgerDatabase(url)
+
+        with pytest.raises(LedgerError, match="the server went away"):
+            write_around(database, server.restart)
+
+        with database.read() as connection:
+            assert connection.execute(text("SELECT count(*) FROM documents")).scalar() == 0
+        database.close()
+
+    def test_restart_while_an_action_is_judged_lets_it_begin_later(
+        self, ledger: SqlLedger, server: PostgresServer
+    ) -> None:
+        def guard(state: LedgerState) -> Refusal | None:
+            server.restart()
+            return None
+
+        with pytest.raises(LedgerError, match="the server went away"):
+            ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor="autopilot", now=NOW)
+
+        assert ledger.read_state(NOW).head_seq == 0
+        assert isinstance(begin(ledger, drain(1)), Begun)
+
+    def test_commit_whose_success_nobody_heard_of_is_found_when_asked_again(self, ledger: SqlLedger, url: str) -> None:
+        is_deaf: list[bool] = []
+
+        with closing(CommitBreaker(url, after=lambda: bool(is_deaf))) as breaker:
+            deaf = SqlLedger(breaker.url)
+            is_deaf.append(True)
+            with pytest.raises(LedgerError, match="the server went away"):
+                begin(deaf, drain(1))
+            again = begin(ledger, drain(1))
+            with pytest.raises(LedgerError, match="the server went away"):
+                deaf.finish(drain(1).key, outcome(), actor="autopilot")
+            ledger.finish(drain(1).key, outcome(), actor="autopilot")
+            with pytest.raises(LedgerError, match="the server went away"):
+                take_in(deaf, observation("1"))
+            new_count = take_in(ledger, observation("1"))
+
+        assert isinstance(again, AlreadyBegun)
+        assert new_count == 0
+        assert len(ledger.entries(after=0, limit=NO_LIMIT)) == 2
+        assert ledger.verify_chain().problem == ""
+
+    def test_connection_has_limits_at_both_ends(self, url: str) -> None:
+        database = LedgerDatabase(url)
+        with database.read() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            ours = driver.get_dsn_parameters()
+            names = ("statement_timeout", "idle_in_transaction_session_timeout", "tcp_keepalives_idle")
+            theirs = [connection.execute(text(f"SHOW {name}")).scalar() for name in names]
+        database.close()
+
+        assert [ours[name] for name in ("connect_timeout", "keepalives_idle", "tcp_user_timeout")] == [
+            "5",
+            "5",
+            "10000",
+        ]
+        assert theirs == ["1min", "1min", "5"]
+
+    def test_limit_in_the_url_wins(self, url: str) -> None:
+        database = LedgerDatabase(f"{url}?connect_timeout=7&options=-c%20statement_timeout%3D3s")
+        with database.read() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            ours = driver.get_dsn_parameters()["connect_timeout"]
+            theirs = connection.execute(text("SHOW statement_timeout")).scalar()
+        database.close()
+
+        assert (ours, theirs) == ("7", "3s")
+
+    def test_statement_that_takes_too_long_is_an_error(self, url: str) -> None:
+        database = LedgerDatabase(url)
+
+        with pytest.raises(LedgerError, match="did not do it in time"):
+            sleep_too_long(database)
+
+        database.close()
+
+    @pytest.mark.parametrize(
+        ("part", "words"),
+        [
+            pytest.param({"password": "wrong"}, "refuses user or password", id="password"),
+            pytest.param({"database": "nowhere"}, "no such database", id="database"),
+        ],
+    )
+    def test_wrong_url_is_an_error_that_says_what_is_wrong(self, url: str, part: dict[str, str], words: str) -> None:
+        wrong = make_url(url).set(**part).render_as_string(hide_password=False)
+
+        with pytest.raises(LedgerError, match=words):
+            SqlLedger(wrong)
+
+
+def write_around(database: LedgerDatabase, interrupt: Callable[[], None]) -> None:
+    with database.write() as connection:
+        connection.execute(insert(documents), {"digest": "1", "compressed": b""})
+        interrupt()
+        connection.execute(insert(documents), {"digest": "2", "compressed": b""})
+
+
+def sleep_too_long(database: LedgerDatabase) -> None:
+    with database.read() as connection:
+        connection.execute(text("SET LOCAL statement_timeout = 10"))
+        connection.execute(text("SELECT pg_sleep(60)"))

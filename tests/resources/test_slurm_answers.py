@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.slurm_answers import JobRow, read_jobs_answer, read_nodes_answer
+from ops_pipelines.resources.slurm_answers import JobRow, read_config_answer, read_jobs_answer, read_nodes_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)
@@ -359,3 +359,64 @@ def test_node_whose_name_could_reach_a_shell_is_rejected() -> None:
 
     assert answer.nodes == ()
     assert "not a node name" in answer.rejected[0].reason
+
+
+# -- settings --
+
+CONFIG = "scontrol-config-22.05-short-silence-limit.txt"
+
+
+def config_with(name: str, value: str) -> str:
+    """The recorded settings, one of them with another value."""
+    lines = recorded(CONFIG).splitlines()
+    (index,) = [number for number, line in enumerate(lines) if line.split("=")[0].strip() == name]
+    lines[index] = f"{name:<23} = {value}"
+    return "\n".join(lines)
+
+
+def test_limits_are_read_from_the_settings_that_slurmctld_runs_with() -> None:
+    limits = read_config_answer(recorded(CONFIG), source="scontrol")
+
+    assert limits.silence_limit == timedelta(seconds=10)
+    assert limits.ping_interval == timedelta(seconds=10) / 3
+    assert limits.answer_limit == timedelta(seconds=10)
+    assert not limits.is_every_down_node_returned
+    assert limits.is_requeue_the_default
+
+
+def test_slurm_without_a_silence_limit_neither_gives_nodes_up_nor_asks_them() -> None:
+    limits = read_config_answer(config_with("SlurmdTimeout", "0 sec"), source="scontrol")
+
+    assert (limits.silence_limit, limits.ping_interval) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_returned"), [pytest.param("0", False), pytest.param("1", False), pytest.param("2", True)]
+)
+def test_only_return_to_service_2_brings_back_whatever_was_set_down(value: str, is_returned: bool) -> None:
+    limits = read_config_answer(config_with("ReturnToService", value), source="scontrol")
+
+    assert limits.is_every_down_node_returned is is_returned
+
+
+def test_jobs_that_are_not_requeued_by_default_are_seen() -> None:
+    assert not read_config_answer(config_with("JobRequeue", "0"), source="scontrol").is_requeue_the_default
+
+
+def test_setting_of_a_plugin_of_the_same_name_is_not_taken_for_slurms_own() -> None:
+    text = recorded(CONFIG) + "\nSome Plugin Configuration:\nSlurmdTimeout = 9000 sec\n"
+
+    assert read_config_answer(text, source="scontrol").silence_limit == timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("name", ["SlurmdTimeout", "MessageTimeout", "ReturnToService", "JobRequeue"])
+@pytest.mark.parametrize("value", ["(null)", "", "5 min", "-1", "1e3 sec"])
+def test_setting_that_is_no_number_is_nonsense_and_never_a_default(name: str, value: str) -> None:
+    with pytest.raises(SourceNonsense, match=name):
+        read_config_answer(config_with(name, value), source="scontrol")
+
+
+@pytest.mark.parametrize("text", ["", "slurm_load_ctl_conf error: Unable to contact slurm controller"])
+def test_answer_without_settings_is_nonsense(text: str) -> None:
+    with pytest.raises(SourceNonsense, match="'nothing' for SlurmdTimeout"):
+        read_config_answer(text, source="scontrol")

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -177,6 +177,16 @@ def test_checkpoint_written_in_the_future_is_not_believed(tmp_path: Path) -> Non
     (job,) = slurm.scheduler(checkpoint_roots=[tmp_path]).read_jobs()
 
     assert job.checkpointed_at is None
+
+
+def test_limits_are_asked_of_the_running_controller() -> None:
+    text = (DATA / "scontrol-config-22.05-short-silence-limit.txt").read_text()
+    slurm = RecordedSlurm(answers={"show": CommandAnswer(returncode=0, stdout=text, stderr="")})
+
+    limits = slurm.scheduler().read_limits()
+
+    assert slurm.commands == [("scontrol", "show", "config")]
+    assert limits.silence_limit == timedelta(seconds=10)
 
 
 # -- nodes --

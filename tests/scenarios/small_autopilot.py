@@ -69,8 +69,10 @@ class SmallAutopilot:
         node_count: int = 12,
         gpus_per_node: int = 8,
         policy: Policy = POLICY,
+        ledger_url: str | None = None,
     ) -> None:
         self.clock = FakeClock()
+        self.ledger_url = ledger_url
         self.messages = MessagesInMemory()
         self.failures: list[str] = []
         """Passes that ended with a source that did not answer, as runs that fail in Dagster."""
@@ -89,6 +91,7 @@ class SmallAutopilot:
         """Return a new process, begun at `at`, on a directory that another one left behind in whatever state."""
         autopilot = cls.__new__(cls)
         autopilot.clock = FakeClock()
+        autopilot.ledger_url = None
         autopilot.clock.wait((at - BEGINNING).total_seconds())
         autopilot.messages = messages
         autopilot.failures = []
@@ -112,7 +115,7 @@ class SmallAutopilot:
             fleet=SimulatedFleet(self.twin),
             telemetry=SimulatedTelemetry(self.twin),
             logs=(SimulatedLogs(self.twin),),
-            ledger=SqlLedger(f"sqlite:///{directory / 'ledger.sqlite'}"),
+            ledger=SqlLedger(self.ledger_url or f"sqlite:///{directory / 'ledger.sqlite'}"),
             notifier=self.messages,
             clock=self.clock,
             rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),

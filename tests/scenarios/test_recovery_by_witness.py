@@ -1,161 +1,248 @@
-"""The process dies at every step of every healing scenario; a new one on the same disk comes to the same end.
+"""Whatever acts dies at every step that it persists; a new process on the same disk comes to the same end.
 
-A crash is the disk as it was just before a step: of the ledger, of the cluster, of the notifier. Just before a step is
-just after the one before it, so both sides of every write and of every command are covered.
+One row a producer of actions. How it is killed, and which disks are tried, is `killed_at_every_step`.
 """
 
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.simulator import ground_truth
+from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.domain.policy import MassEvent, Mode
+from ops_pipelines.flow import people
+from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.intake import take_in_logs
+from ops_pipelines.flow.reflex import react
+from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from tests.scenarios.small_autopilot import COMMANDS, POLICY, MessagesInMemory, SmallAutopilot
-from tests.simulator.small_cluster import TRAINING
+from tests.scenarios.killed_at_every_step import FINAL, QUICK, Act, Story, choose, differences, tell
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.small_cluster import GPU1, SESSION
 
-LEDGER_STEPS = frozenset(
-    {"take_in", "take_in_conditions", "record_decision", "change_incident", "begin", "mark_sent", "finish"}
-)
-SCHEDULER_STEPS = frozenset({"drain", "resume", "hold", "exclude", "release", "declare_down"})
-FLEET_STEPS = frozenset({"reset_gpu", "reboot", "power_off", "power_on"})
-NOTIFIER_STEPS = frozenset({"send"})
+NOTEBOOK = replace(SESSION, work_seconds=48.0)
+NOTEBOOK_NODE = "gpu003"
+"""Where the scheduler puts a job of one GPU: it uses GPU 0, and goes on whatever becomes of GPU 1."""
+SLOW_MASS = replace(QUICK, mass_event=MassEvent(min_node_count=2, window=timedelta(seconds=60)))
+HASTY = replace(QUICK, durations=replace(QUICK.durations, run_patience=timedelta(seconds=1)))
+"""For stories with a long wait: most of it between the passes, not in them."""
+UNTOUCHABLE = replace(QUICK, untouchable_nodes=frozenset({GPU1}))
+PARTITION_SECONDS = 120.0
 
-QUICK = replace(POLICY, durations=replace(POLICY.durations, soak=timedelta(seconds=1)))
-AWAY_SECONDS = (1.0, 25.0)
-"""How long nobody runs: within the witness limit of a scheduler command (10 s), and well beyond it and the lease."""
-
-
-class Watched:
-    """A port that tells `before` of each call that changes something, and passes every call on."""
-
-    def __init__(self, port: object, steps: frozenset[str], before: Callable[[str], None]) -> None:
-        self._port = port
-        self._steps = steps
-        self._before = before
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._port, name)
-        if name not in self._steps:
-            return method
-
-        def call(*args: object, **options: object) -> object:
-            self._before(name)
-            return method(*args, **options)
-
-        return call
+# -- what happens -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disk:
-    """What a process that died before `step` left behind."""
-
-    step: str
-    number: int
-    directory: Path
-    at: datetime
-    messages: MessagesInMemory
+def breaks(fault: FaultKind, *nodes: str, gpu: int | None = None, seconds: float | None = None) -> Act:
+    """A fault of nature: nobody's step, so nobody dies in it."""
+    names = nodes or ("gpu001",)
+    return Act(name="nature", do=lambda autopilot: autopilot.twin.inject(fault, *names, gpu=gpu, seconds=seconds))
 
 
-def watch(autopilot: SmallAutopilot, before: Callable[[str], None]) -> None:
-    cluster = autopilot.cluster
-    autopilot.cluster = replace(
-        cluster,
-        ledger=cast("Any", Watched(cluster.ledger, LEDGER_STEPS, before)),
-        scheduler=cast("Any", Watched(cluster.scheduler, SCHEDULER_STEPS, before)),
-        fleet=cast("Any", Watched(cluster.fleet, FLEET_STEPS, before)),
-        notifier=cast("Any", Watched(cluster.notifier, NOTIFIER_STEPS, before)),
-    )
+def loop_until(state: IncidentState) -> Act:
+    """The autopilot's own passes, until every incident is in `state` or over, and one more."""
+
+    def do(autopilot: SmallAutopilot) -> None:
+        until = autopilot.clock.now() + timedelta(seconds=200)
+        while not autopilot.incidents() or any(each.state not in (state, *FINAL) for each in autopilot.incidents()):
+            if autopilot.clock.now() > until:
+                raise TimeoutError(", ".join(f"{each.incident} {each.state.value}" for each in autopilot.incidents()))
+            autopilot.run_for(1)
+        autopilot.run_once()
+
+    return Act(name="the loop", do=do)
 
 
-def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
-    """Return everything that must not depend on a crash."""
-    cluster = autopilot.cluster
-    records = [record for each in autopilot.incidents() for record in cluster.ledger.records(each.incident)]
-    return {
-        "nodes": [
-            (node.node, node.state, node.is_drained, node.is_responding, node.reason)
-            for node in cluster.scheduler.read_nodes()
-        ],
-        "boots": [(node.node, node.is_healthy, node.boot_count) for node in ground_truth.read_nodes(autopilot.twin)],
-        "jobs": [
-            (job.job, job.state, job.is_held, job.restart_count, job.nodes, job.excluded_nodes)
-            for job in cluster.scheduler.read_jobs()
-        ],
-        "incidents": [(each.incident, each.state, each.plan_count, each.response) for each in autopilot.incidents()],
-        "actions": {(r.action.key, r.outcome.kind if r.outcome is not None else None) for r in records},
-        "commands": [(entry.kind, entry.nodes, entry.job, entry.gpu) for entry in autopilot.received(*COMMANDS)],
-        "split brains": ground_truth.read_split_brains(autopilot.twin),
-        "chain": cluster.ledger.verify_chain().first_broken_seq,
-    }
+def loop_until_sent(kind: EntryKind) -> Act:
+    """Passes that wait for nothing, until the cluster got a command of this kind."""
+
+    def do(autopilot: SmallAutopilot) -> None:
+        policy = autopilot.cluster.rules.policy
+        autopilot.use_policy(replace(policy, durations=replace(policy.durations, run_patience=timedelta(0))))
+        for _ in range(60):
+            if kind in autopilot.commands():
+                break
+            autopilot.run_once()
+            autopilot.let_pass(0.5)
+        autopilot.use_policy(policy)
+
+    return Act(name="the loop", do=do)
 
 
-def run_to_the_end(autopilot: SmallAutopilot) -> None:
-    autopilot.run_until(IncidentState.RESOLVED)
-    autopilot.run_once()
+def loop_for(seconds: float) -> Act:
+    return Act(name="the loop", do=lambda autopilot: autopilot.run_for(seconds))
 
 
-@pytest.mark.parametrize(
-    ("fault", "gpu", "begin_after", "least_disk_count"),
-    [
-        pytest.param(FaultKind.GPU_FELL_OFF_BUS, 1, None, 60, id="Xid 79"),
-        # What comes before is the same, step by step, as above.
-        pytest.param(FaultKind.NODE_UNREACHABLE, None, EntryKind.HOLD, 40, id="silent node"),
-        pytest.param(FaultKind.UNCORRECTABLE_ECC, 1, EntryKind.RELEASE, 15, id="ECC"),
-        pytest.param(FaultKind.APPLICATION_XID31, 0, None, 8, id="Xid 31"),
-    ],
-)
-def test_crash_before_any_step_changes_nothing_of_the_end(
-    tmp_path: Path, fault: FaultKind, gpu: int | None, begin_after: EntryKind | None, least_disk_count: int
-) -> None:
-    origin = tmp_path / "origin"
-    autopilot = SmallAutopilot(origin, replace(TRAINING, gpus_per_node=2), node_count=3, gpus_per_node=2, policy=QUICK)
-    autopilot.let_pass(15)
-    autopilot.twin.inject(fault, "gpu001", gpu=gpu)
-    disks: list[Disk] = []
-    kept: list[object] = [None]
+def approve_plan(autopilot: SmallAutopilot) -> None:
+    autopilot.observe_and_decide()
+    (plan,) = autopilot._plans
+    people.approve(plan.plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
 
-    def keep_disk(step: str) -> None:
-        if begin_after is not None and begin_after not in autopilot.commands():
-            return
-        state = autopilot.cluster.ledger.read_state(autopilot.clock.now())
-        written = (state.head_seq, state.evidence_head, len(autopilot.twin.entries()), len(autopilot.messages.messages))
-        if written == kept[-1] and step.startswith("take_in"):
-            return  # Nothing was written since the last step: the same disk.
-        kept.append(written)
-        number = len(disks)
-        directory = tmp_path / f"{number:03d}"
-        shutil.copytree(origin, directory)
-        messages = MessagesInMemory(autopilot.messages.messages)
-        disks.append(Disk(step=step, number=number, directory=directory, at=autopilot.clock.now(), messages=messages))
 
-    watch(autopilot, keep_disk)
-    run_to_the_end(autopilot)
-    expected, message_count = end_of(autopilot), len(autopilot.messages.messages)
+def pause(autopilot: SmallAutopilot) -> None:
+    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
-    differences = []
-    for disk in disks:
-        after = SmallAutopilot.on_disk(disk.directory, at=disk.at, messages=disk.messages, policy=QUICK)
-        after.let_pass(AWAY_SECONDS[disk.number % 2])
-        try:
-            run_to_the_end(after)
-        except TimeoutError as problem:
-            differences.append((disk.number, disk.step, str(problem)))
-            continue
-        found = end_of(after)
-        differences += [
-            (disk.number, disk.step, f"{name}: {found[name]} instead of {expected[name]}")
-            for name in expected
-            if found[name] != expected[name]
-        ]
-        # A message that went out just before the crash goes out again: twice is better than never.
-        if len(after.messages.messages) - message_count not in (0, int(disk.step == "mark_sent")):
-            differences.append((disk.number, disk.step, f"{len(after.messages.messages)} messages"))
 
-    assert len(disks) >= least_disk_count
-    assert differences == []
+def end_pause(autopilot: SmallAutopilot) -> None:
+    people.resume_autopilot(autopilot.cluster, actor="day-shift")
+
+
+def react_at_once(autopilot: SmallAutopilot) -> None:
+    """A tick of the sensor: what is new is taken in, decided on, and drained, before any run begins."""
+    take_in_logs(autopilot.cluster)
+    react(autopilot.cluster, lease=autopilot.lease)
+
+
+def drain_node(autopilot: SmallAutopilot) -> None:
+    """Drain gpu001; who asks again for what was done already is told whose drain it is."""
+    try:
+        drain_by_hand(GPU1, autopilot.cluster, lease=autopilot.lease, actor="day-shift", why="replace a fan")
+    except ByHandRefused as answer:
+        assert "already drained by INC-0001, which is escalated (drained by hand by day-shift" in str(answer)  # noqa: PT017
+
+
+def return_node(autopilot: SmallAutopilot) -> None:
+    try:
+        return_by_hand(GPU1, autopilot.cluster, lease=autopilot.lease, actor="day-shift", why="fan replaced")
+    except ByHandRefused as answer:
+        assert "there is nothing to return" in str(answer)  # noqa: PT017
+
+
+def drained_by_someone_else(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1: new switch (day-shift)")
+
+
+LOSES_GPU = breaks(FaultKind.GPU_FELL_OFF_BUS, gpu=1)
+FOREIGN_DRAIN = Act(name="nature", do=drained_by_someone_else)
+HEALS = loop_until(IncidentState.RESOLVED)
+IS_HANDED_OVER = loop_until(IncidentState.ESCALATED)
+
+
+def by_person(do: Callable[[SmallAutopilot], None]) -> Act:
+    return Act(name=do.__name__, do=do, is_by_person=True)
+
+
+# -- machines that do not do as they are told -------------------------------------------------------------------------
+
+
+class RefusesReboot:
+    """A fleet that refuses every reboot."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fleet, name)
+
+    def reboot(self, node: NodeName, *, reason: str) -> None:
+        raise SourceRefused(f"reboot: not allowed on {node}")
+
+
+class BreaksAgain:
+    """A fleet whose nodes lose a GPU again as soon as they are up after a reboot."""
+
+    def __init__(self, autopilot: SmallAutopilot) -> None:
+        self._fleet = autopilot.cluster.fleet
+        self._autopilot = autopilot
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fleet, name)
+
+    def inspect(self, node: NodeName) -> NodeInspection:
+        found = self._fleet.inspect(node)
+        if found.booted_at > self._autopilot.received(EntryKind.FAULT)[-1].at:
+            self._autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=1)
+        return found
+
+
+def refuse_reboot(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", RefusesReboot(autopilot.cluster.fleet)))
+
+
+def break_again(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", BreaksAgain(autopilot)))
+
+
+# -- the stories ------------------------------------------------------------------------------------------------------
+
+STORIES = {
+    "a lost GPU: reboot, verification, return": Story(acts=(LOSES_GPU, HEALS), least_step_count=65),
+    "the reflex: a drain within the tick, then the rest": Story(
+        acts=(LOSES_GPU, Act(name="the reflex", do=react_at_once), HEALS), least_step_count=70
+    ),
+    "a silent node: power cycle": Story(acts=(breaks(FaultKind.NODE_UNREACHABLE), HEALS), least_step_count=80),
+    "a memory error: reset": Story(acts=(breaks(FaultKind.UNCORRECTABLE_ECC, gpu=1), HEALS), least_step_count=52),
+    "a program's own fault: its owner is told": Story(
+        acts=(breaks(FaultKind.APPLICATION_XID31, gpu=0), HEALS), least_step_count=10
+    ),
+    "a page instead of a plan": Story(acts=(LOSES_GPU, IS_HANDED_OVER), policy=UNTOUCHABLE, least_step_count=11),
+    "a step that fails is escalated": Story(acts=(LOSES_GPU, IS_HANDED_OVER), equip=refuse_reboot, least_step_count=40),
+    "a verification that fails is escalated": Story(
+        acts=(LOSES_GPU, IS_HANDED_OVER), equip=break_again, jobs=(), least_step_count=43
+    ),
+    "many nodes at once: one page, then quiet": Story(
+        acts=(
+            breaks(FaultKind.NETWORK_PARTITION, "gpu001", "gpu002", seconds=PARTITION_SECONDS),
+            IS_HANDED_OVER,
+            Act(name="nature", do=lambda autopilot: autopilot.let_pass(PARTITION_SECONDS)),
+            HEALS,
+        ),
+        policy=SLOW_MASS,
+        least_step_count=14,
+    ),
+    "somebody else's drain: jobs are moved, a person is paged": Story(
+        acts=(FOREIGN_DRAIN, LOSES_GPU, IS_HANDED_OVER), least_step_count=32
+    ),
+    "a job that must not be requeued: its end is waited for": Story(
+        acts=(breaks(FaultKind.GPU_FELL_OFF_BUS, NOTEBOOK_NODE, gpu=1), HEALS),
+        jobs=(NOTEBOOK,),
+        policy=HASTY,
+        least_step_count=60,
+    ),
+    "a stronger fault while acting: the plan is superseded": Story(
+        # The job on the other GPU keeps the reset waiting.
+        acts=(
+            breaks(FaultKind.UNCORRECTABLE_ECC, NOTEBOOK_NODE, gpu=1),
+            loop_until_sent(EntryKind.DRAIN),
+            breaks(FaultKind.GPU_FELL_OFF_BUS, NOTEBOOK_NODE, gpu=1),
+            HEALS,
+        ),
+        jobs=(NOTEBOOK,),
+        policy=HASTY,
+        least_step_count=70,
+    ),
+    "an approval, then the plan": Story(
+        acts=(LOSES_GPU, by_person(approve_plan), HEALS),
+        policy=replace(QUICK, mode=Mode.APPROVE),
+        least_step_count=68,
+    ),
+    "a pause in the middle of the plan, and its end": Story(
+        acts=(
+            LOSES_GPU,
+            loop_until_sent(EntryKind.HOLD),
+            by_person(pause),
+            loop_for(3),
+            by_person(end_pause),
+            HEALS,
+        ),
+        least_step_count=75,
+    ),
+    "a drain and a return by hand": Story(
+        acts=(by_person(drain_node), loop_for(3), by_person(return_node), loop_for(3)), jobs=(), least_step_count=15
+    ),
+}
+
+
+@pytest.mark.parametrize("story", [pytest.param(story, id=name) for name, story in STORIES.items()])
+def test_a_kill_before_any_step_changes_nothing_of_the_end(tmp_path: Path, story: Story) -> None:
+    unkilled, disks = tell(story, tmp_path)
+
+    found = differences(story, choose(disks), unkilled)
+
+    assert found == []
+    assert len([disk for disk in disks if disk.is_of_step]) >= story.least_step_count

@@ -16,12 +16,18 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow import people
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.heartbeat import beat
 from tests.shell.desk import CLUSTER_YAML, HOSTILE, ME, Desk, incident_with, record
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
+
+
+def tick(desk: Desk, note: str = "nothing new", **answers: str | None) -> None:
+    """Let the autopilot live: without a beat, `status` says blind."""
+    beat(desk.cluster, name="fault_sensor", holder="host-a:1", note=note, answers=answers or {"kernel_log": None})
 
 
 def keys_of(value: object) -> object:
@@ -108,6 +114,7 @@ def test_status_without_a_scheduler_says_so_and_shows_the_rest(desk: Desk) -> No
 def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_output(desk: Desk) -> None:
     desk.act(desk.lose_gpu("gpu002"))
     people.pause(desk.cluster, actor="day-shift", reason="power work")
+    tick(desk)
 
     answer = desk.run("status", "--json")
 
@@ -115,20 +122,70 @@ def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_out
     assert answer.stderr == ""
     document = json.loads(answer.stdout)
     assert list(document) == [
-        "cluster", "taken_at", "mode", "paused", "is_autopilot_alive", "nodes_by_state", "jobs_by_state",
+        "cluster", "taken_at", "health", "mode", "paused", "is_autopilot_alive", "nodes_by_state", "jobs_by_state",
         "open_incidents_by_state", "actions_by_outcome", "waiting_evidence_count", "problems",
     ]  # fmt: skip
+    heartbeat_keys = ["name", "at", "age_seconds", "holder", "note", "mode", "is_lease_held", "failing_sources"]
+    assert list(document["health"]) == [
+        "word", "reasons", "mode", "heartbeats", "newest_evidence_at", "newest_evidence_age_seconds",
+        "waiting_evidence_count", "ledger_head",
+    ]  # fmt: skip
+    assert list(document["health"]["heartbeats"][0]) == heartbeat_keys
+    assert document["health"]["word"] == "paused"
     assert document["paused"] == {"actor": "day-shift", "since": document["taken_at"], "reason": "power work"}
     assert document["nodes_by_state"] == {"allocated": 4}
     assert document["open_incidents_by_state"] == {"open": 1}
 
 
 def test_pause_is_the_first_thing_that_status_says(desk: Desk) -> None:
+    tick(desk)
     paused = desk.run("pause", "--reason", " moving racks ")
     answer = desk.run("status")
 
-    assert paused.exit_code == cli.ExitCode.OK
-    assert answer.stdout.startswith(f"PAUSED by {ME} since 2026-11-21 07:00:00 UTC: moving racks\n")
+    assert (paused.exit_code, answer.exit_code) == (cli.ExitCode.OK, cli.ExitCode.OK)
+    assert answer.stdout.startswith(f"paused: by {ME} since 2026-11-21 07:00:00 UTC: moving racks\n")
+
+
+@pytest.mark.parametrize(
+    ("policy", "first_line"),
+    [
+        ("mode: observe\n", "observing: plans, and acts on nothing"),
+        ("mode: approve\n", "observing: acts only on approved plans"),
+        ("mode: auto\n", "acting: acts within its limits by itself"),
+    ],
+)
+def test_first_word_of_a_living_autopilot_is_what_it_may_do(tmp_path: Path, policy: str, first_line: str) -> None:
+    desk = Desk(tmp_path, policy=policy)
+    tick(desk)
+
+    answer = desk.run("status")
+
+    assert answer.exit_code == cli.ExitCode.OK
+    assert answer.stdout.splitlines()[0] == first_line
+
+
+def test_autopilot_that_does_not_run_is_blind_before_anything_else(desk: Desk) -> None:
+    desk.run("pause", "--reason", "moving racks")
+
+    never = desk.run("status", columns=200)
+    tick(desk)
+    desk.clock.wait(60)
+    no_more = desk.run("status", columns=200)
+
+    assert never.exit_code == no_more.exit_code == cli.ExitCode.NO_ANSWER
+    assert never.stdout.startswith("blind: no heartbeat of fault_sensor, ever; start")
+    assert no_more.stdout.startswith("blind: no heartbeat of fault_sensor for 60 s, the last by host-a:1")
+    assert no_more.stdout.splitlines()[1].startswith(f"  by {ME} since")
+    assert "1 min ago: nothing new" in no_more.stdout
+
+
+def test_source_that_the_autopilot_cannot_see_makes_it_blind(desk: Desk) -> None:
+    tick(desk, scheduler="slurmctld did not answer within 4 s")
+
+    answer = desk.run("status")
+
+    assert answer.exit_code == cli.ExitCode.NO_ANSWER
+    assert answer.stdout.startswith("blind: scheduler does not answer: slurmctld did not answer within 4 s\n")
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -313,6 +370,7 @@ def test_ledger_that_cannot_be_opened_is_a_system_that_does_not_answer(desk: Des
     answer = CliRunner().invoke(cli.app, ["status", "--cluster", str(other)])
 
     assert answer.exit_code == cli.ExitCode.NO_ANSWER
+    assert answer.stdout == "blind: the ledger cannot be read; why is on standard error\n"
     assert "Traceback" not in answer.stderr
     assert answer.stderr.strip()
 
@@ -341,6 +399,7 @@ def test_fault_of_this_program_is_not_hidden() -> None:
 def test_hostile_text_is_shown_in_letters_and_steers_nothing(desk: Desk, command: tuple[str, ...]) -> None:
     record(incident_with(HOSTILE, desk, state=IncidentState.ESCALATED), desk)
     desk.run("pause", "--reason", HOSTILE)
+    tick(desk, HOSTILE)
 
     answer = desk.run(*command, columns=200)
     in_json = desk.run(*command, "--json")

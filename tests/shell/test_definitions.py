@@ -85,7 +85,11 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "drain_node",
         "return_node",
     }
-    assert {sensor.name for sensor in repository.sensor_defs} == {"fault_sensor", "drained_node_sensor"}
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "fault_sensor",
+        "remediation_sensor",
+        "drained_node_sensor",
+    }
     assert {schedule.name for schedule in repository.schedule_defs} == {"shift_report_schedule"}
 
 
@@ -96,6 +100,7 @@ def test_sensors_and_schedules_run_by_default() -> None:
 
     assert statuses == {
         "fault_sensor": dg.DefaultSensorStatus.RUNNING,
+        "remediation_sensor": dg.DefaultSensorStatus.RUNNING,
         "drained_node_sensor": dg.DefaultSensorStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
     }

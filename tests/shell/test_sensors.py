@@ -1,4 +1,4 @@
-"""The two sensors: one request for what is due, a reason for every skip, and no tick that breaks on a silent source."""
+"""The sensors: a drain in the tick that notices, one request for what is due, a reason for every skip."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.definitions import build_defs
 from ops_pipelines.domain.incident import IncidentState
@@ -20,6 +21,7 @@ from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -93,41 +95,102 @@ def break_node(autopilot: SmallAutopilot) -> None:
     autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=2)
 
 
-def test_new_evidence_requests_one_run_that_carries_lane_and_lease(
+def notice(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> dg.SensorResult:
+    """Let the fault sensor take in what there is."""
+    return turn(fault_sensor, autopilot, instance)
+
+
+def test_new_evidence_requests_one_run_that_carries_lane_lease_and_what_it_tells_of(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
     break_node(autopilot)
+    notice(autopilot, instance)
 
-    (request,) = requests(turn(fault_sensor, autopilot, instance))
+    result = turn(remediation_sensor, autopilot, instance)
 
+    (request,) = requests(result)
     assert request.job_name == "remediate"
     assert request.run_key is not None
     assert request.run_key.startswith("observe:0-5:")  # Xid 48, 63, 154; two conditions in the metrics
     assert request.tags["lane"] == "act"
     assert request.tags[LEASE_TAG] == autopilot.cluster.ledger.current_lease(autopilot.clock.now())
+    assert request.tags[EVIDENCE_TAG] == "0"
     assert "5 new observations" in request.tags["reason"]
+    assert result.cursor == "5"
 
 
-def test_same_evidence_in_the_next_turn_has_the_same_key(
+def test_broken_node_is_drained_in_the_tick_that_notices_it_and_nothing_stronger_is_done(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
     break_node(autopilot)
-    first = turn(fault_sensor, autopilot, instance)
 
-    second = turn(fault_sensor, autopilot, instance, cursor=first.cursor)
+    result = notice(autopilot, instance)
 
-    assert [each.run_key for each in requests(first)] == [each.run_key for each in requests(second)]
+    assert autopilot.commands() == [EntryKind.DRAIN]
+    assert autopilot.node("gpu001").is_drained
+    assert autopilot.incident().state is IncidentState.ACTING
+    assert "drained gpu001" in reason(result)
+    assert autopilot.messages.messages == []
 
 
-def test_nothing_new_is_a_skip_with_its_reason_after_one_window(
+def test_run_goes_on_where_the_reflex_stopped_and_tells_of_what_it_saw(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+    notice(autopilot, instance)
+    (request,) = requests(turn(remediation_sensor, autopilot, instance))
+    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+
+    result = definitions.resolve_job_def("remediate").execute_in_process(instance=instance, tags=request.tags)
+
+    assert result.success
+    assert autopilot.commands().count(EntryKind.DRAIN) == 1
+    assert EntryKind.RESET_GPU in autopilot.commands()
+    (seen,) = result.asset_materializations_for_node("validated_observations")
+    assert seen.metadata["new_observation_count"].value == 5
+    (found,) = result.asset_materializations_for_node("health_findings")
+    assert found.metadata["finding_count"].value == 5
+
+
+def test_tick_leaves_a_heartbeat_that_names_what_it_did_and_who_answered(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+
+    notice(autopilot, instance)
+
+    (beat,) = autopilot.cluster.ledger.heartbeats()
+    assert beat.name == "fault_sensor"
+    assert "drained gpu001" in beat.note
+    assert beat.failing_sources == ()
+    assert set(beat.answers) == {"kernel_log", "scheduler", "telemetry"}
+
+
+def test_evidence_that_a_run_was_requested_for_is_not_asked_for_again(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+    notice(autopilot, instance)
+    first = turn(remediation_sensor, autopilot, instance)
+
+    second = turn(remediation_sensor, autopilot, instance, cursor=first.cursor)
+
+    assert len(requests(first)) == 1
+    assert requests(second) == []
+
+
+@pytest.mark.parametrize(
+    ("sensor", "words"), [(fault_sensor, "nothing new"), (remediation_sensor, "nothing new and nothing due")]
+)
+def test_nothing_new_is_a_skip_with_its_reason_after_one_window(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, sensor: dg.SensorDefinition, words: str
 ) -> None:
     began_at = autopilot.clock.now()
 
-    result = turn(fault_sensor, autopilot, instance)
+    result = turn(sensor, autopilot, instance)
 
     assert requests(result) == []
-    assert reason(result) == "nothing new and nothing due"
+    assert reason(result) == words
     assert timedelta(seconds=3.9) <= autopilot.clock.now() - began_at <= timedelta(seconds=4.2)
 
 
@@ -135,16 +198,18 @@ def test_nothing_new_is_a_skip_with_its_reason_after_one_window(
     "status",
     [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED],
 )
-def test_run_under_way_is_not_doubled(
+def test_run_under_way_is_not_doubled_and_what_is_new_stays_due(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
 ) -> None:
     begin_run(instance, status)
     break_node(autopilot)
+    notice(autopilot, instance)
 
-    result = turn(fault_sensor, autopilot, instance)
+    result = turn(remediation_sensor, autopilot, instance)
 
     assert requests(result) == []
     assert "a run is under way already" in reason(result)
+    assert result.cursor is None
 
 
 @pytest.mark.parametrize(
@@ -155,22 +220,29 @@ def test_run_that_is_over_is_no_obstacle(
 ) -> None:
     begin_run(instance, status)
     break_node(autopilot)
+    notice(autopilot, instance)
 
-    assert len(requests(turn(fault_sensor, autopilot, instance))) == 1
+    assert len(requests(turn(remediation_sensor, autopilot, instance))) == 1
 
 
-def test_sensor_without_the_lease_takes_nothing_in_and_requests_nothing(
+def test_sensors_without_the_lease_take_nothing_in_do_nothing_and_request_nothing(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
-    autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
     break_node(autopilot)
+    autopilot.observe_and_decide()
+    autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
+    head = autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq
 
-    result = turn(fault_sensor, autopilot, instance, cursor="2026-11-21T07:00:00+00:00")
+    noticed = turn(fault_sensor, autopilot, instance, cursor="2026-11-21T07:00:00+00:00")
+    requested = turn(remediation_sensor, autopilot, instance, cursor="3")
 
-    assert requests(result) == []
-    assert "another process holds the lease" in reason(result)
-    assert result.cursor == "2026-11-21T07:00:00+00:00"
-    assert autopilot.cluster.ledger.evidence_after(0, limit=10) == ()
+    for result in (noticed, requested):
+        assert requests(result) == []
+        assert "another process holds the lease" in reason(result)
+    assert noticed.cursor == "2026-11-21T07:00:00+00:00"
+    assert requested.cursor == "3"
+    assert autopilot.commands() == []
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == head
 
 
 def test_metrics_are_read_only_every_look_every_over_all_turns(
@@ -193,13 +265,33 @@ def test_silent_sources_do_not_break_the_turn_and_lose_nothing(
     silent = Silent()
     autopilot.cluster = replace(working, scheduler=cast("Scheduler", silent), telemetry=silent, logs=(silent,))
     break_node(autopilot)
-    in_the_dark = turn(fault_sensor, autopilot, instance)
+    notice(autopilot, instance)
+    in_the_dark = turn(remediation_sensor, autopilot, instance)
+    (beat,) = working.ledger.heartbeats()
     autopilot.cluster = working
 
-    after = turn(fault_sensor, autopilot, instance)
+    notice(autopilot, instance)
+    after = turn(remediation_sensor, autopilot, instance, cursor=in_the_dark.cursor)
 
     assert requests(in_the_dark) == []
+    assert beat.failing_sources == ("kernel_log", "scheduler", "telemetry")
     assert len(requests(after)) == 1
+    assert autopilot.node("gpu001").is_drained
+
+
+def test_evidence_that_the_reflex_could_not_decide_on_is_requested_all_the_same(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    working = autopilot.cluster
+    break_node(autopilot)
+    autopilot.cluster = replace(working, scheduler=cast("Scheduler", Silent()))
+
+    result = notice(autopilot, instance)
+    autopilot.cluster = working
+
+    assert reason(result) == "nothing new"
+    assert autopilot.incidents() == ()
+    assert len(requests(turn(remediation_sensor, autopilot, instance))) == 1
 
 
 def test_incident_that_waits_is_due_again_after_a_while(
@@ -208,10 +300,10 @@ def test_incident_that_waits_is_due_again_after_a_while(
     autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
     autopilot.let_pass(3)
     autopilot.run_once()  # It waits to be confirmed.
-    at_once = turn(fault_sensor, autopilot, instance)
+    at_once = turn(remediation_sensor, autopilot, instance)
     autopilot.let_pass(POLICY.durations.retry_after.total_seconds())
 
-    (request,) = requests(turn(fault_sensor, autopilot, instance, cursor=at_once.cursor))
+    (request,) = requests(turn(remediation_sensor, autopilot, instance, cursor=at_once.cursor))
 
     assert request.run_key is not None
     assert request.run_key.startswith("remediate:INC-0001:")

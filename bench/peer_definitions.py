@@ -1,0 +1,42 @@
+"""The peer of the latency table: the same assets, found by an ordinary sensor; whatever is done is done in the run."""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from ops_pipelines.assets import act, observe, report, understand, verify
+from ops_pipelines.automation import remediate
+from ops_pipelines.definitions import CLUSTER_VARIABLE, cluster_resource
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.due import due_remediation
+from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
+from ops_pipelines.sensors.runs import hold_lease, request
+
+
+@dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def ordinary_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
+    """Looks once a turn of the daemon's loop and requests a run for what is new."""
+    token = hold_lease(cluster)
+    take_in_logs(cluster)
+    take_in_conditions(cluster)
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    due = due_remediation(
+        state,
+        cluster.ledger.conditions(),
+        recorded_through=state.decided_through,
+        retry_after=cluster.rules.policy.durations.retry_after,
+        now=now,
+    )
+    if due is None or token is None:
+        return dg.SensorResult(skip_reason="nothing new and nothing due")
+    return dg.SensorResult(run_requests=[request(due, job_name=remediate.name, lease_token=token)])
+
+
+defs = dg.Definitions(
+    assets=dg.load_assets_from_modules([observe, understand, act, verify, report]),
+    jobs=[remediate],
+    sensors=[ordinary_sensor],
+    resources={"cluster": cluster_resource(Path(os.environ[CLUSTER_VARIABLE]))},
+)

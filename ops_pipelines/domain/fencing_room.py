@@ -1,0 +1,124 @@
+"""What the scheduler does by itself when a node falls silent, and whether that leaves us room to hold its jobs first.
+
+At its silence limit the scheduler starts the jobs of a silent node elsewhere, while their old processes may still
+write. Only a hold that comes well before prevents the second copy. Reading the limits belongs to adapters.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ops_pipelines.domain.policy import Mode, Policy
+
+SENSOR_TICK = timedelta(seconds=5)
+"""Dagster's sensor loop: what happened just after one look waits this long for the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """What the scheduler is set to do by itself, as it says."""
+
+    silence_limit: timedelta | None
+    """A node silent for this long is given up, its jobs start elsewhere (Slurm: SlurmdTimeout; Kubernetes:
+    node-monitor-grace-period and the toleration of `unreachable`). None: never."""
+    ping_interval: timedelta | None
+    """How often a node is heard of; None: nodes are not asked, so that their silence is not seen. Known if there is
+    a silence limit."""
+    answer_limit: timedelta
+    """How long one missing answer is waited for (Slurm: MessageTimeout). 0: not at all."""
+    is_every_down_node_returned: bool
+    """A node that was declared down goes into service as soon as it registers (Slurm: ReturnToService=2)."""
+    is_requeue_the_default: bool
+    """False: a job may be requeued only if its user asked for that (Slurm: JobRequeue=0)."""
+
+    def __post_init__(self) -> None:
+        for name in ("silence_limit", "ping_interval"):
+            value = getattr(self, name)
+            if value is not None and value <= timedelta(0):
+                raise ValueError(f"{name} is {value}; it must be above 0, or None")
+        if self.answer_limit < timedelta(0):
+            raise ValueError(f"answer_limit is {self.answer_limit}; it must be 0 or more")
+        if self.silence_limit is not None and self.ping_interval is None:
+            raise ValueError("silence_limit without ping_interval: who gives silent nodes up listens to them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """What speaks against acting on this scheduler. A refusal stands in the way of the mode; others are to be known."""
+
+    reason: str
+    is_refusal: bool
+
+
+def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection, ...]:
+    """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
+    is_auto = policy.mode is Mode.AUTO
+    verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
+    refusals = [Objection(reason=f"{verdict}: {reason}", is_refusal=is_auto) for reason in _lacks(limits, policy)]
+    return (*refusals, *(Objection(reason=reason, is_refusal=False) for reason in _cautions(limits)))
+
+
+def _lacks(limits: SchedulerLimits, policy: Policy) -> list[str]:
+    if limits.silence_limit is None or limits.ping_interval is None:
+        return []
+    silence, ping = limits.silence_limit, limits.ping_interval
+    look, confirm = policy.durations.look_every, policy.durations.confirm_unreachable_after
+    seen_after = ping + limits.answer_limit + SENSOR_TICK
+    danger = (
+        f"at SlurmdTimeout ({_seconds(silence)}) the scheduler itself gives a silent node up and starts its jobs "
+        "elsewhere, while the old processes may still write"
+    )
+    noticing = (
+        f"a ping every {_seconds(ping)}, MessageTimeout {_seconds(limits.answer_limit)} and our tick of "
+        f"{_seconds(SENSOR_TICK)}"
+    )
+    lacks = []
+    if seen_after >= silence / 2:
+        lacks.append(
+            f"{danger}. The silence is noticed only after up to {_seconds(seen_after)} ({noticing}), which must be "
+            f"below half of SlurmdTimeout, {_seconds(silence / 2)}. {_raise(limits, seen_after - ping, share=0.5)}"
+        )
+    held_after = seen_after + look + confirm
+    if held_after >= silence:
+        room = silence - seen_after - look
+        lower = "" if room <= timedelta(0) else f", or set the duration below {_seconds(room)}"
+        lacks.append(
+            f"{danger}. Its jobs are held only after up to {_seconds(held_after)} ({noticing}, "
+            f"durations.look_every_seconds, {_seconds(look)}, then durations.confirm_unreachable_after_seconds, "
+            f"{_seconds(confirm)}), which must be below SlurmdTimeout. "
+            f"{_raise(limits, held_after - ping, share=1.0)}{lower}"
+        )
+    return lacks
+
+
+def _cautions(limits: SchedulerLimits) -> list[str]:
+    cautions = []
+    if limits.ping_interval is None:
+        cautions.append(
+            "the scheduler does not ask its nodes whether they live (SlurmdTimeout=0): a node that falls silent is "
+            "not seen through it, so neither reported nor fenced. Set SlurmdTimeout, such as to 300 s"
+        )
+    if limits.is_every_down_node_returned:
+        cautions.append(
+            "every node that is down goes back into service when it registers (ReturnToService=2), also one that a "
+            "person set down; only a drain holds it. Set ReturnToService to 0 or 1"
+        )
+    if not limits.is_requeue_the_default:
+        cautions.append(
+            "jobs must not be requeued unless their users ask for it (JobRequeue=0): such jobs are not moved, and "
+            "the repair of their node waits for their end. Set JobRequeue to 1, or tell users of `sbatch --requeue`"
+        )
+    return cautions
+
+
+def _raise(limits: SchedulerLimits, spent: timedelta, *, share: float) -> str:
+    """Return the remedy: the limit at which `spent` and a ping fit into `share` of it; pings grow with the limit."""
+    assert limits.silence_limit is not None
+    assert limits.ping_interval is not None
+    left = share - limits.ping_interval / limits.silence_limit
+    if left <= 0:
+        return "Let the scheduler ask its nodes more often"
+    return f"Raise SlurmdTimeout above {_seconds(spent / left)}"
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{round(duration.total_seconds(), 1):g} s"

@@ -1,0 +1,139 @@
+"""What the lab's drill plays on, and how it looks: at Slurm, at the ledger, at the checkpoints.
+
+What is broken is the acts' business, what must be so at the end `lab_judge`'s.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.drills.daemon_processes import wait_until
+from ops_pipelines.drills.postgres_server import PostgresServer
+from ops_pipelines.drills.slurm_cluster import SlurmCluster
+from ops_pipelines.drills.stack import DagsterStack
+from ops_pipelines.drills.writer_watch import WriterWatch
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.ledger import Entry, LedgerError
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.simulator.twin import Twin
+
+_PAGE_COUNT = 1000
+
+
+class DrillError(RuntimeError):
+    """The drill did not end as stated. The message says what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What the drill plays on."""
+
+    cluster: Cluster
+    slurm: SlurmCluster
+    postgres: PostgresServer
+    twin: Twin
+    stack: DagsterStack
+    checkpoints: Path
+    application_log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What must be so, and how it reads when it is not."""
+
+    is_so: bool
+    otherwise: str
+
+
+class LabView:
+    """Looks and waits. While a system does not answer there is nothing to see of it, which is no error here."""
+
+    def __init__(self, stage: Stage, console: Console, watch: WriterWatch) -> None:
+        self.stage = stage
+        self.watch = watch
+        self.since = stage.cluster.clock.now()
+        self._console = console
+        self._began = time.monotonic()
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing is seen to be wrong: while the lab starts, metrics may come late."""
+        is_anything_open = any(incident.is_open for incident in self.incidents())
+        return not is_anything_open and not self.stage.cluster.ledger.conditions()
+
+    def begin(self) -> None:
+        """Count from now on: what came and went while the lab started is no part of the drill."""
+        self.since = self.stage.cluster.clock.now()
+
+    def say(self, what: str) -> None:
+        self._console.print(f"{time.monotonic() - self._began:5.0f} s  {what}", markup=False, soft_wrap=True)
+
+    def wait(self, what: str, is_so: Callable[[], bool], *, limit_seconds: float, every_seconds: float = 0.3) -> None:
+        """Return as soon as `is_so()` holds; raise at once when a process is gone or two writers were seen."""
+
+        def is_so_and_all_is_well() -> bool:
+            self.stage.stack.refuse_dead()
+            self.watch.refuse_two_writers()
+            return is_so()
+
+        wait_until(what, is_so_and_all_is_well, timeout_seconds=limit_seconds, every_seconds=every_seconds)
+
+    # -- Slurm --
+
+    def nodes(self) -> dict[NodeName, NodeStatus]:
+        """Return every node by name; empty while the scheduler does not answer."""
+        try:
+            return {node.node: node for node in self.stage.cluster.scheduler.read_nodes()}
+        except SourceError:
+            return {}
+
+    def job(self, job: JobId) -> JobStatus | None:
+        try:
+            return next((each for each in self.stage.cluster.scheduler.read_jobs() if each.job == job), None)
+        except SourceError:
+            return None
+
+    def is_in_service(self, node: NodeName) -> bool:
+        status = self.nodes().get(node)
+        return status is not None and not status.is_drained and status.is_responding
+
+    # -- the ledger --
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return every incident since the drill began."""
+        try:
+            return self.stage.cluster.ledger.incidents_since(self.since)
+        except LedgerError:
+            return ()
+
+    def incidents_of(self, node: NodeName) -> tuple[Incident, ...]:
+        return tuple(incident for incident in self.incidents() if node in incident.nodes)
+
+    def entries(self) -> Iterator[Entry]:
+        """Return every line of the chain, in order."""
+        after = 0
+        while page := self.stage.cluster.ledger.entries(after=after, limit=_PAGE_COUNT):
+            yield from page
+            after = page[-1].seq
+
+    def records_of(self, node: NodeName) -> tuple[ActionRecord, ...]:
+        """Return every action of the node's incidents, in the order begun."""
+        try:
+            ledger = self.stage.cluster.ledger
+            return tuple(each for incident in self.incidents_of(node) for each in ledger.records(incident.incident))
+        except LedgerError:
+            return ()
+
+
+def saved_step(checkpoint: Path) -> int:
+    """Return the step in the checkpoint; 0 if there is none yet."""
+    try:
+        return int(checkpoint.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0

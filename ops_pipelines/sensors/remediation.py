@@ -1,0 +1,44 @@
+"""Requests one remediation run for whatever is due. Compares, never acts.
+
+A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.due`'s judgement.
+"""
+
+import dagster as dg
+
+from ops_pipelines.automation import remediate
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.due import due_remediation
+from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, is_run_under_way, request
+
+
+@dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
+    """Requests a run when there is new evidence, or when an open incident is due for its next step.
+
+    The cursor is the evidence up to which a run was requested.
+    """
+    recorded_through = int(context.cursor) if context.cursor else 0
+    stop_at = cluster.clock.now() + POLL_FOR
+    skip = "nothing new and nothing due"
+    while True:
+        now = cluster.clock.now()
+        state = cluster.ledger.read_state(now)
+        due = due_remediation(
+            state,
+            cluster.ledger.conditions(),
+            recorded_through=recorded_through,
+            retry_after=cluster.rules.policy.durations.retry_after,
+            now=now,
+        )
+        if due is not None and not is_run_under_way(context.instance):
+            token = hold_lease(cluster)
+            if token is None:
+                skip = "another process holds the lease; it acts, this one watches"
+                return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+            run = request(due, job_name=remediate.name, lease_token=token)
+            return dg.SensorResult(run_requests=[run], cursor=str(state.evidence_head))
+        if due is not None:
+            skip = f"{due.reason}; a run is under way already"
+        if (cluster.clock.now() - stop_at).total_seconds() > -LOOK_EVERY_SECONDS:
+            return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+        cluster.clock.wait(LOOK_EVERY_SECONDS)

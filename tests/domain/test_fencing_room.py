@@ -1,0 +1,167 @@
+"""Whether there is room to hold a silent node's jobs before the scheduler starts them elsewhere."""
+
+from datetime import timedelta
+
+import pytest
+
+from ops_pipelines.domain.fencing_room import SchedulerLimits, find_objections
+from ops_pipelines.domain.policy import Durations, Mode, Policy
+
+
+def limits(
+    *, silence: float | None = 300.0, ping: float | None = None, answer: float = 10.0, **changes: bool
+) -> SchedulerLimits:
+    """Slurm's defaults, with changes; without `ping` a node is asked every third of the silence limit, as by Slurm."""
+    asked_every = ping if ping is not None or silence is None else silence / 3
+    settings = {"is_every_down_node_returned": False, "is_requeue_the_default": True} | changes
+    return SchedulerLimits(
+        silence_limit=None if silence is None else timedelta(seconds=silence),
+        ping_interval=None if asked_every is None else timedelta(seconds=asked_every),
+        answer_limit=timedelta(seconds=answer),
+        **settings,
+    )
+
+
+def policy(*, mode: Mode = Mode.AUTO, confirm: float = 0.0, look: float = 0.0) -> Policy:
+    durations = Durations(confirm_unreachable_after=timedelta(seconds=confirm), look_every=timedelta(seconds=look))
+    return Policy(mode=mode, durations=durations)
+
+
+def refusals(limits: SchedulerLimits, policy: Policy) -> list[str]:
+    return [objection.reason for objection in find_objections(limits, policy) if objection.is_refusal]
+
+
+def cautions(limits: SchedulerLimits) -> list[str]:
+    return [objection.reason for objection in find_objections(limits, policy()) if not objection.is_refusal]
+
+
+def test_defaults_of_slurm_and_of_our_policy_leave_room() -> None:
+    assert find_objections(limits(), Policy(mode=Mode.AUTO)) == ()
+
+
+@pytest.mark.parametrize(
+    ("silence", "answer", "is_refused"),
+    [
+        # A third of it, the answer limit and a tick of 5 s must stay below a half: 6 x (answer + 5).
+        pytest.param(89, 10, True, id="below the boundary"),
+        pytest.param(90, 10, True, id="at the boundary: 30 + 10 + 5 is half of 90"),
+        pytest.param(91, 10, False, id="above the boundary"),
+        pytest.param(10, 10, True, id="far below"),
+        pytest.param(30, 0, True, id="the tick counts without any answer limit"),
+        pytest.param(31, 0, False, id="just above, without an answer limit"),
+        pytest.param(300, 44, False, id="slow answers: 100 + 44 + 5"),
+        pytest.param(300, 45, True, id="slow answers: 100 + 45 + 5 is half of 300"),
+        pytest.param(300, 46, True, id="slower answers"),
+    ],
+)
+def test_silence_must_be_seen_before_half_of_the_limit_has_passed(
+    silence: float, answer: float, is_refused: bool
+) -> None:
+    assert bool(refusals(limits(silence=silence, answer=answer), policy())) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("confirm", "look", "is_refused"),
+    [
+        # 40 + 10 + 5 s until the silence is seen, of 120: 65 are left.
+        pytest.param(64, 0, False, id="below the boundary"),
+        pytest.param(65, 0, True, id="at the boundary"),
+        pytest.param(66, 0, True, id="above the boundary"),
+        pytest.param(49, 15, False, id="nodes are looked at every 15 s: 49 are left"),
+        pytest.param(50, 15, True, id="nodes are looked at every 15 s: 50 are too many"),
+    ],
+)
+def test_jobs_must_be_held_before_the_limit_although_we_wait_for_confirmation(
+    confirm: float, look: float, is_refused: bool
+) -> None:
+    assert bool(refusals(limits(silence=120), policy(confirm=confirm, look=look))) is is_refused
+
+
+def test_refusal_names_both_keys_and_a_remedy_for_either() -> None:
+    (reason,) = refusals(limits(silence=120), policy(confirm=70, look=2))
+
+    assert reason.startswith("mode: auto is refused: at SlurmdTimeout (120 s)")
+    assert "held only after up to 127 s (a ping every 40 s, MessageTimeout 10 s and our tick of 5 s, " in reason
+    assert "Raise SlurmdTimeout above 130.5 s" in reason
+    assert "durations.look_every_seconds, 2 s, then durations.confirm_unreachable_after_seconds, 70 s" in reason
+    assert reason.endswith("or set the duration below 63 s")
+
+
+def test_refusal_for_late_noticing_says_what_would_be_enough() -> None:
+    (reason,) = refusals(limits(silence=90), policy())
+
+    assert "while the old processes may still write" in reason
+    assert "noticed only after up to 45 s (a ping every 30 s, MessageTimeout 10 s and our tick of 5 s)" in reason
+    assert reason.endswith("Raise SlurmdTimeout above 90 s")
+
+
+@pytest.mark.parametrize("seconds", [91, 128])
+def test_remedy_of_a_refusal_is_one(seconds: float) -> None:
+    confirm = 0 if seconds == 91 else 70
+
+    assert refusals(limits(silence=seconds), policy(confirm=confirm)) == []
+
+
+def test_scheduler_that_asks_too_seldom_is_told_to_ask_more_often() -> None:
+    (reason,) = refusals(limits(silence=1000, ping=500), policy())
+
+    assert reason.endswith("Let the scheduler ask its nodes more often")
+
+
+def test_no_time_for_any_confirmation_is_no_remedy() -> None:
+    reasons = refusals(limits(silence=10), policy(confirm=60))
+
+    assert len(reasons) == 2
+    assert not any("set the duration" in reason for reason in reasons)
+
+
+def test_scheduler_that_never_gives_a_node_up_leaves_room_but_sees_no_silence() -> None:
+    objections = find_objections(limits(silence=None), policy(confirm=86_400))
+
+    assert [objection.is_refusal for objection in objections] == [False]
+    assert "SlurmdTimeout=0" in objections[0].reason
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.APPROVE])
+def test_other_modes_are_told_and_not_refused(mode: Mode) -> None:
+    (objection,) = find_objections(limits(silence=90), policy(mode=mode))
+
+    assert not objection.is_refusal
+    assert objection.reason.startswith("mode: auto would be refused: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param({"is_every_down_node_returned": True}, "ReturnToService=2", id="down nodes come back"),
+        pytest.param({"is_requeue_the_default": False}, "JobRequeue=0", id="jobs stay where they are"),
+    ],
+)
+def test_setting_that_works_against_us_is_a_caution_in_every_mode(change: dict[str, bool], named: str) -> None:
+    (caution,) = cautions(limits(**change))
+
+    assert named in caution
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"silence": 0.0, "ping": 1.0}, id="gives up at once"),
+        pytest.param({"ping": 0.0}, id="asks all the time"),
+        pytest.param({"answer": -1.0}, id="negative"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        limits(**wrong)  # type: ignore[arg-type]  # keywords of one call
+
+
+def test_who_gives_silent_nodes_up_listens_to_them() -> None:
+    with pytest.raises(ValueError, match="without ping_interval"):
+        SchedulerLimits(
+            silence_limit=timedelta(seconds=40),
+            ping_interval=None,
+            answer_limit=timedelta(0),
+            is_every_down_node_returned=False,
+            is_requeue_the_default=True,
+        )

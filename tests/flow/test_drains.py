@@ -1,0 +1,182 @@
+"""Drains taken together: judged one by one, sent by reason, read back once; what does not end is left to `perform`."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.flow.drains import DrainOrder, drain_together
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.perform import Progress, Stage, perform
+from ops_pipelines.ports.ledger import AUTOPILOT
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.simulator.journal import EntryKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+
+PLAN = PlanId("PLAN-000000000001")
+
+
+class Reluctant:
+    """A scheduler that answers some drains with a problem, and counts what it is asked."""
+
+    def __init__(self, scheduler: Scheduler, problem: Exception, *, of: str = "", takes_effect: bool = False) -> None:
+        self._scheduler = scheduler
+        self._problem = problem
+        self._of = of
+        self._takes_effect = takes_effect
+        self.batches: list[frozenset[NodeName]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        self.batches.append(frozenset(nodes))
+        if self._of in nodes:
+            if self._takes_effect:
+                self._scheduler.drain(nodes, reason=reason)
+            raise self._problem
+        self._scheduler.drain(nodes, reason=reason)
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, node_count=12)
+    autopilot.let_pass(5)
+    return autopilot
+
+
+def order(number: int, *, incident: int | None = None, text: str | None = None) -> DrainOrder:
+    name = IncidentId(f"INC-{incident if incident is not None else number:04d}")
+    why = text if text is not None else drain_reason(name, "a test")
+    action = Action(verb=Verb.DRAIN, incident=name, node=NodeName(f"gpu{number:03d}"), text=why)
+    return DrainOrder(action=action, plan=PLAN)
+
+
+def drain(autopilot: SmallAutopilot, *orders: DrainOrder, lease: Lease | None = None) -> list[Progress]:
+    progress = drain_together(orders, autopilot.cluster, lease=lease or autopilot.lease)
+    return [progress[each.action.key] for each in orders]
+
+
+def record_of(autopilot: SmallAutopilot, which: DrainOrder) -> ActionRecord:
+    return autopilot.cluster.ledger.records(which.action.incident)[0]
+
+
+def make_reluctant(autopilot: SmallAutopilot, problem: Exception, *, of: str, takes_effect: bool = False) -> Reluctant:
+    reluctant = Reluctant(autopilot.cluster.scheduler, problem, of=of, takes_effect=takes_effect)
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", reluctant))
+    return reluctant
+
+
+def test_drains_end_witnessed_with_the_time_that_the_scheduler_gives(autopilot: SmallAutopilot) -> None:
+    orders = [order(1), order(2)]
+
+    stages = [each.stage for each in drain(autopilot, *orders)]
+
+    assert stages == [Stage.DONE, Stage.DONE]
+    for each in orders:
+        record = record_of(autopilot, each)
+        assert record.outcome is not None
+        assert record.outcome.kind is OutcomeKind.DONE
+        assert record.outcome.witnessed_at == autopilot.node(str(each.action.node)).reason_set_at
+
+
+def test_no_order_asks_nobody(autopilot: SmallAutopilot) -> None:
+    assert drain_together([], autopilot.cluster, lease=autopilot.lease) == {}
+    assert autopilot.commands() == []
+
+
+def test_equal_reasons_are_one_command_and_the_ledger_has_an_entry_for_each_node(autopilot: SmallAutopilot) -> None:
+    reluctant = make_reluctant(autopilot, SourceUnavailable("never"), of="none")
+    shared = drain_reason(IncidentId("INC-0001"), "the leaf switch is gone")
+
+    drain(autopilot, order(1, incident=1, text=shared), order(2, incident=1, text=shared), order(3))
+
+    assert reluctant.batches == [{NodeName("gpu001"), NodeName("gpu002")}, {NodeName("gpu003")}]
+    assert len(autopilot.cluster.ledger.records(IncidentId("INC-0001"))) == 2
+
+
+@pytest.mark.parametrize("count", [7, 8, 9], ids=["one after the other", "by threads", "by threads, one more"])
+def test_many_reasons_are_all_sent(tmp_path: Path, count: int) -> None:
+    budget = replace(POLICY.drain_budget, max_out_count=12, max_out_per_rack_count=12, min_in_service_ratio=0.0)
+    autopilot = SmallAutopilot(tmp_path, node_count=12, policy=replace(POLICY, drain_budget=budget))
+    autopilot.let_pass(5)
+
+    stages = [each.stage for each in drain(autopilot, *(order(number) for number in range(1, count + 1)))]
+
+    assert stages == [Stage.DONE] * count
+    assert sum(node.is_drained for node in autopilot.cluster.scheduler.read_nodes()) == count
+
+
+def test_together_they_stay_within_the_budget(autopilot: SmallAutopilot) -> None:
+    limit = POLICY.drain_budget.max_out_count
+
+    stages = [each.stage for each in drain(autopilot, *(order(number) for number in range(1, limit + 3)))]
+
+    assert stages == [Stage.DONE] * limit + [Stage.WAITING] * 2
+    assert sum(node.is_drained for node in autopilot.cluster.scheduler.read_nodes()) == limit
+
+
+def test_refused_node_has_failed_and_costs_the_others_nothing(autopilot: SmallAutopilot) -> None:
+    make_reluctant(autopilot, SourceRefused("Invalid node name specified"), of="gpu002")
+    shared = drain_reason(IncidentId("INC-0001"), "a test")
+
+    progress = drain(autopilot, *(order(number, incident=1, text=shared) for number in (1, 2, 3)))
+
+    assert [each.stage for each in progress] == [Stage.DONE, Stage.FAILED, Stage.DONE]
+    assert "Invalid node name" in progress[1].reason
+
+
+@pytest.mark.parametrize(("takes_effect", "stage"), [(True, Stage.DONE), (False, Stage.UNDER_WAY)])
+def test_command_without_an_answer_is_judged_by_its_witness(
+    autopilot: SmallAutopilot, takes_effect: bool, stage: Stage
+) -> None:
+    make_reluctant(autopilot, SourceUnavailable("no answer"), of="gpu001", takes_effect=takes_effect)
+
+    (progress,) = drain(autopilot, order(1))
+
+    assert progress.stage is stage
+
+
+def test_what_was_begun_before_is_neither_sent_nor_ended_here(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster.ledger.begin(
+        ActionRecord(action=order(1).action, plan=PLAN, begun_at=autopilot.clock.now()),
+        guard=lambda _: None,
+        lease_token=None,
+        actor=AUTOPILOT,
+        now=autopilot.clock.now(),
+    )
+
+    (progress,) = drain(autopilot, order(1))
+
+    assert progress.stage is Stage.UNDER_WAY
+    assert autopilot.commands() == []
+    assert perform(order(1).action, autopilot.cluster, plan=PLAN, lease=autopilot.lease).stage is Stage.UNDER_WAY
+    assert autopilot.commands() == [EntryKind.DRAIN]
+
+
+def test_process_that_lost_the_lease_drains_nothing(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster.ledger.take_lease(holder="another", ttl=POLICY.durations.soak, now=autopilot.clock.now())
+
+    (progress,) = drain(autopilot, order(1), lease=Lease(holder="old", given="an outdated token"))
+
+    assert progress.stage is Stage.WAITING
+    assert autopilot.commands() == []
+
+
+def test_silent_scheduler_begins_nothing(autopilot: SmallAutopilot) -> None:
+    class Silent:
+        def read_nodes(self) -> object:
+            raise SourceUnavailable("slurmctld did not answer")
+
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", Silent()))
+
+    with pytest.raises(SourceUnavailable):
+        drain(autopilot, order(1))
+
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == 0

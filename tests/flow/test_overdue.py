@@ -1,0 +1,87 @@
+"""An act that nobody follows any more gets its outcome from its witness; nothing is sent for it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.flow.by_hand import drain_by_hand
+from ops_pipelines.flow.overdue import settle_left_behind
+from ops_pipelines.ports.ledger import Begun
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.simulator.small_cluster import GPU1
+
+LIMIT_SECONDS = POLICY.durations.command_limit.total_seconds()
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, node_count=3)
+    autopilot.let_pass(5)
+    return autopilot
+
+
+def drained_by_hand(autopilot: SmallAutopilot) -> Incident:
+    return drain_by_hand(GPU1, autopilot.cluster, lease=autopilot.lease, actor="day-shift", why="replace a fan")
+
+
+def begin_return(autopilot: SmallAutopilot, incident: Incident, *, plan: PlanId | None = None) -> Action:
+    """Write the before-entry of a return whose command dies there."""
+    action = Action(verb=Verb.RESUME, incident=incident.incident, node=GPU1)
+    begun = autopilot.cluster.ledger.begin(
+        ActionRecord(action=action, plan=plan, begun_at=autopilot.clock.now()),
+        guard=lambda _: None,
+        lease_token=None,
+        actor="day-shift",
+        now=autopilot.clock.now(),
+    )
+    assert isinstance(begun, Begun)
+    return action
+
+
+def outcome_of(autopilot: SmallAutopilot, action: Action) -> OutcomeKind | None:
+    records = autopilot.cluster.ledger.records(action.incident)
+    (record,) = [each for each in records if each.action.key == action.key]
+    return record.outcome.kind if record.outcome is not None else None
+
+
+def test_return_that_was_sent_and_whose_command_died_is_witnessed(autopilot: SmallAutopilot) -> None:
+    action = begin_return(autopilot, drained_by_hand(autopilot))
+    autopilot.twin.command(EntryKind.RESUME, nodes=(GPU1,))
+
+    settle_left_behind(autopilot.cluster)
+
+    assert outcome_of(autopilot, action) is OutcomeKind.DONE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind"),
+    [(2 * LIMIT_SECONDS - 1, None), (2 * LIMIT_SECONDS, None), (2 * LIMIT_SECONDS + 1, OutcomeKind.UNKNOWN)],
+)
+def test_act_without_a_witness_ends_as_unknown_after_twice_its_limit_and_is_not_sent(
+    autopilot: SmallAutopilot, seconds: float, kind: OutcomeKind | None
+) -> None:
+    action = begin_return(autopilot, drained_by_hand(autopilot))
+    autopilot.let_pass(seconds)
+
+    settle_left_behind(autopilot.cluster)
+
+    assert outcome_of(autopilot, action) is kind
+    assert autopilot.received(EntryKind.RESUME) == ()
+
+
+def test_act_of_the_plan_in_force_is_left_to_its_plan(autopilot: SmallAutopilot) -> None:
+    autopilot.use_policy(replace(POLICY, durations=replace(POLICY.durations, run_patience=timedelta(0))))
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, GPU1, gpu=1)
+    autopilot.run_once()  # The reboot is under way when the pass ends.
+    autopilot.let_pass(1)
+
+    settled_count = settle_left_behind(autopilot.cluster)
+
+    assert any(record.outcome is None for record in autopilot.cluster.ledger.records(autopilot.incident().incident))
+    assert settled_count == 0

@@ -1,0 +1,180 @@
+"""The reflex: drains in the tick, through the same decision, guardrails and ledger as a run, and nothing stronger."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.action import OutcomeKind, Verb
+from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow import people
+from ops_pipelines.flow.intake import take_in_logs
+from ops_pipelines.flow.reflex import Reaction, react
+from ops_pipelines.ports.ledger import EntryKind as Line
+from ops_pipelines.ports.ledger import Ledger, LedgerConflict
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.simulator.small_cluster import TRAINING
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
+    autopilot.let_pass(15)
+    return autopilot
+
+
+def tick(autopilot: SmallAutopilot) -> Reaction | None:
+    take_in_logs(autopilot.cluster)
+    return react(autopilot.cluster, lease=autopilot.lease)
+
+
+def break_gpu(autopilot: SmallAutopilot, node: str = "gpu001") -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=3)
+
+
+def test_nothing_new_decides_nothing(autopilot: SmallAutopilot) -> None:
+    assert tick(autopilot) is None
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == 0
+
+
+def test_broken_node_is_drained_and_its_job_is_left_to_the_run(autopilot: SmallAutopilot) -> None:
+    break_gpu(autopilot)
+
+    reaction = tick(autopilot)
+
+    assert autopilot.commands() == [EntryKind.DRAIN]
+    assert not autopilot.job().is_held
+    assert autopilot.messages.messages == []
+    assert "drained gpu001" in str(reaction)
+    (record,) = autopilot.cluster.ledger.records(autopilot.incident().incident)
+    assert record.action.verb is Verb.DRAIN
+    assert record.outcome is not None
+    assert record.outcome.kind is OutcomeKind.DONE
+
+
+def test_second_tick_finds_nothing_left_to_do(autopilot: SmallAutopilot) -> None:
+    break_gpu(autopilot)
+    tick(autopilot)
+
+    assert tick(autopilot) is None
+    assert autopilot.commands() == [EntryKind.DRAIN]
+
+
+def test_run_after_the_reflex_comes_to_the_end_that_it_would_have_come_to_alone(tmp_path: Path) -> None:
+    ends = []
+    for name in ("with", "without"):
+        autopilot = SmallAutopilot(tmp_path / name, TRAINING, node_count=5)
+        autopilot.let_pass(15)
+        break_gpu(autopilot)
+        if name == "with":
+            tick(autopilot)
+        autopilot.run_until(IncidentState.RESOLVED)
+        records = autopilot.cluster.ledger.records(autopilot.incident().incident)
+        ends.append(
+            (
+                autopilot.commands(),
+                [(record.action.key, record.outcome.kind if record.outcome else None) for record in records],
+                autopilot.job().nodes,
+                len(autopilot.messages.messages),
+            )
+        )
+
+    assert ends[0] == ends[1]
+
+
+def test_decision_of_the_reflex_can_be_made_again_from_the_ledger(autopilot: SmallAutopilot) -> None:
+    break_gpu(autopilot)
+    tick(autopilot)
+
+    (decision,) = [each for each in autopilot.cluster.ledger.entries(after=0, limit=99) if each.kind is Line.DECISION]
+
+    digest = Digest(decision.body.split('"inputs":"')[1][:64])
+    assert autopilot.cluster.ledger.load_snapshot(digest).observations != ()
+
+
+@pytest.mark.parametrize("reason", ["observe", "approve", "paused", "no budget", "foreign drain", "untouchable"])
+def test_guardrails_hold_the_reflex_as_they_hold_a_run(autopilot: SmallAutopilot, reason: str) -> None:
+    policy = {
+        "observe": replace(POLICY, mode=Mode.OBSERVE),
+        "approve": replace(POLICY, mode=Mode.APPROVE),
+        "no budget": replace(POLICY, drain_budget=replace(POLICY.drain_budget, max_out_count=0)),
+        "untouchable": replace(POLICY, untouchable_nodes=frozenset({autopilot.node("gpu001").node})),
+    }.get(reason, POLICY)
+    autopilot.use_policy(policy)
+    if reason == "paused":
+        people.pause(autopilot.cluster, actor="day-shift", reason="a test")
+    if reason == "foreign drain":
+        autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
+    before = autopilot.commands()
+    break_gpu(autopilot)
+
+    tick(autopilot)
+
+    assert autopilot.commands() == before
+    assert autopilot.incident().state is IncidentState.OPEN
+
+
+def test_many_broken_nodes_at_once_are_not_drained_but_left_to_a_page(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, node_count=12)
+    autopilot.let_pass(5)
+    for number in range(1, POLICY.mass_event.min_node_count + 1):
+        break_gpu(autopilot, f"gpu{number:03d}")
+
+    tick(autopilot)
+
+    assert autopilot.commands() == []
+    assert [each.is_mass_event for each in autopilot.incidents() if each.is_open] == [True]
+
+
+def test_silent_scheduler_leaves_the_evidence_undecided(autopilot: SmallAutopilot) -> None:
+    class Silent:
+        def read_nodes(self) -> object:
+            raise SourceUnavailable("slurmctld did not answer")
+
+    working = autopilot.cluster
+    break_gpu(autopilot)
+    autopilot.cluster = replace(working, scheduler=cast("Scheduler", Silent()))
+    with pytest.raises(SourceUnavailable):
+        tick(autopilot)
+    autopilot.cluster = working
+
+    assert tick(autopilot) is not None
+    assert autopilot.node("gpu001").is_drained
+
+
+class Overtaken:
+    """A ledger on which somebody else writes before the first `times` decisions."""
+
+    def __init__(self, ledger: Ledger, times: int) -> None:
+        self._ledger = ledger
+        self._times = times
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def record_decision(self, **values: object) -> int:
+        if self._times > 0:
+            self._times -= 1
+            raise LedgerConflict("somebody else decided in between")
+        return self._ledger.record_decision(**values)  # type: ignore[arg-type]  # passed on as they came
+
+
+@pytest.mark.parametrize(("times", "is_drained"), [(0, True), (2, True), (3, False)])
+def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next_tick(
+    autopilot: SmallAutopilot, times: int, is_drained: bool
+) -> None:
+    break_gpu(autopilot)
+    ledger = autopilot.cluster.ledger
+    autopilot.cluster = replace(autopilot.cluster, ledger=cast("Ledger", Overtaken(ledger, times)))
+
+    tick(autopilot)
+
+    assert autopilot.node("gpu001").is_drained is is_drained
+    tick(autopilot)
+    assert autopilot.node("gpu001").is_drained

@@ -1,0 +1,43 @@
+"""The two Dagster instances that are shipped: one on SQLite, one on PostgreSQL, and otherwise the same."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from dagster._config import process_config
+from dagster._core.instance.ref import InstanceRef
+from dagster_postgres.utils import pg_config, pg_url_from_config
+
+from ops_pipelines.drills.stack import DATABASE_PREFIX
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read(name: str) -> dict[str, object]:
+    content = yaml.safe_load((ROOT / name).read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_the_instances_differ_in_their_storage_only() -> None:
+    on_sqlite, on_postgres = read("dagster.yaml"), read("dagster.postgres.yaml")
+
+    storage = on_postgres.pop("storage")
+
+    assert storage
+    assert on_postgres == on_sqlite
+
+
+def test_the_instance_on_postgres_takes_every_part_of_its_address_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.postgres.yaml").read_text())
+    for name, part in {"HOST": "db.example", "PORT": "5433", "USER": "ops", "PASSWORD": "p", "NAME": "runs"}.items():
+        monkeypatch.setenv(f"{DATABASE_PREFIX}{name}", part)
+
+    storage = InstanceRef.from_dir(str(tmp_path)).storage_data
+
+    assert storage is not None
+    config = process_config(pg_config(), yaml.safe_load(storage.config_yaml)).value
+    assert config is not None
+    assert pg_url_from_config(config) == "postgresql+psycopg2://ops:p@db.example:5433/runs"
