@@ -5,7 +5,7 @@ The order of steps is the plan's; this module never adds, skips or reorders one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.finding import REPAIRS
@@ -260,12 +260,18 @@ class _Runner:
             why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
             return self._give_up(incident, why)
         limit = self._cluster.rules.policy.durations.job_end_limit
-        if self._cluster.clock.now() - incident.changed_at > limit:
+        if self._cluster.clock.now() - self._begun_at(incident) > limit:
             hours = limit.total_seconds() / 3600
             why = f"{action.verb.value} of {action.target} waited {hours:.0f} h: {progress.reason}"
             return self._give_up(incident, why)
         self._settle(Stage.WAITING, progress.reason)
         return False
+
+    def _begun_at(self, incident: Incident) -> datetime:
+        """Return when this plan began: new evidence changes the incident, and must not put off its deadline."""
+        records = self._cluster.ledger.records(incident.incident)
+        begun = (record.begun_at for record in records if record.plan == self._plan.plan)
+        return min(begun, default=incident.changed_at)
 
     def _may_be_told_later(self, action: Action) -> bool:
         """Return whether an action is a message to an owner that must not hold up the rescue of the job itself."""

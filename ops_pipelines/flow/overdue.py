@@ -18,7 +18,7 @@ from ops_pipelines.domain.verification import testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import Stage, _finish, _look, authority_of, perform, read_facts, words_of
+from ops_pipelines.flow.perform import Stage, authority_of, finish, look, perform, read_facts, words_of
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
@@ -40,13 +40,13 @@ def settle_left_behind(cluster: Cluster) -> int:
     for record in state.records:
         if record.outcome is not None or not _is_left_behind(record, incidents.get(record.action.incident)):
             continue
-        testimony = testify(record, _look(record.action, cluster))
+        testimony = testify(record, look(record.action, cluster))
         # Whoever began it may still be at it, until the limit.
         patience = 2 * witness_limit(record.action.verb, cluster.rules.policy.durations)
         if testimony.witness is not Witness.DONE and now - (record.sent_at or record.begun_at) <= patience:
             continue
         kind = OutcomeKind.DONE if testimony.witness is Witness.DONE else OutcomeKind.UNKNOWN
-        _finish(record, cluster, kind, f"read afterwards: {testimony.seen}", actor=AUTOPILOT)
+        finish(record, cluster, kind, f"read afterwards: {testimony.seen}", actor=AUTOPILOT)
         settled_count += 1
     return settled_count
 

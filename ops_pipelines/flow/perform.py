@@ -102,8 +102,10 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
 
     The metrics are asked for only where a verb needs eyes: the answer may be large.
     """
-    nodes = cluster.scheduler.read_nodes()
-    jobs = cluster.scheduler.read_jobs()
+    # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
+    needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
+    nodes = cluster.scheduler.read_nodes() if needs_scheduler else ()
+    jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     return ClusterFacts(
@@ -180,16 +182,16 @@ def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor:
             return Progress(stage=Stage.UNDER_WAY, reason=str(problem))  # A failed page would never be sent again.
         needless = _why_needless(action, cluster)
         if needless is not None:
-            return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {needless}", actor=actor)
-        return _finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
+            return finish(record, cluster, OutcomeKind.DONE, f"not needed: {needless}", actor=actor)
+        return finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
     except SourceError as problem:
         if action.verb not in MESSAGES and _is_overdue(record, cluster):
-            return _finish(record, cluster, OutcomeKind.UNKNOWN, f"no answer within the limit: {problem}", actor=actor)
+            return finish(record, cluster, OutcomeKind.UNKNOWN, f"no answer within the limit: {problem}", actor=actor)
         # No answer is not a no: it may have happened. The witness decides, in this pass and the next ones.
         return Progress(stage=Stage.UNDER_WAY, reason=str(problem))
     cluster.ledger.mark_sent(action.key, actor=actor, now=cluster.clock.now())
     if action.verb in MESSAGES:
-        return _finish(record, cluster, OutcomeKind.DONE, receipt, actor=actor)
+        return finish(record, cluster, OutcomeKind.DONE, receipt, actor=actor)
     return Progress(stage=Stage.UNDER_WAY, reason="sent")
 
 
@@ -220,16 +222,16 @@ def _follow_up(
     action = record.action
     if action.verb in MESSAGES:
         if record.sent_at is not None:
-            return _finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
+            return finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
         # Nobody can tell whether it went out. A message twice is better than a page never sent.
         return _send(record, cluster, facts, actor=actor)
     resent_at = cluster.ledger.resent_at(action.key)  # Read before the witness: who sends between the two is seen.
-    testimony = testify(record, _look(action, cluster))
+    testimony = testify(record, look(action, cluster))
     if testimony.witness is Witness.DONE:
-        return _finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
+        return finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
     moot = is_moot(action, facts)
     if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
-        return _finish(record, cluster, OutcomeKind.DONE, f"not needed: {moot}", actor=actor)
+        return finish(record, cluster, OutcomeKind.DONE, f"not needed: {moot}", actor=actor)
     if _may_send_again(record, testimony.witness, resent_at, cluster):
         begun = begin_again(record, len(resent_at))
         if isinstance(begun, Begun):
@@ -238,11 +240,11 @@ def _follow_up(
             return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
         if begun.patience is Patience.WAIT:
             return Progress(stage=Stage.WAITING, reason=words_of(begun))
-        return _finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {words_of(begun)}", actor=actor)
+        return finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
         limit = witness_limit(action.verb, cluster.rules.policy.durations)
-        return _finish(
+        return finish(
             record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
         )
     return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
@@ -272,7 +274,8 @@ def words_of(refusal: Refusal) -> str:
     return f"{refusal.guardrail}: {refusal.reason}"
 
 
-def _finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
+def finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
+    """Write the outcome, with the time that the scheduler itself gives to a drain."""
     action = record.action
     witnessed_at = None
     if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE:
@@ -286,7 +289,7 @@ def _finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: 
     return Progress(stage=Stage.DONE if kind is OutcomeKind.DONE else Stage.FAILED, reason=witness)
 
 
-def _look(action: Action, cluster: Cluster) -> Scene:
+def look(action: Action, cluster: Cluster) -> Scene:
     """Read what bears witness of an action; what cannot be read stays None."""
     try:
         if action.verb in (Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE) and action.attempt is not None:

@@ -12,6 +12,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.overdue import page_if_blind
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, this_process
@@ -32,12 +33,15 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
         if token is None:
             note = "another process holds the lease; it acts, this one watches"
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
+        lease = Lease(holder=this_process(), given=token)
         answers |= take_in_logs(cluster).answers
         if looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every:
-            answers |= take_in_conditions(cluster).answers
+            conditions = take_in_conditions(cluster)
+            answers |= conditions.answers
+            page_if_blind(cluster, conditions, lease=lease)
             looked_at = now
         try:
-            reaction = react(cluster, lease=Lease(holder=this_process(), given=token))
+            reaction = react(cluster, lease=lease)
         except SourceError as problem:
             answers["scheduler"] = str(problem)
         else:

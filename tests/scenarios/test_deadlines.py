@@ -247,7 +247,6 @@ def test_what_never_ends_is_handed_to_a_human_once_with_the_reason(tmp_path: Pat
     assert autopilot.commands() == commands_before
 
 
-@pytest.mark.xfail(reason="the deadline of a plan runs from the last change of its incident", strict=True)
 def test_new_evidence_again_and_again_does_not_put_a_deadline_off(tmp_path: Path) -> None:
     autopilot = begin(tmp_path, HOPELESS["a job that must not be requeued and never ends"])
 
@@ -416,7 +415,6 @@ def look(autopilot: SmallAutopilot) -> None:
             scheduler(read_nodes=unanswered, read_jobs=unanswered),
             "scheduler",
             id="scheduler",
-            marks=pytest.mark.xfail(reason="a page asks the scheduler before it goes out", strict=True),
         ),
         pytest.param(no_metrics_after(EntryKind.FAULT), "metrics source", id="metrics"),
     ],
