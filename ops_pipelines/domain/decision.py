@@ -103,11 +103,19 @@ def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rule
 
 
 def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
-    """Return the escalated incidents whose node we drained and somebody else has put back into service."""
+    """Return the escalated incidents whose node we drained and somebody else has put back into service.
+
+    Not while something is still seen to be wrong with it: a scheduler that crashed forgets a drain, too, and then
+    nobody has put anything back.
+    """
+    seen_broken = {condition.node for condition in snapshot.conditions}
     in_service = {
         node.node
         for node in snapshot.nodes
-        if not node.is_drained and node.is_responding and node.state is not NodeState.DOWN
+        if not node.is_drained
+        and node.is_responding
+        and node.state is not NodeState.DOWN
+        and node.node not in seen_broken
     }
     drained = {
         (record.action.incident, record.action.node)

@@ -201,7 +201,9 @@ def _repair_actions(
 ) -> tuple[Action, ...]:
     """Return drain; then per job hold, fence, exclude, release; then the repair itself.
 
-    Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down.
+    Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down. Its
+    jobs are held before anything else, while the drain may have to wait for budget: at its silence limit the scheduler
+    itself would start them elsewhere.
     """
     act = _ActionMaker(incident)
     reason = drain_reason(incident.incident, incident.cause)
@@ -211,18 +213,20 @@ def _repair_actions(
     is_silent = incident.response is Response.POWER_CYCLE
     gpus = sorted(gpus_to_reset(incident.findings))
 
-    actions = [] if is_foreign else [act.on_node(Verb.DRAIN, node.node, reason)]
-    actions += [
+    drains = [] if is_foreign else [act.on_node(Verb.DRAIN, node.node, reason)]
+    notices = [
         act.on_job(Verb.NOTIFY_OWNER, job.attempt, _owner_text(incident, job))
         for job in jobs
         if job.attempt is not None and not _is_leaving(job)
     ]
+    holds = [act.on_job(Verb.HOLD, attempt) for attempt in movable]
+    actions = [*holds, *drains, *notices] if is_silent else [*drains, *notices, *holds]
     if is_silent and (is_foreign or fixed):
         # Without a fence of our own nothing may be held, released or cut off.
+        actions = [*drains, *notices]
         why = "drained by someone else" if is_foreign else f"running job {fixed[0].job}, which must not be requeued"
         stay = f"; job(s) {', '.join(attempt.job for attempt in held)} stay held" if held else ""
         return (*actions, act.page(f"{node.node} is silent and {why}: it is left to you{stay}"))
-    actions += [act.on_job(Verb.HOLD, attempt) for attempt in movable]
     if is_silent:
         actions.append(act.on_node(Verb.POWER_OFF, node.node))
         actions.append(act.on_node(Verb.DECLARE_DOWN, node.node, reason))

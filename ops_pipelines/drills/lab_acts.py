@@ -15,7 +15,7 @@ from ops_pipelines.drills.lab_act import OFTEN_SECONDS, SOON_SECONDS, Act, Heale
 from ops_pipelines.drills.lab_stage import Demand, LabView
 
 _POWER_CYCLED = (
-    *(Verb.DRAIN, Verb.HOLD, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
+    *(Verb.HOLD, Verb.DRAIN, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
     *(Verb.POWER_ON, Verb.RESUME),
 )
 

@@ -74,39 +74,37 @@ def carry_out_drains(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: 
 
 def _advance_drains(runners: Sequence["_Runner"], cluster: Cluster, *, lease: Lease) -> bool:
     """Begin the plans that wait, and take together the drains that are next; return whether anything moved."""
-    present = [runner for runner in runners if runner.is_under_way]
     try:
-        has_begun = _begin_plans(present, cluster)
-        drains = {runner: order for runner in present if (order := runner.next_drain()) is not None}
+        in_force = _put_in_force([runner for runner in runners if runner.is_under_way], cluster)
+        drains = {runner: order for runner in in_force if (order := runner.next_drain()) is not None}
         progress = drain_together(list(drains.values()), cluster, lease=lease)
     except (SourceError, LedgerConflict):
         return False  # Each by itself is next: one that cannot go on does not hold up the others.
     for runner, order in drains.items():
         runner.take_drain(progress[order.action.key])
-    return has_begun or any(each.stage is Stage.DONE for each in progress.values())
+    return any(each.stage is Stage.DONE for each in progress.values())
 
 
-def _begin_plans(runners: Sequence["_Runner"], cluster: Cluster) -> bool:
-    """Put in force, in one transaction, every plan whose incident waits and whose first act is allowed."""
+def _put_in_force(runners: Sequence["_Runner"], cluster: Cluster) -> list["_Runner"]:
+    """Begin, in one transaction, every plan whose incident waits and whose first act is allowed.
+
+    Return the runners whose plan is in force then.
+    """
     state = cluster.ledger.read_state(cluster.clock.now())
     present = {incident.incident: incident for incident in state.incidents}
-    waiting = {
-        runner: incident
-        for runner in runners
-        if (incident := present.get(runner.incident)) is not None and runner.is_yet_to_begin(incident)
-    }
-    if not waiting:
-        return False
-    facts = read_facts({runner.first_act.verb for runner in waiting}, cluster)
-    begun = []
-    for runner, incident in waiting.items():
-        if runner.may_begin(facts, state):
-            begun.append(runner.begin(incident))
-            # What this plan will drain is spent for the next one: together they stay within the budget.
-            intended = ActionRecord(action=runner.first_act, plan=begun[-1].plan, begun_at=facts.taken_at)
-            facts = replace(facts, records=(*facts.records, intended))
-    cluster.ledger.change_incidents(begun, actor=AUTOPILOT, now=cluster.clock.now())
-    return bool(begun)
+    known = [(runner, present[runner.incident]) for runner in runners if runner.incident in present]
+    waiting = [(runner, incident) for runner, incident in known if runner.is_yet_to_begin(incident)]
+    begun: dict[_Runner, Incident] = {}
+    if waiting:
+        facts = read_facts({runner.first_act.verb for runner, _ in waiting}, cluster)
+        for runner, incident in waiting:
+            if runner.may_begin(facts, state):
+                begun[runner] = runner.begin(incident)
+                # What this plan will drain is spent for the next one: together they stay within the budget.
+                intended = ActionRecord(action=runner.first_act, plan=begun[runner].plan, begun_at=facts.taken_at)
+                facts = replace(facts, records=(*facts.records, intended))
+        cluster.ledger.change_incidents(begun.values(), actor=AUTOPILOT, now=cluster.clock.now())
+    return [*begun, *(runner for runner, incident in known if runner.is_in_force(incident))]
 
 
 def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:
@@ -153,6 +151,7 @@ class _Runner:
         self._lease = lease
         self._steps: list[Step] = []
         self._position = 0
+        self._tried_position: int | None = None
         self._stage = Stage.UNDER_WAY
         self._reason = "begun"
         self._is_settled = False
@@ -176,7 +175,7 @@ class _Runner:
 
     def is_yet_to_begin(self, incident: Incident) -> bool:
         """Return whether this plan is yet to be put in force; settle if it never will be."""
-        if incident.state is not IncidentState.OPEN and not self._is_in_force(incident):
+        if incident.state is not IncidentState.OPEN and not self.is_in_force(incident):
             self._settle(Stage.WAITING, f"the incident is {incident.state.value}; this plan is not in force")
         return incident.state is IncidentState.OPEN
 
@@ -200,14 +199,15 @@ class _Runner:
         return replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1)
 
     def next_drain(self) -> DrainOrder | None:
-        """Return the next step if it is a drain."""
-        if self._is_settled or self._position == len(self._plan.actions):
+        """Return the next step if it is a drain that was not tried yet; afterwards it is `advance`'s."""
+        if self._is_settled or self._position == len(self._plan.actions) or self._position == self._tried_position:
             return None
         action = self._plan.actions[self._position]
         return DrainOrder(action=action, plan=self._plan.plan) if action.verb is Verb.DRAIN else None
 
     def take_drain(self, progress: Progress) -> None:
-        """Take note of a drain that was carried out together with others; what did not end is `advance`'s."""
+        """Take note of a drain that was carried out together with others."""
+        self._tried_position = self._position
         if progress.stage is Stage.DONE:
             self._steps.append(Step(action=self._plan.actions[self._position], progress=progress))
             self._position += 1
@@ -237,11 +237,12 @@ class _Runner:
             self._settle(Stage.FAILED, f"the ledger does not know {self._plan.incident}")
             return None
         if self.is_yet_to_begin(incident):
-            _begin_plans([self], self._cluster)
+            _put_in_force([self], self._cluster)
             incident = self._cluster.ledger.incident(self._plan.incident)
-        return incident if incident is not None and not self._is_settled and self._is_in_force(incident) else None
+        return incident if incident is not None and not self._is_settled and self.is_in_force(incident) else None
 
-    def _is_in_force(self, incident: Incident) -> bool:
+    def is_in_force(self, incident: Incident) -> bool:
+        """Return whether the incident is being acted on by this very plan."""
         return incident.state is IncidentState.ACTING and incident.plan == self._plan.plan
 
     def _take_step(self, incident: Incident, action: Action) -> bool:

@@ -17,7 +17,7 @@ from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import NO_LEASE, Progress, Stage, judge_on, read_facts, words_of
+from ops_pipelines.flow.perform import NO_LEASE, Progress, Stage, judge_on, over_by, read_facts, words_of
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -58,9 +58,10 @@ def _begin(
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress]]:
     """Write the before-entries; return those that may be sent, and what is to be said of the others."""
     facts = read_facts({order.action.verb for order in orders}, cluster)
+    shown = over_by(facts)
 
     def guard(record: ActionRecord, state: LedgerState) -> Refusal | None:
-        return judge_on(state, record.action, record.plan, facts, cluster, actor=AUTOPILOT)
+        return judge_on(state, record.action, record.plan, facts, cluster, shown=shown, actor=AUTOPILOT)
 
     now = cluster.clock.now()
     records = [ActionRecord(action=order.action, plan=order.plan, begun_at=now) for order in orders]

@@ -96,7 +96,7 @@ def _compose(cluster: Cluster, nodes: tuple[NodeStatus, ...], gpu_telemetry: Gpu
         nodes=tuple(sorted(nodes, key=lambda node: node.node)),
         jobs=tuple(sorted(jobs, key=lambda job: job.job)),
         telemetry=() if gpu_telemetry is None else gpu_telemetry.statuses,
-        is_telemetry_available=gpu_telemetry is not None,
+        is_telemetry_available=gpu_telemetry is not None and any(each.gpus_seen for each in gpu_telemetry.statuses),
         incidents=state.incidents,
         incident_count=state.incident_count,
         records=state.records,

@@ -20,11 +20,12 @@ from ops_pipelines.domain.action import (
     witness_limit,
 )
 from ops_pipelines.domain.guardrails import NEEDS_EYES, Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.identity import NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.frames.telemetry import is_any_fresh
 from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
@@ -80,8 +81,10 @@ def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lea
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
     record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
 
+    shown = over_by(facts)
+
     def guard(state: LedgerState) -> Refusal | None:
-        return judge_on(state, action, plan, facts, cluster, actor=actor)
+        return judge_on(state, action, plan, facts, cluster, shown=shown, actor=actor)
 
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
     if isinstance(begun, Refusal):
@@ -102,12 +105,13 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
 
     The metrics are asked for only where a verb needs eyes: the answer may be large.
     """
+    # The ledger first: a drain that is done by then shows in the nodes. See `judge_on` for one that is done later.
+    state = cluster.ledger.read_state(cluster.clock.now())
     # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
     needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
     nodes = cluster.scheduler.read_nodes() if needs_scheduler else ()
     jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
     now = cluster.clock.now()
-    state = cluster.ledger.read_state(now)
     return ClusterFacts(
         nodes={node.node: node for node in nodes},
         jobs={job.job: job for job in jobs},
@@ -119,10 +123,12 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
 
 
 def _can_see(cluster: Cluster) -> bool:
+    now = cluster.clock.now()
     try:
-        return bool(cluster.telemetry.read_samples(cluster.clock.now()))
+        samples = cluster.telemetry.read_samples(now)
     except SourceError:
         return False
+    return is_any_fresh(samples, at=now, stale_after=cluster.rules.policy.durations.telemetry_stale_after)
 
 
 def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Authority:
@@ -142,13 +148,37 @@ def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Auth
 
 
 def judge_on(
-    state: LedgerState, action: Action, plan: PlanId | None, facts: ClusterFacts, cluster: Cluster, *, actor: str
+    state: LedgerState,
+    action: Action,
+    plan: PlanId | None,
+    facts: ClusterFacts,
+    cluster: Cluster,
+    *,
+    shown: Collection[ActionKey],
+    actor: str,
 ) -> Refusal | None:
-    """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction."""
-    current = replace(facts, records=state.records, is_paused=state.pause is not None)
+    """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction.
+
+    `shown` are the acts that were over before the nodes were read (`over_by`). A drain that somebody else finished
+    since does not show in them: it counts as under way.
+    """
+    records = tuple(
+        replace(record, outcome=None)
+        if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in shown
+        else record
+        for record in state.records
+    )
+    current = replace(facts, records=records, is_paused=state.pause is not None)
     rules = cluster.rules
     authority = authority_of(plan, state, actor=actor)
     return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority)
+
+
+def over_by(facts: ClusterFacts) -> frozenset[ActionKey]:
+    """Return the drains that were over when these facts were read."""
+    return frozenset(
+        record.action.key for record in facts.records if record.action.verb is Verb.DRAIN and record.outcome is not None
+    )
 
 
 def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:

@@ -63,6 +63,8 @@ _TEMPERATURE = _Metric("temperature_celsius", -40, 200)
 _POWER = _Metric("power_watts", 0, 10_000)
 _ECC = _Metric("uncorrectable_ecc_count", 0, 1e9, is_whole=True)
 _XID = _Metric("xid", 0, 9_999, is_whole=True)
+MAX_AHEAD = timedelta(seconds=60)
+"""Clocks of exporters may be this far ahead of ours."""
 METRICS: Mapping[str, _Metric] = {
     "DCGM_FI_DEV_GPU_TEMP": _TEMPERATURE,
     "DCGM_FI_DEV_GPU_TEMP_CELSIUS": _TEMPERATURE,
@@ -94,7 +96,7 @@ def observe_gpus(
     topology: Topology,
     stale_after: timedelta,
     expected_gpus: Mapping[NodeName, frozenset[PciAddress]] | None = None,
-    max_ahead: timedelta = timedelta(seconds=60),
+    max_ahead: timedelta = MAX_AHEAD,
     source: str = SOURCE,
 ) -> GpuTelemetry:
     """Return what `samples` say of every declared node at `at`. Metrics that are not watched are passed over.
@@ -223,6 +225,11 @@ class _Sorting:
         key = (node, gpu, metric.field)
         kept = (sample.sampled_at, value * metric.factor)
         self.values[key] = max(self.values.get(key, kept), kept)
+
+
+def is_any_fresh(samples: Sequence[Sample], *, at: datetime, stale_after: timedelta) -> bool:
+    """Return whether the source still sees anything now: a store goes on answering long after its scraper died."""
+    return any(-MAX_AHEAD <= at - sample.sampled_at <= stale_after for sample in samples)
 
 
 def find_node(labels: Mapping[str, str], topology: Topology) -> NodeName:

@@ -150,8 +150,17 @@ def _read_node(row: _Row) -> NodeStatus:
         reason_set_at=_time(row, "reason_changed_at"),
         booted_at=_time(row, "boot_time"),
         gpu_count=_count_gpus(_text(row, "gres", is_required=False)),
-        gpu_in_use_count=_count_gpus(_text(row, "gres_used", is_required=False)),
+        gpu_in_use_count=_gpus_in_use(row),
     )
+
+
+def _gpus_in_use(row: _Row) -> int:
+    """Return how many GPUs are in use by jobs.
+
+    22.05 goes on counting those of a silent node that it gave up by itself (seen: 16 of 8). No job is without a CPU,
+    so where none is allocated no GPU is.
+    """
+    return 0 if row.get("alloc_cpus") == 0 else _count_gpus(_text(row, "gres_used", is_required=False))
 
 
 _NODE_STATES = {

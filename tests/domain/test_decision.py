@@ -66,10 +66,21 @@ def test_an_escalated_incident_ends_when_a_person_returns_the_node_that_we_drain
     )
     returned = decide(snapshot(nodes=[builders.node()], incidents=[left], records=[drained], incident_count=1), rules())
     never_drained = decide(snapshot(nodes=[builders.node()], incidents=[left], incident_count=1), rules())
+    forgotten = decide(
+        snapshot(
+            nodes=[builders.node()],
+            incidents=[left],
+            records=[drained],
+            conditions=builders.conditions_of(builders.gpu_missing()),
+            incident_count=1,
+        ),
+        rules(),
+    )
 
     assert still_drained.incidents == ()
     assert [each.state for each in returned.incidents] == [IncidentState.RESOLVED]
     assert never_drained.incidents == ()
+    assert forgotten.incidents == (), "a scheduler that crashed forgets a drain; the node is still seen broken"
 
 
 def test_a_program_that_errs_on_and_on_is_reported_to_its_owner_once() -> None:

@@ -117,9 +117,9 @@ def test_a_silent_node_loses_its_power_before_it_is_declared_down() -> None:
     plan = planned(silent_incident(), facts(nodes=[SILENT], jobs=[job("42", nodes=(NODE, OTHER_NODE))]))
 
     assert steps(plan) == [
+        "hold 42",
         "drain gpu001",
         "notify_owner 42",
-        "hold 42",
         "power_off gpu001",
         "declare_down gpu001",
         "fence 42",
@@ -127,6 +127,14 @@ def test_a_silent_node_loses_its_power_before_it_is_declared_down() -> None:
         "release 42",
         "power_on gpu001",
     ]
+
+
+def test_the_jobs_of_a_silent_node_are_held_although_there_is_no_budget_for_its_drain() -> None:
+    broke = Policy(mode=Mode.AUTO, drain_budget=DrainBudget(max_out_count=0))
+
+    plan = planned(silent_incident(), facts(nodes=[SILENT], jobs=[job("42")]), by=broke)
+
+    assert steps(plan)[:2] == ["hold 42", "drain gpu001"]
 
 
 def test_several_jobs_go_through_each_stage_together() -> None:

@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow import people
-from ops_pipelines.flow.carry_out import PlanReport, carry_out, plans_to_carry_out
+from ops_pipelines.flow.carry_out import PlanReport, carry_out, carry_out_drains, plans_to_carry_out
 from ops_pipelines.flow.perform import Stage
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import LedgerConflict
@@ -194,3 +194,19 @@ def test_steps_are_reported_in_the_order_of_the_plan(autopilot: SmallAutopilot) 
 
     assert [step.action for step in report.steps] == list(report.plan.actions)
     assert report.plan.actions[-1].verb is Verb.REBOOT
+
+
+@pytest.mark.parametrize("is_reflex", [True, False])
+def test_plan_of_an_incident_that_is_over_drains_nothing(autopilot: SmallAutopilot, is_reflex: bool) -> None:
+    ledger, now = autopilot.cluster.ledger, autopilot.clock.now()
+    incident = autopilot.incident()
+    plans = tuple(autopilot._plans)
+    ledger.change_incident(advance(incident, IncidentEvent.CLEARED, at=now, note="a false alarm"), actor="ada", now=now)
+
+    if is_reflex:
+        carry_out_drains(plans, autopilot.cluster, lease=autopilot.lease)
+    else:
+        carry_out(plans, autopilot.cluster, lease=autopilot.lease, patience=timedelta(0))
+
+    assert plans != ()
+    assert autopilot.commands() == []

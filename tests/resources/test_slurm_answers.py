@@ -354,6 +354,19 @@ def test_nodes_of_25_11_are_read() -> None:
     assert nodes["gpu004"].state is NodeState.UNKNOWN
 
 
+@pytest.mark.parametrize(("allocated_cpus", "expected"), [("0", 0), ("1", 16), ("null", 16)])
+def test_gpus_of_a_node_on_which_no_cpu_is_allocated_are_in_nobodys_use(allocated_cpus: str, expected: int) -> None:
+    """Seen on 22.05 after it gave up a silent node by itself: 16 of 8 GPUs in use, by no job."""
+    text = (
+        '{"nodes": [{"name": "gpu001", "state": "down", "state_flags": [], "gres": "gpu:h100:8", '
+        f'"gres_used": "gpu:h100:16(IDX:0-7)", "alloc_cpus": {allocated_cpus}}}]}}'
+    )
+
+    (node,) = read_nodes_answer(text, source="sinfo").nodes
+
+    assert node.gpu_in_use_count == expected
+
+
 def test_node_whose_name_could_reach_a_shell_is_rejected() -> None:
     answer = read_nodes_answer('{"nodes": [{"name": "gpu001;reboot", "state": "idle"}]}', source="sinfo")
 

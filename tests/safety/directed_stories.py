@@ -1,0 +1,100 @@
+"""One short story per guardrail that the program's own planner runs into: no hostile plan, only a hostile world.
+
+The guardrails that are not here stand behind the planner, which never proposes what they refuse: `UNREACHABLE` says
+why, and `hostile_plans` tries each of them.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.hostile_plans import WIDE
+from tests.safety.lies import SchedulerLie, TelemetryLie
+from tests.safety.moves import FAILING, Move, MoveKind
+from tests.safety.stage import Leases, Setting
+from tests.safety.stories import Story
+
+RENEWED, OUTDATED = 1, 4
+"""Numbers of a pass that renews its lease first, and of one that does not."""
+
+
+def number_of(choice: Enum) -> int:
+    """Return the number by which a move chooses a fault or a lie."""
+    return list(type(choice)).index(choice)
+
+
+def pass_by(kind: MoveKind = MoveKind.PASS, *, lease: int = RENEWED) -> Move:
+    return Move(kind=kind, number=lease)
+
+
+def lose_gpu(node: int) -> Move:
+    return Move(kind=MoveKind.BREAK, node=node, number=number_of(FaultKind.GPU_FELL_OFF_BUS))
+
+
+def _story(*moves: Move, setting: Setting | None = None) -> Story:
+    return Story(setting=setting if setting is not None else Setting(budget=WIDE), moves=moves)
+
+
+PASS = pass_by()
+TWO_BROKEN = (lose_gpu(2), lose_gpu(3), PASS, PASS)
+
+
+def _two_broken(**limits: float) -> Story:
+    values = {
+        "max_out_count": 9,
+        "max_out_per_rack_count": 9,
+        "min_in_service_ratio": 0.0,
+        "max_new_per_hour_count": 9,
+        **limits,
+    }
+    budget = DrainBudget(**values)  # type: ignore[arg-type]  # counts are whole
+    return _story(*TWO_BROKEN, setting=Setting(budget=budget))
+
+
+DIRECTED_STORIES: Mapping[str, Story] = {
+    "mode": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.OBSERVE)),
+    "pause": _story(Move(kind=MoveKind.PAUSE), lose_gpu(3), PASS),
+    "approval": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.APPROVE)),
+    "fresh_telemetry": _story(
+        Move(kind=MoveKind.BEND_METRICS, number=number_of(TelemetryLie.SILENT)), lose_gpu(0), PASS
+    ),
+    "idle_node": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, has_session=True)),
+    "hidden_work": _story(
+        Move(kind=MoveKind.BEND_SCHEDULER, number=number_of(SchedulerLie.NO_JOBS)), lose_gpu(0), PASS
+    ),
+    "our_drain": _story(
+        Move(kind=MoveKind.FAIL_CALL, number=FAILING.index("reboot")),
+        lose_gpu(3),
+        PASS,
+        Move(kind=MoveKind.FOREIGN_DRAIN, node=3),
+        Move(kind=MoveKind.MEND_CALLS),
+        Move(kind=MoveKind.WAIT, number=19),
+        PASS,
+    ),
+    "foreign_drain": _story(lose_gpu(3), Move(kind=MoveKind.FOREIGN_DRAIN, node=3, during=5), PASS),
+    "max_out_count": _two_broken(max_out_count=1),
+    "max_out_per_rack_count": _two_broken(max_out_per_rack_count=1),
+    "min_in_service_ratio": _two_broken(min_in_service_ratio=0.7),
+    "drain_rate": _two_broken(max_new_per_hour_count=1),
+    "lease": _story(
+        pass_by(MoveKind.OTHER_PASS),
+        lose_gpu(3),
+        pass_by(lease=OUTDATED),
+        setting=Setting(budget=WIDE, leases=Leases.HANDED_OVER),
+    ),
+}
+
+UNREACHABLE: Mapping[str, str] = {
+    "known_node": "the planner leaves undeclared nodes to a person",
+    "untouchable": "the planner leaves untouchable nodes to a person",
+    "known_job": "the planner plans for listed jobs only; `is_moot` ends a step whose job is gone",
+    "held_first": "a plan holds every job before it cuts the power, and cuts none with a job that must stay",
+    "answers_again": "`is_moot` ends the step first",
+    "off_first": "a plan declares down only after its power-off was witnessed",
+    "requeueable": "the planner tells the owner instead",
+    "same_attempt": "`is_moot` ends the step first",
+    "fenced_first": "a plan releases only after its fence was witnessed",
+    "silent_node": "needs a second silent node that somebody else declares down: see the hostile plan",
+}
+"""Guardrails behind the planner, and what stands before them."""

@@ -1,0 +1,100 @@
+"""The judge: sees each command as it reaches the cluster, and what is true there, and says which rule it breaks.
+
+Independent of the program: it reads the twin, what the sender had been told, and the ledger only for which cause a
+command belongs to and what people ordered. The rules themselves stand in `rules`.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.ports.ledger import Ledger, LedgerState
+from ops_pipelines.simulator import ground_truth
+from ops_pipelines.simulator.adapters import SimulatedScheduler
+from ops_pipelines.simulator.twin import Twin
+from tests.safety.border import Command, Told
+from tests.safety.rules import RULES, Orders, Scene
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One command that should not have been sent."""
+
+    rule: str
+    command: Command
+    why: str
+
+    def __str__(self) -> str:
+        target = " ".join(str(each) for each in (self.command.node, self.command.job, self.command.gpu) if each)
+        return f"{self.rule}: {self.command.process} sent {self.command.verb.value} {target}: {self.why}"
+
+
+class Judge:
+    """Watches the commands of every process on one twin."""
+
+    def __init__(self, twin: Twin, orders: Orders, ledger: Ledger) -> None:
+        self.orders = orders
+        self.violations: list[Violation] = []
+        self.watched: Counter[Verb] = Counter()
+        self._twin = twin
+        self._ledger = ledger
+        self._accepted: list[tuple[Command, ActionRecord | None]] = []
+        self._records: dict[Command, ActionRecord | None] = {}
+        """Before-entries of commands that are on their way."""
+
+    def watch(self, commands: tuple[Command, ...], told: Told) -> None:
+        """Judge what is about to reach the cluster: one command, or a batch."""
+        for position, command in enumerate(commands):
+            self._watch_one(command, told, beside=commands[:position])
+
+    def _watch_one(self, command: Command, told: Told, *, beside: tuple[Command, ...]) -> None:
+        scheduler = SimulatedScheduler(self._twin)
+        state = self._ledger.read_state(command.said_at)
+        record = _record_of(command, state)
+        scene = Scene(
+            command=command,
+            told=replace(told),
+            orders=self.orders,
+            record=record,
+            state=state,
+            lease=self._ledger.current_lease(command.said_at),
+            nodes={each.node: each for each in scheduler.read_nodes()},
+            jobs={each.job: each for each in scheduler.read_jobs()},
+            truth={each.node: each for each in ground_truth.read_nodes(self._twin)},
+            accepted=tuple(self._accepted),
+            beside=beside,
+        )
+        self._records[command] = record
+        for name, rule in RULES.items():
+            why = rule(scene)
+            if why is not None:
+                self.violations.append(Violation(rule=name, command=command, why=why))
+
+    def accept(self, command: Command) -> None:
+        """Note that the cluster took a command."""
+        self.watched[command.verb] += 1
+        self._accepted.append((command, self._records.pop(command, None)))
+
+    @property
+    def accepted(self) -> tuple[tuple[Command, ActionRecord | None], ...]:
+        """Return every command that the cluster took, with its before-entry."""
+        return tuple(self._accepted)
+
+    @property
+    def broken_rules(self) -> frozenset[str]:
+        return frozenset(violation.rule for violation in self.violations)
+
+
+def _record_of(command: Command, state: LedgerState) -> ActionRecord | None:
+    """Return the before-entry of a command: the newest of its verb and target that has no outcome."""
+    fitting = [
+        record
+        for record in state.records
+        if record.outcome is None
+        and record.action.verb is command.verb
+        and record.action.node == command.node
+        and record.action.gpu == command.gpu
+        and (record.action.attempt.job if record.action.attempt is not None else None) == command.job
+        and (not command.reason or record.action.text == command.reason)
+    ]
+    return fitting[-1] if fitting else None

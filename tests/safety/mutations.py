@@ -1,0 +1,277 @@
+"""The program with one guardrail less: each rule of `domain.guardrails.judge` can be taken out alone.
+
+A rule is taken out by showing `judge` a world in which that one rule has nothing to object to; every other rule still
+judges the world as it is. What stands elsewhere (the ledger's own checks, `is_moot`) is taken out by name.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ops_pipelines.domain import guardrails
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Refusal, drain_reason
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.ports.ledger import Ledger
+from tests.scenarios.small_autopilot import SmallAutopilot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What `judge` is asked."""
+
+    action: Action
+    facts: ClusterFacts
+    policy: Policy
+    topology: Topology
+    authority: Authority
+
+
+Relaxation = Callable[[Question], Question]
+
+
+def _with_node(question: Question, **changes: Any) -> Question:
+    name, facts = question.action.node, question.facts
+    if name is None or name not in facts.nodes:
+        return question
+    nodes = {**facts.nodes, name: replace(facts.nodes[name], **changes)}
+    return replace(question, facts=replace(facts, nodes=nodes))
+
+
+def _with_jobs(question: Question, change: Callable[[JobStatus], JobStatus]) -> Question:
+    jobs = {name: change(job) for name, job in question.facts.jobs.items()}
+    return replace(question, facts=replace(question.facts, jobs=jobs))
+
+
+def _with_done(question: Question, verb: Verb) -> Question:
+    """Pretend that `verb` was done to the same target for the same cause."""
+    action, facts = question.action, question.facts
+    done = ActionRecord(
+        action=replace(action, verb=verb, gpu=None),
+        plan=None,
+        begun_at=facts.taken_at,
+        outcome=Outcome(kind=OutcomeKind.DONE, witness="taken for granted", finished_at=facts.taken_at),
+    )
+    return replace(question, facts=replace(facts, records=(*facts.records, done)))
+
+
+def _with_budget(question: Question, **changes: Any) -> Question:
+    budget: DrainBudget = replace(question.policy.drain_budget, **changes)
+    return replace(question, policy=replace(question.policy, drain_budget=budget))
+
+
+def _no_mode(question: Question) -> Question:
+    is_observing = question.policy.mode is Mode.OBSERVE
+    return replace(question, policy=replace(question.policy, mode=Mode.AUTO)) if is_observing else question
+
+
+def _no_approval(question: Question) -> Question:
+    is_asking = question.policy.mode is Mode.APPROVE and question.authority is Authority.AUTOPILOT
+    return replace(question, authority=Authority.APPROVED_PLAN) if is_asking else question
+
+
+def _no_known_node(question: Question) -> Question:
+    name, facts = question.action.node, question.facts
+    if name is None:
+        return question
+    place = Place(rack=f"rack of {name}", nvlink_domain=name, leaf_switch="leaf")
+    places = {name: place, **question.topology.places}
+    node = NodeStatus(
+        node=name,
+        state=NodeState.IDLE,
+        is_drained=False,
+        is_responding=True,
+        reason=None,
+        reason_set_at=None,
+        booted_at=None,
+        gpu_count=0,
+        gpu_in_use_count=0,
+    )
+    facts = replace(facts, nodes={name: node, **facts.nodes})
+    return replace(question, facts=facts, topology=replace(question.topology, places=places))
+
+
+def _no_known_job(question: Question) -> Question:
+    attempt, facts = question.action.attempt, question.facts
+    if attempt is None or attempt.job in facts.jobs:
+        return question
+    job = JobStatus(
+        job=attempt.job,
+        state=JobState.RUNNING,
+        is_held=False,
+        is_requeueable=True,
+        name="",
+        user="",
+        account="",
+        workload=Workload.UNKNOWN,
+        nodes=frozenset(),
+        gpu_count=0,
+        started_at=attempt.started_at,
+        ended_at=None,
+        restart_count=0,
+        excluded_nodes=frozenset(),
+        checkpointed_at=None,
+    )
+    return replace(question, facts=replace(facts, jobs={**facts.jobs, attempt.job: job}))
+
+
+def _no_idle_node(question: Question) -> Question:
+    if question.action.verb not in (Verb.REBOOT, Verb.RESET_GPU):
+        return question
+    name = question.action.node
+    is_busy = any(name in job.nodes for job in question.facts.jobs.values())
+    emptied = _with_jobs(question, lambda job: replace(job, state=JobState.COMPLETED) if name in job.nodes else job)
+    return _with_node(emptied, gpu_in_use_count=0) if is_busy else question
+
+
+def _no_held_first(question: Question) -> Question:
+    if question.action.verb is not Verb.POWER_OFF:
+        return question
+    return _with_jobs(question, lambda job: replace(job, is_held=True))
+
+
+def _no_answers_again(question: Question) -> Question:
+    return _with_node(question, is_responding=False) if question.action.verb is Verb.POWER_OFF else question
+
+
+def _no_our_drain(question: Question) -> Question:
+    action = question.action
+    verbs = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON, Verb.RESUME)
+    if action.verb not in verbs:
+        return question
+    ours = _with_node(question, is_drained=True, reason=drain_reason(action.incident, "ours"), reason_set_at=None)
+    return _with_done(ours, Verb.DRAIN)
+
+
+def _no_foreign_drain(question: Question) -> Question:
+    return _with_node(question, is_drained=False) if question.action.verb is Verb.DRAIN else question
+
+
+def _no_same_attempt(question: Question) -> Question:
+    attempt = question.action.attempt
+    if attempt is None:
+        return question
+    at = attempt.started_at
+    return _with_jobs(question, lambda job: replace(job, started_at=at) if job.job == attempt.job else job)
+
+
+def _no_silent_node(question: Question) -> Question:
+    if question.action.verb is not Verb.RELEASE:
+        return question
+    facts = question.facts
+    nodes = {name: replace(node, is_responding=True) for name, node in facts.nodes.items()}
+    return replace(question, facts=replace(facts, nodes=nodes))
+
+
+def _if_verb(verb: Verb, relax: Relaxation) -> Relaxation:
+    return lambda question: relax(question) if question.action.verb is verb else question
+
+
+RELAXATIONS: Mapping[str, Relaxation] = {
+    "mode": _no_mode,
+    "pause": lambda question: replace(question, facts=replace(question.facts, is_paused=False)),
+    "approval": _no_approval,
+    "known_node": _no_known_node,
+    "untouchable": lambda question: replace(question, policy=replace(question.policy, untouchable_nodes=frozenset())),
+    "known_job": _no_known_job,
+    "fresh_telemetry": lambda question: replace(question, facts=replace(question.facts, is_telemetry_available=True)),
+    "idle_node": _no_idle_node,
+    "hidden_work": lambda question: _with_node(question, gpu_in_use_count=0),
+    "held_first": _no_held_first,
+    "answers_again": _no_answers_again,
+    "off_first": _if_verb(Verb.DECLARE_DOWN, lambda question: _with_done(question, Verb.POWER_OFF)),
+    "our_drain": _no_our_drain,
+    "foreign_drain": _no_foreign_drain,
+    "requeueable": lambda question: _with_jobs(question, lambda job: replace(job, is_requeueable=True)),
+    "same_attempt": _no_same_attempt,
+    "fenced_first": _if_verb(Verb.RELEASE, lambda question: _with_done(question, Verb.FENCE)),
+    "silent_node": _no_silent_node,
+    "max_out_count": lambda question: _with_budget(question, max_out_count=10_000),
+    "max_out_per_rack_count": lambda question: _with_budget(question, max_out_per_rack_count=10_000),
+    "min_in_service_ratio": lambda question: _with_budget(question, min_in_service_ratio=0.0),
+    "drain_rate": lambda question: _with_budget(question, max_new_per_hour_count=10_000),
+}
+"""How each guardrail of `judge` is taken out; the three limits of `drain_budget` one by one."""
+
+ELSEWHERE = frozenset({"ledger_pause", "lease", "is_moot"})
+"""Checks that stand outside of `judge`: two in the ledger, and what makes an action needless."""
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Take the named checks out while the block runs."""
+    unknown = set(names) - RELAXATIONS.keys() - ELSEWHERE
+    if unknown:
+        raise ValueError(f"there is no guardrail {', '.join(sorted(unknown))}; there are {', '.join(RELAXATIONS)}")
+    with ExitStack() as stack:
+        relaxations = [RELAXATIONS[name] for name in names if name in RELAXATIONS]
+        if relaxations:
+            stack.enter_context(_replaced(guardrails.judge, _judge_relaxed(relaxations)))
+        if "is_moot" in names:
+            stack.enter_context(_replaced(guardrails.is_moot, lambda *_: None))
+        yield
+
+
+def without_in_ledger(*names: str) -> Callable[[SmallAutopilot], None]:
+    """Return what makes a process of the program use a ledger without the named checks of its own."""
+    changes: dict[str, object] = {}
+    if "lease" in names:
+        changes["lease_token"] = None  # the port's way to say that no lease is asked for
+    if "ledger_pause" in names:
+        changes["actor"] = "nobody-in-particular"  # a pause binds the autopilot only
+
+    def dress(autopilot: SmallAutopilot) -> None:
+        ledger = cast("Ledger", _LaxLedger(autopilot.cluster.ledger, changes))
+        autopilot.cluster = replace(autopilot.cluster, ledger=ledger)
+
+    return dress
+
+
+class _LaxLedger:
+    """A ledger that is asked to begin actions in other words."""
+
+    def __init__(self, ledger: Ledger, changes: Mapping[str, object]) -> None:
+        self._ledger = ledger
+        self._changes = changes
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._ledger, name)
+        if name not in ("begin", "begin_all", "begin_again"):
+            return method
+        return lambda *args, **options: method(*args, **{**options, **self._changes})
+
+
+def _judge_relaxed(relaxations: list[Relaxation]) -> Callable[..., Refusal | None]:
+    original = guardrails.judge
+
+    def judge(
+        action: Action, facts: ClusterFacts, *, policy: Policy, topology: Topology, authority: Authority
+    ) -> Refusal | None:
+        asked = Question(action=action, facts=facts, policy=policy, topology=topology, authority=authority)
+        for relax in relaxations:
+            asked = relax(asked)
+        return original(action, asked.facts, policy=asked.policy, topology=asked.topology, authority=asked.authority)
+
+    return judge
+
+
+@contextmanager
+def _replaced(original: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
+    """Put `other` wherever a module of the program has imported `original`; put it back afterwards."""
+    name = original.__name__
+    homes = [
+        module
+        for key, module in list(sys.modules.items())
+        if key.startswith("ops_pipelines") and module.__dict__.get(name) is original
+    ]
+    for home in homes:
+        setattr(home, name, other)
+    try:
+        yield
+    finally:
+        for home in homes:
+            setattr(home, name, original)

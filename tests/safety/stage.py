@@ -1,0 +1,231 @@
+"""The stage: a small twin, one or two processes of the program on it, each behind its border, and the judge.
+
+What happens on it is `moves`' business; whether what the program then does is safe, the judge's.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.domain.identity import NodeName, PlanId
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import TTL, Lease
+from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
+from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.simulator import ground_truth
+from ops_pipelines.simulator.scenario import JobSpec
+from tests.safety.border import Border, Crash, Mischief
+from tests.safety.judge import Judge
+from tests.safety.rules import PERSON, Orders
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.simulator.small_cluster import SESSION, TRAINING
+
+RARE_STEP_SECONDS = 2.0
+"""A process looks at its witnesses no more often than this: a story has to be cheap."""
+STARTS_AFTER_SECONDS = 12.0
+
+
+class Leases(Enum):
+    """How processes come by the right to act."""
+
+    SHARED = "shared"
+    """None was given one: whoever runs uses the lease that runs, as jobs launched by hand do."""
+    HANDED_OVER = "handed_over"
+    """Each takes it for itself, and has it until it runs out: as code servers and their runs do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a stage begins with."""
+
+    node_count: int = 4
+    job_count: int = 1
+    has_session: bool = False
+    mode: Mode = Mode.AUTO
+    budget: DrainBudget = DrainBudget(max_out_count=2, max_out_per_rack_count=2, min_in_service_ratio=0.3)
+    untouchable: int | None = None
+    """Index of the node that the operator wants left alone."""
+    undeclared: int | None = None
+    leases: Leases = Leases.SHARED
+
+
+class OwnClock:
+    """The clock of one process: the true one, off by whatever somebody set it to."""
+
+    def __init__(self, true_clock: Clock) -> None:
+        self._true_clock = true_clock
+        self.ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return self._true_clock.now() + self.ahead
+
+    def wait(self, seconds: float) -> None:
+        self._true_clock.wait(max(seconds, RARE_STEP_SECONDS))
+
+
+class Stage:
+    """One story's world. `dress` may change a process before it runs, for a program with a guardrail less."""
+
+    def __init__(
+        self, directory: Path, setting: Setting, *, dress: Callable[[SmallAutopilot], None] = lambda _: None
+    ) -> None:
+        self.setting = setting
+        self.failure_count = 0
+        self.crash_count = 0
+        self.mischief = Mischief()
+        self._dress = dress
+        training = replace(TRAINING, gpus_per_node=2, node_count=min(2, setting.node_count - 1))
+        jobs: list[JobSpec] = [training]
+        if setting.job_count > 1:
+            jobs.append(replace(training, name="batch", node_count=1, workload=Workload.BATCH))
+        if setting.has_session:
+            jobs.append(SESSION)
+        policy = replace(
+            POLICY,
+            mode=setting.mode,
+            drain_budget=setting.budget,
+            untouchable_nodes=frozenset() if setting.untouchable is None else frozenset({name_of(setting.untouchable)}),
+            durations=replace(POLICY.durations, run_patience=timedelta(seconds=6), soak=timedelta(seconds=2)),
+        )
+        first = SmallAutopilot(directory, *jobs, node_count=setting.node_count, gpus_per_node=2, policy=policy)
+        first.let_pass(STARTS_AFTER_SECONDS)
+        self.twin, self.true_clock = first.twin, first.clock
+        declared = [name_of(index) for index in range(setting.node_count) if index != setting.undeclared]
+        topology = Topology(
+            places={
+                name: Place(rack=f"r{index // 2 + 1}", nvlink_domain=name, leaf_switch="leaf1")
+                for index, name in enumerate(declared)
+            },
+            gpus_per_node=2,
+        )
+        self.orders = Orders(policy=policy, topology=topology)
+        self.ledger = first.cluster.ledger
+        self.judge = Judge(self.twin, self.orders, self.ledger)
+        self.own_clock = OwnClock(self.true_clock)
+        self.processes: dict[str, SmallAutopilot] = {}
+        self._opened: list[SqlLedger] = []
+        self._add_process("first", first)
+
+    def close(self) -> None:
+        """Give back what is open."""
+        for ledger in self._opened:
+            ledger.close()
+
+    def _add_process(self, name: str, autopilot: SmallAutopilot) -> None:
+        self.processes[name] = autopilot
+        if self.setting.leases is Leases.HANDED_OVER and name != PERSON:
+            self.orders.tokens[name] = None
+        self._put_behind_border(name)
+
+    def process(self, name: str) -> SmallAutopilot:
+        """Return a process of that name, begun on the same disk if it is not there yet."""
+        if name not in self.processes:
+            other = copy.copy(self.processes["first"])
+            other.restart()
+            other.lease = Lease(holder=name, given=None)
+            self._add_process(name, other)
+        return self.processes[name]
+
+    def _put_behind_border(self, name: str) -> None:
+        autopilot = self.processes[name]
+        border = Border(
+            name,
+            self.mischief,
+            true_clock=self.true_clock,
+            own_clock=self.own_clock,
+            judge=self.judge.watch,
+            accepted=self.judge.accept,
+        )
+        cluster = autopilot.cluster
+        assert isinstance(cluster.ledger, SqlLedger)
+        self._opened.append(cluster.ledger)
+        autopilot.cluster = replace(
+            cluster,
+            scheduler=border.around(cluster.scheduler),
+            fleet=border.around(cluster.fleet),
+            telemetry=border.around(cluster.telemetry),
+            logs=(*(border.around(log) for log in cluster.logs), self.mischief.rumours),
+            ledger=border.around(cluster.ledger),
+            clock=self.own_clock,
+            rules=replace(cluster.rules, policy=self.orders.policy, topology=self.orders.topology),
+        )
+        self._dress(autopilot)
+
+    def run_pass(self, name: str = "first", *, renews_lease: bool = True) -> None:
+        """Let one process see, decide and act once; what it does not survive is a crash and a restart."""
+        autopilot = self.process(name)
+        if name in self.orders.tokens and renews_lease:
+            token = self.ledger.take_lease(holder=name, ttl=TTL, now=self.own_clock.now())
+            self.orders.tokens[name] = token or self.orders.tokens[name]
+        if name in self.orders.tokens:
+            autopilot.lease = Lease(holder=name, given=self.orders.tokens[name] or "none yet")
+        try:
+            autopilot.run_once()
+        except (SourceError, LedgerConflict):
+            self.failure_count += 1
+        except Crash:
+            self.restart(name)
+
+    def restart(self, name: str) -> None:
+        """Begin a process anew that has just died."""
+        self.crash_count += 1
+        self.processes[name].restart()
+        self._put_behind_border(name)
+
+    @property
+    def desk(self) -> Cluster:
+        """The cluster as a person at the command line has it: a process of their own that nothing disturbs."""
+        return replace(self.processes["first"].cluster, ledger=self.ledger)
+
+    def node(self, index: int) -> NodeName:
+        return name_of(index % self.setting.node_count)
+
+    def waiting_plans(self) -> tuple[PlanId, ...]:
+        """Return the newest plans first."""
+        entries = self.ledger.entries(after=0, limit=10_000)
+        plans = [
+            self.ledger.plan(PlanId(_quoted(entry.body, "plan")))
+            for entry in reversed(entries)
+            if entry.kind is LedgerEntryKind.PLAN
+        ]
+        waiting = {
+            each.incident
+            for each in self.ledger.read_state(self.own_clock.now()).incidents
+            if each.state is IncidentState.OPEN
+        }
+        return tuple(plan.plan for plan in plans if plan is not None and plan.incident in waiting)
+
+    def faults_at_the_end(self) -> list[str]:
+        """Return what must never be found after a story: two writers after a release of ours, or a broken chain."""
+        found = []
+        released_at = {
+            command.job: command.at
+            for command, _ in reversed(self.judge.accepted)
+            if command.verb.value in ("release", "declare_down")
+        }
+        for brain in ground_truth.read_split_brains(self.twin):
+            job = next(iter(brain.attempts)).job
+            if any(at <= brain.seen_at for each, at in released_at.items() if each in (job, None)):
+                found.append(f"split_brain: job {job} has {len(brain.attempts)} writers since {brain.seen_at}")
+        broken = self.ledger.verify_chain()
+        if broken.first_broken_seq is not None:
+            found.append(f"chain: broken at {broken.first_broken_seq}")
+        return found
+
+
+def name_of(index: int) -> NodeName:
+    return NodeName(f"gpu{index + 1:03d}")
+
+
+def _quoted(body: str, key: str) -> str:
+    return body.split(f'"{key}":"', 1)[1].split('"', 1)[0]

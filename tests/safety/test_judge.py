@@ -1,0 +1,108 @@
+"""The judge sees what no guardrail names: commands that stand in no ledger, that come twice, that rest on old news."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.identity import JobId
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.simulator.journal import EntryKind
+from tests.safety.directed_stories import PASS, lose_gpu
+from tests.safety.hostile_plans import WEDGE, WIDE, attempt_to_send, on_job, on_node
+from tests.safety.lies import SchedulerLie
+from tests.safety.moves import Move, MoveKind, make
+from tests.safety.stage import Leases, Setting, Stage, name_of
+from tests.safety.stories import Story, play
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path, Setting(budget=WIDE))
+    stage.process("first").cluster.scheduler.read_nodes()
+    stage.process("first").cluster.scheduler.read_jobs()
+    yield stage
+    stage.close()
+
+
+def test_command_that_the_ledger_does_not_know_is_seen(stage: Stage) -> None:
+    stage.process("first").cluster.scheduler.drain([name_of(3)], reason="ops_pipelines INC-0001: by the way")
+
+    assert stage.judge.broken_rules == {"before_entry"}
+
+
+def test_second_reboot_for_one_cause_is_seen(stage: Stage) -> None:
+    attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+    reboot = on_node(Verb.REBOOT, 3)
+    attempt_to_send(reboot, stage, times=1)
+
+    with suppress(SourceError):
+        stage.process("first").cluster.fleet.reboot(name_of(3), reason=reboot.text)
+
+    assert stage.judge.broken_rules == {"twice"}
+
+
+def test_reboot_that_took_effect_without_an_answer_is_not_sent_again(stage: Stage) -> None:
+    attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+    make(Move(kind=MoveKind.LOSE_ANSWER), stage)
+
+    attempt_to_send(on_node(Verb.REBOOT, 3), stage, times=30)
+
+    assert stage.judge.violations == []
+    assert stage.judge.watched[Verb.REBOOT] == 1
+
+
+@pytest.mark.parametrize(("seconds", "broken"), [(29.0, set()), (30.0, set()), (31.0, {"fresh_reading"})])
+def test_command_on_old_news_is_seen(stage: Stage, seconds: float, broken: set[str]) -> None:
+    attempt_to_send(on_job(Verb.HOLD, stage), stage, times=1)
+    stage.true_clock.wait(seconds)
+
+    stage.process("first").cluster.scheduler.hold(JobId("1001"))
+
+    assert stage.judge.broken_rules - {"twice", "fresh_telemetry"} == broken
+
+
+def test_batch_of_drains_is_counted_as_a_whole(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Setting())  # two nodes may be out
+    scheduler = stage.process("first").cluster.scheduler
+    scheduler.read_nodes()
+    scheduler.read_jobs()
+
+    scheduler.drain([name_of(0), name_of(2), name_of(3)], reason="ops_pipelines INC-0001: a storm")
+
+    over = [violation for violation in stage.judge.violations if violation.rule == "max_out_count"]
+    assert [violation.command.node for violation in over] == [name_of(3)]
+    stage.close()
+
+
+def test_second_writer_after_a_release_is_found_at_the_end(stage: Stage) -> None:
+    scheduler = stage.process("first").cluster.scheduler
+    make(Move(kind=MoveKind.BREAK, node=1, number=WEDGE), stage)
+    stage.true_clock.wait(5.0)
+    scheduler.hold(JobId("1001"))
+    stage.twin.command(EntryKind.DECLARE_DOWN, nodes=(name_of(1),), reason="does not answer")
+    scheduler.release(JobId("1001"))
+    stage.true_clock.wait(30.0)
+
+    assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ["split_brain"]
+
+
+def test_line_of_the_ledger_that_was_changed_is_found_at_the_end(stage: Stage, tmp_path: Path) -> None:
+    attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        database.execute("update entries set actor = 'somebody else' where seq = 1")
+
+    assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ["chain"]
+
+
+@pytest.mark.parametrize("lie", SchedulerLie)
+def test_no_lie_of_the_scheduler_leads_to_an_unsafe_act(lie: SchedulerLie) -> None:
+    bend = Move(kind=MoveKind.BEND_SCHEDULER, node=3, number=list(SchedulerLie).index(lie))
+    moves = (lose_gpu(0), PASS, bend, lose_gpu(3), PASS, Move(kind=MoveKind.WAIT, number=6), PASS)
+
+    verdict = play(Story(setting=Setting(leases=Leases.SHARED), moves=moves))
+
+    assert verdict.violations == ()
