@@ -7,6 +7,7 @@ sending and witnessing to `flow.act`. Kubernetes words stand beside the Slurm on
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 
 from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
 from ops_pipelines.domain.policy import Durations
@@ -41,6 +42,20 @@ class Verb(Enum):
     """Witness: the node answers with a boot time later than before."""
     RESUME = "resume"
     """Back into service (Kubernetes: uncordon). Witness: the drain flag is gone."""
+
+
+@lru_cache(maxsize=16_384)
+def _key_of(
+    incident: IncidentId,
+    verb: "Verb",
+    node: NodeName | None,
+    gpu: PciAddress | None,
+    attempt: JobAttempt | None,
+    try_number: int,
+) -> ActionKey:
+    """Cached: in a storm each of a thousand judgements compares with each of a thousand actions."""
+    of_job = f"{attempt.job}@{attempt.started_at.isoformat()}" if attempt else ""
+    return ActionKey(digest_of(incident, verb.value, node or "", gpu or "", of_job, str(try_number))[:32])
 
 
 NODE_VERBS = frozenset(
@@ -80,12 +95,7 @@ class Action:
     @property
     def key(self) -> ActionKey:
         """The idempotency key: the same cause, verb, target, attempt and try give the same key."""
-        attempt = f"{self.attempt.job}@{self.attempt.started_at.isoformat()}" if self.attempt else ""
-        return ActionKey(
-            digest_of(self.incident, self.verb.value, self.node or "", self.gpu or "", attempt, str(self.try_number))[
-                :32
-            ]
-        )
+        return _key_of(self.incident, self.verb, self.node, self.gpu, self.attempt, self.try_number)
 
     @property
     def target(self) -> str:

@@ -5,7 +5,7 @@ that can stop an act, one function a rule, is found in one place.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -71,6 +71,21 @@ class ClusterFacts:
     is_telemetry_available: bool
     is_paused: bool
     taken_at: datetime
+    _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    @property
+    def nodes_not_serving(self) -> frozenset[NodeName]:
+        """The nodes that take no work by their own state. Computed once for all judgements on the same nodes."""
+        if not self._out or self._out[0][0] is not self.nodes:
+            out = frozenset(
+                name
+                for name, node in self.nodes.items()
+                if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
+            )
+            self._out[:] = [(self.nodes, out)]
+        return self._out[0][1]
 
 
 def drain_reason(incident: IncidentId, why: str) -> str:
@@ -191,7 +206,7 @@ def _fits_budget(
             "drain_budget", f"{len(out)} nodes would be out of service; max_out_count is {budget.max_out_count}"
         )
     rack = topology.places[action.node].rack
-    out_in_rack = len(out & topology.nodes_in_rack(rack))
+    out_in_rack = sum(topology.places[node].rack == rack for node in out if topology.knows(node))
     if out_in_rack > budget.max_out_per_rack_count:
         return _wait(
             "drain_budget",
@@ -246,12 +261,7 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
 
 def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
     """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
-    declared = topology.places
-    out = {
-        name
-        for name, node in facts.nodes.items()
-        if (node.is_drained or node.state is NodeState.DOWN or not node.is_responding) and name in declared
-    }
+    out = set(facts.nodes_not_serving & topology.places.keys())
     for record in facts.records:
         is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
         if record.action.verb is Verb.DRAIN and record.outcome is None and is_fresh and record.action.node is not None:

@@ -21,8 +21,8 @@ from ops_pipelines.flow.perform import NO_LEASE, Progress, Stage, judge_on, over
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
-AT_ONCE_COUNT = 500
-"""So many are judged on one reading of the cluster: a few seconds' worth, well within the lease of 15 s."""
+AT_ONCE_COUNT = 1_000
+"""So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
 _SENDER_COUNT = 4
 _ENOUGH_FOR_THREADS = 8
 

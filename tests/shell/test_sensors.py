@@ -23,6 +23,7 @@ from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
+from ops_pipelines.sensors.runs import POLL_FOR
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -191,7 +192,7 @@ def test_nothing_new_is_a_skip_with_its_reason_after_one_window(
 
     assert requests(result) == []
     assert reason(result) == words
-    assert timedelta(seconds=3.9) <= autopilot.clock.now() - began_at <= timedelta(seconds=4.2)
+    assert timedelta(seconds=3.5) <= autopilot.clock.now() - began_at <= POLL_FOR
 
 
 @pytest.mark.parametrize(
