@@ -206,7 +206,7 @@ def _fits_budget(
             "drain_budget", f"{len(out)} nodes would be out of service; max_out_count is {budget.max_out_count}"
         )
     rack = topology.places[action.node].rack
-    out_in_rack = sum(topology.places[node].rack == rack for node in out if topology.knows(node))
+    out_in_rack = [topology.places[node].rack for node in out & topology.places.keys()].count(rack)
     if out_in_rack > budget.max_out_per_rack_count:
         return _wait(
             "drain_budget",

@@ -8,7 +8,16 @@ import dagster as dg
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import due_remediation
-from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, is_run_under_way, request
+from ops_pipelines.flow.heartbeat import beat
+from ops_pipelines.sensors.runs import (
+    LOOK_EVERY_SECONDS,
+    POLL_FOR,
+    hold_lease,
+    is_run_under_way,
+    note_of,
+    request,
+    this_process,
+)
 
 
 @dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -17,6 +26,12 @@ def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.Resource
 
     The cursor is the evidence up to which a run was requested.
     """
+    result = _look(context, cluster)
+    beat(cluster, name="remediation_sensor", holder=this_process(), note=note_of(result), answers={})
+    return result
+
+
+def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
     recorded_through = int(context.cursor) if context.cursor else 0
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"

@@ -6,13 +6,20 @@ from ops_pipelines.automation import verify_nodes
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import due_verification
+from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, request
+from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, note_of, request, this_process
 
 
 @dg.sensor(job=verify_nodes, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Looks at the nodes that we drained; one that restarted, or has been quiet long enough, is due for its proof."""
+    result = _look(context, cluster)
+    beat(cluster, name="drained_node_sensor", holder=this_process(), note=note_of(result), answers={})
+    return result
+
+
+def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     waiting = [each for each in state.incidents if each.state in (IncidentState.ACTING, IncidentState.VERIFYING)]

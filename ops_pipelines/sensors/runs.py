@@ -51,3 +51,10 @@ def request(due: Due, *, job_name: str, lease_token: str) -> dg.RunRequest:
         job_name=job_name,
         tags={**ACTING_TAGS, LEASE_TAG: lease_token, **evidence, "reason": due.reason},
     )
+
+
+def note_of(result: dg.SensorResult) -> str:
+    """Return what came of a tick, in words, for its heartbeat."""
+    if result.run_requests:
+        return f"requested a run: {result.run_requests[0].tags.get('reason', '')}"
+    return (result.skip_reason.skip_message if result.skip_reason is not None else None) or "nothing to do"

@@ -17,7 +17,9 @@ from ops_pipelines.domain.observation import Workload
 from ops_pipelines.domain.policy import DrainBudget, Mode
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.intake import take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
+from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
@@ -57,6 +59,8 @@ class Setting:
     """Index of the node that the operator wants left alone."""
     undeclared: int | None = None
     leases: Leases = Leases.SHARED
+    has_reflex: bool = False
+    """Whether a tick of the sensor decides and drains before each pass, as it does where Dagster runs."""
 
 
 class OwnClock:
@@ -170,6 +174,9 @@ class Stage:
         if name in self.orders.tokens:
             autopilot.lease = Lease(holder=name, given=self.orders.tokens[name] or "none yet")
         try:
+            if self.setting.has_reflex:
+                take_in_logs(autopilot.cluster)
+                react(autopilot.cluster, lease=autopilot.lease)
             autopilot.run_once()
         except (SourceError, LedgerConflict):
             self.failure_count += 1

@@ -119,6 +119,7 @@ def _draw_setting(rng: random.Random) -> Setting:
         untouchable=rng.randrange(node_count) if rng.random() < 0.2 else None,
         undeclared=rng.randrange(node_count) if rng.random() < 0.2 else None,
         leases=rng.choice(tuple(Leases)),
+        has_reflex=rng.random() < 0.7,
     )
 
 

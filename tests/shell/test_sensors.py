@@ -23,7 +23,7 @@ from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
-from ops_pipelines.sensors.runs import POLL_FOR
+from ops_pipelines.sensors.runs import POLL_FOR, this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -167,6 +167,18 @@ def test_tick_leaves_a_heartbeat_that_names_what_it_did_and_who_answered(
     assert set(beat.answers) == {"kernel_log", "scheduler", "telemetry"}
 
 
+@pytest.mark.parametrize("sensor", [remediation_sensor, drained_node_sensor])
+def test_every_sensor_leaves_its_own_heartbeat(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, sensor: dg.SensorDefinition
+) -> None:
+    autopilot.cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=autopilot.clock.now())
+
+    result = turn(sensor, autopilot, instance)
+
+    (beat,) = autopilot.cluster.ledger.heartbeats()
+    assert (beat.name, beat.note) == (sensor.name, reason(result))
+
+
 def test_evidence_that_a_run_was_requested_for_is_not_asked_for_again(
     autopilot: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
@@ -268,7 +280,7 @@ def test_silent_sources_do_not_break_the_turn_and_lose_nothing(
     break_node(autopilot)
     notice(autopilot, instance)
     in_the_dark = turn(remediation_sensor, autopilot, instance)
-    (beat,) = working.ledger.heartbeats()
+    beat = next(each for each in working.ledger.heartbeats() if each.name == "fault_sensor")
     autopilot.cluster = working
 
     notice(autopilot, instance)
