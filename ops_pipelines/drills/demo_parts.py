@@ -192,8 +192,8 @@ def _silent_node(evidence: Evidence) -> tuple[str, ...]:
         evidence,
         repair=EntryKind.POWER_OFF,
         verbs=(
-            Verb.DRAIN,
             Verb.HOLD,
+            Verb.DRAIN,
             Verb.POWER_OFF,
             Verb.DECLARE_DOWN,
             Verb.FENCE,

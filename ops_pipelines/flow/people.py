@@ -31,7 +31,8 @@ def approve(plan: PlanId, cluster: Cluster, *, actor: str, valid_for: timedelta)
     if known is None:
         raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits for approval")
     incident = cluster.ledger.incident(known.incident)
-    if incident is None or incident.state is not IncidentState.OPEN:
+    is_in_force = incident is not None and incident.state is IncidentState.ACTING and incident.plan == plan
+    if incident is None or (incident.state is not IncidentState.OPEN and not is_in_force):
         state = "unknown" if incident is None else incident.state.value
         raise ByHandRefused(f"{known.incident} is {state}; {plan} no longer waits for approval")
     now = cluster.clock.now()

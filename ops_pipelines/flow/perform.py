@@ -134,13 +134,13 @@ def _can_see(cluster: Cluster) -> bool:
 def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Authority:
     """Return on whose word an action of `plan` would be begun.
 
-    A plan that began on somebody's yes is finished after the yes has expired: half a plan is worse than either end.
+    A plan of which an act was begun on somebody's yes is finished after the yes has expired: half a plan is worse than
+    either end. One that was only put in force has done nothing yet, and needs a new yes.
     """
     if actor != AUTOPILOT:
         return Authority.PERSON
     if plan is not None and (
         any(approval.plan == plan for approval in state.approvals)
-        or any(incident.plan == plan for incident in state.incidents)
         or any(record.plan == plan and record.action.verb not in MESSAGES for record in state.records)
     ):
         return Authority.APPROVED_PLAN

@@ -94,10 +94,18 @@ class Controller:
             self._terminate(job, at, becomes=JobState.CANCELLED, cause=EndCause.CANCELLED)
 
     def fail(self, job: Job, at: datetime) -> None:
-        """End a job whose program crashed: the launcher takes the other ranks down at once."""
+        """End a job whose program crashed: the launcher takes the other ranks down at once, where nodes answer.
+
+        As in Slurm it goes on completing while a node does not say that its processes are gone.
+        """
         self._record_loss(job, at, EndCause.APPLICATION_FAILED)
-        self._kill_where_answering(job.attempt, job.allocation, at)
-        self._finish(job, at, JobState.FAILED)
+        answering = self._kill_where_answering(job.attempt, job.allocation, at)
+        silent = {name for name in job.allocation if name not in answering and not self.records[name].is_down}
+        if silent:
+            job.save(at)
+            job.state, job.becomes, job.hung_at, job.waits_for = JobState.COMPLETING, JobState.FAILED, None, silent
+        else:
+            self._finish(job, at, JobState.FAILED)
 
     def notice_hangs(self, at: datetime) -> None:
         """Mark running attempts that lost a GPU, a node or a process: they compute no more, and do not know it."""

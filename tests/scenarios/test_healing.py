@@ -26,8 +26,8 @@ REBOOTED = [
     EntryKind.RESUME,
 ]
 POWER_CYCLED = [
-    EntryKind.DRAIN,
     EntryKind.HOLD,
+    EntryKind.DRAIN,
     EntryKind.POWER_OFF,
     EntryKind.DECLARE_DOWN,
     EntryKind.EXCLUDE,

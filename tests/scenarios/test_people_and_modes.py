@@ -12,6 +12,7 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow import people
+from ops_pipelines.flow.lease import Lease
 from ops_pipelines.ports.ledger import Approval
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.logs import LogBatch, LogLine
@@ -108,6 +109,28 @@ def test_yes_that_has_expired_does_nothing(autopilot: SmallAutopilot) -> None:
 
     assert autopilot.commands() == []
     assert autopilot.incident().state is IncidentState.OPEN
+
+
+def test_yes_that_expires_after_the_plan_is_in_force_and_before_its_first_act_needs_a_new_yes(
+    autopilot: SmallAutopilot,
+) -> None:
+    autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
+    lose_gpu(autopilot)
+    autopilot.run_once()
+    plan = latest_plan(autopilot)
+    people.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=30))
+    lease, autopilot.lease = autopilot.lease, Lease(holder="old", given="an outdated token")
+    autopilot.run_once()
+    autopilot.lease = lease
+    autopilot.let_pass(30)
+
+    autopilot.run_for(20)
+    in_force = (autopilot.incident().state, autopilot.commands())
+    people.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+    autopilot.run_until(IncidentState.RESOLVED)
+
+    assert in_force == (IncidentState.ACTING, [])
+    assert EntryKind.REBOOT in autopilot.commands()
 
 
 def test_yes_to_a_plan_that_has_changed_since_does_nothing(autopilot: SmallAutopilot) -> None:

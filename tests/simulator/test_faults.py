@@ -10,7 +10,7 @@ from ops_pipelines.domain.observation import JobState, NodeState, RecoveryAction
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, demo_scenario
 from ops_pipelines.simulator.twin import Twin
 from tests.simulator.fake_clock import FakeClock
@@ -104,6 +104,21 @@ def test_application_fault_names_the_process_fails_the_job_and_leaves_the_node_h
     assert cluster.progress(cluster.jobs[0]).writers == frozenset()
     assert cluster.truth(GPU1).is_healthy
     assert cluster.node(GPU1).state is NodeState.IDLE
+
+
+def test_failed_job_goes_on_completing_while_a_node_does_not_say_that_its_processes_are_gone(tmp_path: Path) -> None:
+    cluster = SmallCluster(tmp_path, TRAINING)
+    job = cluster.jobs[0]
+    silent, other = sorted(cluster.job(job).nodes)[:2]
+    cluster.twin.inject(FaultKind.NODE_UNREACHABLE, silent)
+    cluster.twin.inject(FaultKind.APPLICATION_XID31, other, gpu=3)
+
+    states = [cluster.job(job).state]
+    cluster.twin.command(EntryKind.POWER_OFF, nodes=(silent,))
+    cluster.twin.command(EntryKind.DECLARE_DOWN, nodes=(silent,), reason="no power")
+    states.append(cluster.job(job).state)
+
+    assert states == [JobState.COMPLETING, JobState.FAILED]
 
 
 def test_unreachable_node_is_silent_everywhere_but_its_processes_go_on(tmp_path: Path) -> None:
