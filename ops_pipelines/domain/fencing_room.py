@@ -13,6 +13,10 @@ SENSOR_TICK = timedelta(seconds=5)
 """Dagster's sensor loop: what happened just after one look waits this long for the next."""
 
 
+RUN_START = timedelta(seconds=10)
+"""# Assumption: a run acts this long after its request; 3 to 8 s were measured, more on a starved machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
     """What the scheduler is set to do by itself, as it says."""
@@ -61,7 +65,7 @@ def _lacks(limits: SchedulerLimits, policy: Policy) -> list[str]:
     if limits.silence_limit is None or limits.ping_interval is None:
         return []
     silence, ping = limits.silence_limit, limits.ping_interval
-    look, confirm = policy.durations.look_every, policy.durations.confirm_unreachable_after
+    look, first_try = policy.durations.look_every, _first_try(policy)
     seen_after = ping + limits.answer_limit + SENSOR_TICK
     danger = (
         f"at SlurmdTimeout ({_seconds(silence)}) the scheduler itself gives a silent node up and starts its jobs "
@@ -77,17 +81,27 @@ def _lacks(limits: SchedulerLimits, policy: Policy) -> list[str]:
             f"{danger}. The silence is noticed only after up to {_seconds(seen_after)} ({noticing}), which must be "
             f"below half of SlurmdTimeout, {_seconds(silence / 2)}. {_raise(limits, seen_after - ping, share=0.5)}"
         )
-    held_after = seen_after + look + confirm
+    held_after = seen_after + look + first_try + RUN_START
     if held_after >= silence:
-        room = silence - seen_after - look
+        room = silence - seen_after - look - RUN_START
         lower = "" if room <= timedelta(0) else f", or set the duration below {_seconds(room)}"
         lacks.append(
             f"{danger}. Its jobs are held only after up to {_seconds(held_after)} ({noticing}, "
-            f"durations.look_every_seconds, {_seconds(look)}, then durations.confirm_unreachable_after_seconds, "
-            f"{_seconds(confirm)}), which must be below SlurmdTimeout. "
+            f"durations.look_every_seconds, {_seconds(look)}, the first try after "
+            f"durations.confirm_unreachable_after_seconds, {_seconds(first_try)}, and "
+            f"{_seconds(RUN_START)} for a run to start), which must be below SlurmdTimeout. "
             f"{_raise(limits, held_after - ping, share=1.0)}{lower}"
         )
     return lacks
+
+
+def _first_try(policy: Policy) -> timedelta:
+    """Return when a silence that must last is first acted on: it is looked at again after once, twice, four times
+    `retry_after`."""
+    confirm, tried_after = policy.durations.confirm_unreachable_after, policy.durations.retry_after
+    while tried_after < confirm:
+        tried_after *= 2
+    return tried_after if confirm > timedelta(0) else timedelta(0)
 
 
 def _cautions(limits: SchedulerLimits) -> list[str]:

@@ -177,7 +177,14 @@ class _Runner:
         """Return whether this plan is yet to be put in force; settle if it never will be."""
         if incident.state is not IncidentState.OPEN and not self.is_in_force(incident):
             self._settle(Stage.WAITING, f"the incident is {incident.state.value}; this plan is not in force")
-        return incident.state is IncidentState.OPEN
+        if incident.state is IncidentState.OPEN and not self._is_of_now(incident):
+            self._settle(Stage.WAITING, "the incident calls for another plan by now")
+        return incident.state is IncidentState.OPEN and not self._is_settled
+
+    def _is_of_now(self, incident: Incident) -> bool:
+        """Return whether the plan was made for the incident as it is: for this response, and as its next try."""
+        is_next_try = self._plan.actions[0].try_number == incident.plan_count + 1
+        return incident.response is self._plan.response and is_next_try
 
     def may_begin(self, facts: ClusterFacts, state: LedgerState) -> bool:
         """Return whether the guardrails allow the first act; settle with their reason if not."""
@@ -245,7 +252,17 @@ class _Runner:
         """Return whether the incident is being acted on by this very plan."""
         return incident.state is IncidentState.ACTING and incident.plan == self._plan.plan
 
+    def _is_part_of_mass_event(self, incident: Incident) -> bool:
+        """Return whether many nodes broke with this one, which was drained before that showed: nobody touches them."""
+        window = self._cluster.rules.policy.mass_event.window
+        present = self._cluster.ledger.read_state(self._cluster.clock.now()).incidents
+        return any(each.is_mass_event and abs(each.opened_at - incident.opened_at) <= window for each in present)
+
     def _take_step(self, incident: Incident, action: Action) -> bool:
+        is_beyond_drain = action.verb not in MESSAGES | {Verb.DRAIN}
+        if is_beyond_drain and not self._has_gone_beyond_drain() and self._is_part_of_mass_event(incident):
+            self._settle(Stage.WAITING, "many nodes broke at once with this one; a person was paged, nothing is done")
+            return False
         progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
         if progress.stage is Stage.UNDER_WAY and not self._may_be_told_later(action):
             self._reason = progress.reason
@@ -267,6 +284,10 @@ class _Runner:
             return self._give_up(incident, why)
         self._settle(Stage.WAITING, progress.reason)
         return False
+
+    def _has_gone_beyond_drain(self) -> bool:
+        records = self._cluster.ledger.records(self._plan.incident)
+        return any(each.plan == self._plan.plan and each.action.verb not in MESSAGES | {Verb.DRAIN} for each in records)
 
     def _begun_at(self, incident: Incident) -> datetime:
         """Return when this plan began: new evidence changes the incident, and must not put off its deadline."""

@@ -11,7 +11,7 @@ from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
 from ops_pipelines.frames.telemetry import GpuTelemetry
 from ops_pipelines.ports.ledger import LedgerConflict
 
-_EVIDENCE_AT_ONCE = 5_000
+EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""
 _DECIDE_TRY_COUNT = 5
 
@@ -85,7 +85,7 @@ def _compose(cluster: Cluster, nodes: tuple[NodeStatus, ...], gpu_telemetry: Gpu
     jobs = cluster.scheduler.read_jobs()
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    evidence = cluster.ledger.evidence_after(state.decided_through, limit=_EVIDENCE_AT_ONCE)
+    evidence = cluster.ledger.evidence_after(state.decided_through, limit=EVIDENCE_AT_ONCE)
     return Snapshot(
         taken_at=now,
         rules_digest=cluster.rules_digest,

@@ -6,6 +6,7 @@ that waits for an approval, for budget, for metrics or for the end of a pause; i
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
@@ -46,13 +47,18 @@ def settle_left_behind(cluster: Cluster) -> int:
         if testimony.witness is not Witness.DONE and now - (record.sent_at or record.begun_at) <= patience:
             continue
         kind = OutcomeKind.DONE if testimony.witness is Witness.DONE else OutcomeKind.UNKNOWN
-        finish(record, cluster, kind, f"read afterwards: {testimony.seen}", actor=AUTOPILOT)
-        settled_count += 1
+        with suppress(SourceError, LedgerConflict):  # One that cannot be settled now does not hold up the others.
+            finish(record, cluster, kind, f"read afterwards: {testimony.seen}", actor=AUTOPILOT)
+            settled_count += 1
     return settled_count
 
 
 def _is_left_behind(record: ActionRecord, incident: Incident | None) -> bool:
-    if incident is None or incident.state is IncidentState.ESCALATED:
+    if incident is None:
+        return True
+    if record.action.verb is Verb.PAGE_HUMAN and record.plan is None:
+        return False  # Whoever pages tries again until a channel takes it.
+    if incident.state is IncidentState.ESCALATED:
         return True
     return record.plan is not None and record.plan != incident.plan  # What has no plan is followed by its sender.
 
@@ -167,7 +173,8 @@ def _page_if_silent(source: str, cluster: Cluster, *, lease: Lease) -> None:
         return
     state = cluster.ledger.read_state(now)
     note = f"the {source} has not answered since {since:%Y-%m-%d %H:%M:%S} UTC"
-    incident = next((each for each in state.incidents if each.note == note), None)
+    # Also one that a person has closed: they know, and are not paged about the same silence again.
+    incident = next((each for each in cluster.ledger.incidents_since(since) if each.note == note), None)
     if incident is None:
         incident = Incident(
             incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),

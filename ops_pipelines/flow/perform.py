@@ -21,6 +21,7 @@ from ops_pipelines.domain.action import (
 )
 from ops_pipelines.domain.guardrails import NEEDS_EYES, Authority, ClusterFacts, Patience, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
@@ -65,11 +66,20 @@ class Progress:
     reason: str
 
 
-def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lease, actor: str = AUTOPILOT) -> Progress:
+def perform(
+    action: Action,
+    cluster: Cluster,
+    *,
+    plan: PlanId | None,
+    lease: Lease,
+    actor: str = AUTOPILOT,
+    judged_on: Incident | None = None,
+) -> Progress:
     """Bring an action one step further and return at once.
 
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
-    what was begun, and sends again only what provably did not happen.
+    what was begun, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
+    as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun.
     """
     facts = read_facts({action.verb}, cluster)
     moot = is_moot(action, facts)
@@ -84,6 +94,10 @@ def perform(action: Action, cluster: Cluster, *, plan: PlanId | None, lease: Lea
     shown = over_by(facts)
 
     def guard(state: LedgerState) -> Refusal | None:
+        if judged_on is not None and judged_on not in state.incidents:
+            return Refusal(
+                guardrail="evidence", reason="new evidence came in; it is judged anew", patience=Patience.WAIT
+            )
         return judge_on(state, action, plan, facts, cluster, shown=shown, actor=actor)
 
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
@@ -162,6 +176,10 @@ def judge_on(
     `shown` are the acts that were over before the nodes were read (`over_by`). A drain that somebody else finished
     since does not show in them: it counts as under way.
     """
+    incident = next((each for each in state.incidents if each.incident == action.incident), None)
+    is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
+    if plan is not None and not is_in_force and action.verb not in MESSAGES:
+        return Refusal(guardrail="plan_in_force", reason="another plan has taken its place", patience=Patience.WAIT)
     records = tuple(
         replace(record, outcome=None)
         if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in shown
@@ -352,7 +370,13 @@ def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
         case Verb.NOTIFY_OWNER:
             return cluster.notifier.send(_message(action, Audience.OWNER, _owner(action, facts)))
         case Verb.FENCE:
-            return ""  # Hold ends the steps; the fence is waiting until they are seen gone.
+            # Hold ends the steps; the fence is waiting until they are seen gone. On a node that was silent the hold
+            # only marked the job: if all its nodes answer again, it is requeued now.
+            marked = facts.jobs.get(action.attempt.job) if action.attempt is not None else None
+            is_marked = marked is not None and marked.state is JobState.RUNNING and marked.is_held
+            if marked is not None and is_marked and _do_all_answer(marked, facts):
+                scheduler.hold(marked.job)
+            return ""
     if action.attempt is not None:
         job = action.attempt.job
         match action.verb:
@@ -379,6 +403,10 @@ def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
             case Verb.RESET_GPU if action.gpu is not None:
                 fleet.reset_gpu(action.node, action.gpu)
     return ""
+
+
+def _do_all_answer(job: JobStatus, facts: ClusterFacts) -> bool:
+    return all(name in facts.nodes and facts.nodes[name].is_responding for name in job.nodes)
 
 
 def _owner(action: Action, facts: ClusterFacts) -> str:

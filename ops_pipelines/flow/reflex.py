@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ops_pipelines.domain.decision import decide
+from ops_pipelines.domain.finding import REPAIRS, find
 from ops_pipelines.flow.carry_out import PlanReport, carry_out_drains
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.observe import glance
+from ops_pipelines.flow.observe import EVIDENCE_AT_ONCE, glance
 from ops_pipelines.flow.perform import Stage
-from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
 
 _TRY_COUNT = 3
 """A run that acts writes a few lines a second; after this many misses the next tick tries again."""
@@ -36,14 +37,25 @@ class Reaction:
         return "; ".join(parts)
 
 
+def _calls_for_repair(state: LedgerState, cluster: Cluster) -> bool:
+    """Return whether there is undecided evidence that calls for more than a message: the rest waits for a run.
+
+    Every decision keeps its snapshot: a GPU that chatters must not fill the disk with them.
+    """
+    if state.evidence_head <= state.decided_through:
+        return False
+    new = cluster.ledger.evidence_after(state.decided_through, limit=EVIDENCE_AT_ONCE)
+    return any(find(each.observation, cluster.rules.catalogue).response in REPAIRS for each in new)
+
+
 def react(cluster: Cluster, *, lease: Lease) -> Reaction | None:
-    """Decide on evidence that nobody has decided on, and carry out the drains; None if there is no such evidence.
+    """Decide on evidence that calls for a repair, and carry out the drains; None if there is none undecided.
 
     Raises SourceError if the scheduler does not answer: the evidence stays undecided, for the next tick or a run.
     """
     for _ in range(_TRY_COUNT):
         state = cluster.ledger.read_state(cluster.clock.now())
-        if state.evidence_head <= state.decided_through:
+        if not _calls_for_repair(state, cluster):
             return None
         snapshot = glance(cluster)
         decision = decide(snapshot, cluster.rules)

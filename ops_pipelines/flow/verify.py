@@ -3,6 +3,7 @@
 The verdict is `domain.verification`'s; the return is an action like any other, with guardrails, ledger and witness.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,7 +18,7 @@ from ops_pipelines.flow.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.flow.perform import Progress, Stage, perform
-from ops_pipelines.ports.ledger import AUTOPILOT
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.5
@@ -41,7 +42,8 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     the last of every pass, it also sees to what nobody else waits for.
     """
     settle_left_behind(cluster)
-    remind_of_waiting(cluster, lease=lease)
+    with suppress(SourceError, LedgerConflict):
+        remind_of_waiting(cluster, lease=lease)
     give_up_at = cluster.clock.now() + patience
     latest: dict[IncidentId, VerificationReport] = {}
     while True:
@@ -54,7 +56,10 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
         if not waiting:
             return tuple(latest.values())
         seen = take_in_conditions(cluster)
-        reports = [_verify(incident, seen, cluster, lease=lease) for incident in waiting]
+        reports = []
+        for incident in waiting:
+            with suppress(LedgerConflict):  # New evidence came in meanwhile: it is judged anew in the next pass.
+                reports.append(_verify(incident, seen, cluster, lease=lease))
         # A node that was returned while another still soaks is part of what this pass did.
         latest.update({report.incident.incident: report for report in reports})
         is_over = all(_is_settled(report) for report in reports)
@@ -103,10 +108,10 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
 def _return(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease) -> Progress:
     resume = Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count)
     give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
-    progress = perform(resume, cluster, plan=incident.plan, lease=lease)
+    progress = perform(resume, cluster, plan=incident.plan, lease=lease, judged_on=incident)
     while progress.stage is Stage.UNDER_WAY and cluster.clock.now() < give_up_at:
         cluster.clock.wait(_POLL_SECONDS)
-        progress = perform(resume, cluster, plan=incident.plan, lease=lease)
+        progress = perform(resume, cluster, plan=incident.plan, lease=lease, judged_on=incident)
     now = cluster.clock.now()
     if progress.stage is Stage.DONE:
         healed = advance(incident, IncidentEvent.RECOVERED, at=now, note=f"healed: {'; '.join(verdict.facts)}")

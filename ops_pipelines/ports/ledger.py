@@ -309,10 +309,6 @@ class Ledger(Protocol):
         """Write that the asked system accepted the command; the first time stays."""
         ...
 
-    def mark_all_sent(self, keys: Collection[ActionKey], *, actor: str, now: datetime) -> None:
-        """Write of several actions that their commands were accepted, in one transaction."""
-        ...
-
     def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
         """Write the outcome; the same kind of outcome again changes nothing, another kind raises LedgerConflict."""
         ...

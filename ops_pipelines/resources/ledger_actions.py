@@ -118,17 +118,15 @@ def read_resent_at(connection: Connection, key: ActionKey) -> tuple[datetime, ..
     return tuple(each.at for each in resent if each.key == key)
 
 
-def mark_actions_sent(connection: Connection, keys: Collection[ActionKey], *, actor: str, now: datetime) -> None:
-    """Write when the commands were accepted; nothing of one for which that is known, or that is over."""
-    rows = []
+def mark_action_sent(connection: Connection, key: ActionKey, *, actor: str, now: datetime) -> None:
+    """Write when the command was accepted; nothing if that is known, or the action over."""
+    record = _begun(connection, [key])[key]
+    if record.sent_at is not None or record.outcome is not None:
+        return
+    body = encode(replace(record, sent_at=now))
     with ChainWriter(connection) as writer:
-        for record in _begun(connection, keys).values():
-            if record.sent_at is not None or record.outcome is not None:
-                continue
-            body = encode(replace(record, sent_at=now))
-            seq = writer.append(body, kind=EntryKind.ACTION_SENT, actor=actor, incident=record.action.incident, now=now)
-            rows.append({"its_key": record.action.key, "sent_seq": seq, "body": body})
-    _update_actions(connection, rows)
+        seq = writer.append(body, kind=EntryKind.ACTION_SENT, actor=actor, incident=record.action.incident, now=now)
+    _update_actions(connection, [{"its_key": key, "sent_seq": seq, "body": body}])
 
 
 def finish_actions(connection: Connection, outcomes: Mapping[ActionKey, Outcome], *, actor: str) -> None:

@@ -45,6 +45,8 @@ def write_decision(
             "read the state again and decide again"
         )
     decided_before = read_decided_through(connection)
+    if expected_head is None:
+        decided_through = max(decided_through, decided_before)  # Only plans are added; others may have gone further.
     if decided_through < decided_before:
         raise LedgerError(
             f"decided_through would go back from {decided_before} to {decided_through}; evidence is decided on once"
@@ -83,6 +85,8 @@ def _refuse_impossible(present: Incident | None, incident: Incident) -> None:
         raise LedgerError(f"there is no incident {incident.incident} that could be {incident.state.value} now")
     if present is not None and present.opened_at != incident.opened_at:
         raise LedgerConflict(f"{incident.incident} is another incident by now; read the state again for the next id")
+    if present is not None and incident.findings[: len(present.findings)] != present.findings:
+        raise LedgerConflict(f"{incident.incident} has new findings by now; read it again and decide again")
     if present is not None and not _leads_to(present, incident):
         raise LedgerConflict(
             f"incident {incident.incident} is {present.state.value} by now, which does not lead to "

@@ -211,11 +211,8 @@ class SqlLedger:
             return ledger_actions.read_resent_at(connection, key)
 
     def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
-        self.mark_all_sent([key], actor=actor, now=now)
-
-    def mark_all_sent(self, keys: Collection[ActionKey], *, actor: str, now: datetime) -> None:
         with self._database.write() as connection:
-            ledger_actions.mark_actions_sent(connection, keys, actor=actor, now=now)
+            ledger_actions.mark_action_sent(connection, key, actor=actor, now=now)
 
     def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
         self.finish_all({key: outcome}, actor=actor)

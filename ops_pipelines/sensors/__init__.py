@@ -1,1 +1,1 @@
-"""Notices: compares cursors, requests runs, never acts."""
+"""Notices and requests runs; the fault sensor also drains (`flow.reflex`), nothing stronger."""

@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.overdue import page_if_blind
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, this_process
+from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, this_process
 
 NAME = "fault_sensor"
 _ROOM_TO_REACT = timedelta(seconds=0.8)
@@ -53,7 +52,7 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
             break
         cluster.clock.wait(LOOK_EVERY_SECONDS)
     note = "; ".join(did) or "nothing new"
-    beat(cluster, name=NAME, holder=this_process(), note=note, answers=answers)
+    leave_beat(context, cluster, name=NAME, note=note, answers=answers)
     for source, answer in sorted(answers.items()):
         if answer is not None:
             context.log.warning("source=%s did not answer: %s", source, answer)

@@ -8,15 +8,14 @@ import dagster as dg
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import due_remediation
-from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,
     hold_lease,
     is_run_under_way,
+    leave_beat,
     note_of,
     request,
-    this_process,
 )
 
 
@@ -24,15 +23,16 @@ from ops_pipelines.sensors.runs import (
 def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Requests a run when there is new evidence, or when an open incident is due for its next step.
 
-    The cursor is the evidence up to which a run was requested.
+    The cursor is the evidence up to which a run was requested, and the key of the last request: Dagster starts a key
+    once, so asking again would only end the tick.
     """
     result = _look(context, cluster)
-    beat(cluster, name="remediation_sensor", holder=this_process(), note=note_of(result), answers={})
+    leave_beat(context, cluster, name="remediation_sensor", note=note_of(result))
     return result
 
 
 def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
-    recorded_through = int(context.cursor) if context.cursor else 0
+    head, _, last_key = (context.cursor or "0").partition(" ")
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
     while True:
@@ -41,17 +41,19 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         due = due_remediation(
             state,
             cluster.ledger.conditions(),
-            recorded_through=recorded_through,
+            recorded_through=int(head),
             retry_after=cluster.rules.policy.durations.retry_after,
             now=now,
         )
+        if due is not None and due.run_key == last_key:
+            due = None
         if due is not None and not is_run_under_way(context.instance):
             token = hold_lease(cluster)
             if token is None:
                 skip = "another process holds the lease; it acts, this one watches"
                 return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
             run = request(due, job_name=remediate.name, lease_token=token)
-            return dg.SensorResult(run_requests=[run], cursor=str(state.evidence_head))
+            return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
         if due is not None:
             skip = f"{due.reason}; a run is under way already"
         if (cluster.clock.now() - stop_at).total_seconds() > -LOOK_EVERY_SECONDS:

@@ -6,16 +6,15 @@ from ops_pipelines.automation import verify_nodes
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import due_verification
-from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, note_of, request, this_process
+from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
 
 
 @dg.sensor(job=verify_nodes, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Looks at the nodes that we drained; one that restarted, or has been quiet long enough, is due for its proof."""
     result = _look(context, cluster)
-    beat(cluster, name="drained_node_sensor", holder=this_process(), note=note_of(result), answers={})
+    leave_beat(context, cluster, name="drained_node_sensor", note=note_of(result))
     return result
 
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from datetime import timedelta
 
 import dagster as dg
@@ -11,7 +12,9 @@ from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import Due
+from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.lease import TTL
+from ops_pipelines.ports.ledger import LedgerError
 
 POLL_FOR = timedelta(seconds=3.8)
 """How long a tick looks. The daemon's loop turns every 5 s and leaves out a sensor whose last tick has not ended then:
@@ -51,6 +54,21 @@ def request(due: Due, *, job_name: str, lease_token: str) -> dg.RunRequest:
         job_name=job_name,
         tags={**ACTING_TAGS, LEASE_TAG: lease_token, **evidence, "reason": due.reason},
     )
+
+
+def leave_beat(
+    context: dg.SensorEvaluationContext,
+    cluster: Cluster,
+    *,
+    name: str,
+    note: str,
+    answers: Mapping[str, str | None] | None = None,
+) -> None:
+    """Write the heartbeat of a tick; one that cannot be written must not cost what the tick found."""
+    try:
+        beat(cluster, name=name, holder=this_process(), note=note, answers=answers or {})
+    except LedgerError as problem:
+        context.log.warning("heartbeat=%s not written: %s", name, problem)
 
 
 def note_of(result: dg.SensorResult) -> str:

@@ -23,7 +23,11 @@ def limits(
 
 
 def policy(*, mode: Mode = Mode.AUTO, confirm: float = 0.0, look: float = 0.0) -> Policy:
-    durations = Durations(confirm_unreachable_after=timedelta(seconds=confirm), look_every=timedelta(seconds=look))
+    durations = Durations(
+        confirm_unreachable_after=timedelta(seconds=confirm),
+        look_every=timedelta(seconds=look),
+        retry_after=timedelta(seconds=max(1.0, confirm)),
+    )
     return Policy(mode=mode, durations=durations)
 
 
@@ -63,12 +67,12 @@ def test_silence_must_be_seen_before_half_of_the_limit_has_passed(
 @pytest.mark.parametrize(
     ("confirm", "look", "is_refused"),
     [
-        # 40 + 10 + 5 s until the silence is seen, of 120: 65 are left.
-        pytest.param(64, 0, False, id="below the boundary"),
-        pytest.param(65, 0, True, id="at the boundary"),
-        pytest.param(66, 0, True, id="above the boundary"),
-        pytest.param(49, 15, False, id="nodes are looked at every 15 s: 49 are left"),
-        pytest.param(50, 15, True, id="nodes are looked at every 15 s: 50 are too many"),
+        # 40 + 10 + 5 s until the silence is seen and 10 s for a run to start, of 120: 55 are left.
+        pytest.param(54, 0, False, id="below the boundary"),
+        pytest.param(55, 0, True, id="at the boundary"),
+        pytest.param(56, 0, True, id="above the boundary"),
+        pytest.param(39, 15, False, id="nodes are looked at every 15 s: 39 are left"),
+        pytest.param(40, 15, True, id="nodes are looked at every 15 s: 40 are too many"),
     ],
 )
 def test_jobs_must_be_held_before_the_limit_although_we_wait_for_confirmation(
@@ -77,14 +81,29 @@ def test_jobs_must_be_held_before_the_limit_although_we_wait_for_confirmation(
     assert bool(refusals(limits(silence=120), policy(confirm=confirm, look=look))) is is_refused
 
 
+@pytest.mark.parametrize(("confirm", "is_refused"), [(24, False), (25, True)])
+def test_what_waits_is_tried_at_doubling_distances_and_not_when_it_may(confirm: float, is_refused: bool) -> None:
+    durations = Durations(
+        confirm_unreachable_after=timedelta(seconds=confirm),
+        look_every=timedelta(0),
+        retry_after=timedelta(seconds=12),
+    )
+
+    # Tried after 12, 24 and 48 s; 43 are left.
+    reasons = refusals(limits(silence=120, answer=22), Policy(mode=Mode.AUTO, durations=durations))
+
+    assert any("held only after" in reason for reason in reasons) is is_refused
+
+
 def test_refusal_names_both_keys_and_a_remedy_for_either() -> None:
     (reason,) = refusals(limits(silence=120), policy(confirm=70, look=2))
 
     assert reason.startswith("mode: auto is refused: at SlurmdTimeout (120 s)")
-    assert "held only after up to 127 s (a ping every 40 s, MessageTimeout 10 s and our tick of 5 s, " in reason
-    assert "Raise SlurmdTimeout above 130.5 s" in reason
-    assert "durations.look_every_seconds, 2 s, then durations.confirm_unreachable_after_seconds, 70 s" in reason
-    assert reason.endswith("or set the duration below 63 s")
+    assert "held only after up to 137 s (a ping every 40 s, MessageTimeout 10 s and our tick of 5 s, " in reason
+    assert "Raise SlurmdTimeout above 145.5 s" in reason
+    assert "durations.look_every_seconds, 2 s, the first try after " in reason
+    assert "durations.confirm_unreachable_after_seconds, 70 s, and 10 s for a run to start" in reason
+    assert reason.endswith("or set the duration below 53 s")
 
 
 def test_refusal_for_late_noticing_says_what_would_be_enough() -> None:
@@ -95,7 +114,7 @@ def test_refusal_for_late_noticing_says_what_would_be_enough() -> None:
     assert reason.endswith("Raise SlurmdTimeout above 90 s")
 
 
-@pytest.mark.parametrize("seconds", [91, 128])
+@pytest.mark.parametrize("seconds", [91, 143])
 def test_remedy_of_a_refusal_is_one(seconds: float) -> None:
     confirm = 0 if seconds == 91 else 70
 

@@ -144,15 +144,13 @@ class LedgerActionContract:
 
         assert ledger.read_state(NOW).head_seq == 0
 
-    def test_actions_are_marked_and_finished_together(self, ledger: Ledger) -> None:
+    def test_actions_are_finished_together(self, ledger: Ledger) -> None:
         for number in (1, 2):
             begin(ledger, drain(number))
 
-        ledger.mark_all_sent([drain(1).key, drain(2).key], actor="autopilot", now=NOW)
         ledger.finish_all({drain(1).key: outcome(), drain(2).key: outcome(OutcomeKind.FAILED)}, actor="autopilot")
 
         found = [ledger.records(IncidentId(f"INC-000{number}"))[0] for number in (1, 2)]
-        assert [each.sent_at for each in found] == [NOW, NOW]
         assert [each.outcome for each in found] == [outcome(), outcome(OutcomeKind.FAILED)]
         assert ledger.verify_chain().first_broken_seq is None
 

@@ -117,7 +117,7 @@ def test_new_evidence_requests_one_run_that_carries_lane_lease_and_what_it_tells
     assert request.tags[LEASE_TAG] == autopilot.cluster.ledger.current_lease(autopilot.clock.now())
     assert request.tags[EVIDENCE_TAG] == "0"
     assert "5 new observations" in request.tags["reason"]
-    assert result.cursor == "5"
+    assert result.cursor == f"5 {request.run_key}"
 
 
 def test_broken_node_is_drained_in_the_tick_that_notices_it_and_nothing_stronger_is_done(
