@@ -9,8 +9,9 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import JobState, NodeInspection
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
+from ops_pipelines.domain.incident import IncidentEvent, advance
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.flow import people
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.perform import Stage, perform
@@ -398,3 +399,61 @@ def test_unsent_power_cut_is_not_sent_once_the_node_answers_again(autopilot: Sma
 
     assert step(autopilot, power_off) is Stage.FAILED
     assert autopilot.received(EntryKind.POWER_OFF) == ()
+
+
+@pytest.mark.parametrize("what", ["superseded", "another plan"])
+def test_act_of_a_plan_that_is_not_in_force_any_more_is_not_begun(autopilot: SmallAutopilot, what: str) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.observe_and_decide()
+    incident, now = autopilot.incident(), autopilot.clock.now()
+    (plan,) = autopilot._plans
+    acting = replace(advance(incident, IncidentEvent.PLAN_BEGUN, at=now, note=""), plan=plan.plan, plan_count=1)
+    after = advance(acting, IncidentEvent.SUPERSEDED, at=now, note="")
+    if what == "another plan":
+        after = replace(advance(after, IncidentEvent.PLAN_BEGUN, at=now, note=""), plan=PlanId("PLAN-2"))
+    for state in (acting, after):
+        autopilot.cluster.ledger.change_incident(state, actor=AUTOPILOT, now=now)
+
+    progress = perform(plan.actions[0], autopilot.cluster, plan=plan.plan, lease=autopilot.lease)
+
+    assert progress.stage is Stage.WAITING
+    assert "another plan has taken its place" in progress.reason
+    assert autopilot.commands() == []
+
+
+def test_act_on_a_verdict_that_new_evidence_has_overtaken_is_not_begun(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.observe_and_decide()
+    as_read = replace(autopilot.incident(), note="as it was a moment ago")
+
+    progress = perform(DRAIN, autopilot.cluster, plan=None, lease=autopilot.lease, judged_on=as_read)
+
+    assert progress.stage is Stage.WAITING
+    assert autopilot.commands() == []
+
+
+class OneMarkedJob:
+    """A scheduler whose jobs are held as on a silent Slurm node: marked, and running on."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        return tuple(
+            replace(job, is_held=True) if job.state is JobState.RUNNING else job for job in self._scheduler.read_jobs()
+        )
+
+
+def test_job_that_was_only_marked_is_requeued_when_its_nodes_answer_again(autopilot: SmallAutopilot) -> None:
+    attempt = autopilot.job().attempt
+    assert attempt is not None
+    fence = Action(verb=Verb.FENCE, incident=INCIDENT, attempt=attempt)
+    cluster = autopilot.cluster
+    autopilot.cluster = replace(cluster, scheduler=cast("Scheduler", OneMarkedJob(cluster.scheduler)))
+
+    step(autopilot, fence)
+
+    assert autopilot.commands() == [EntryKind.HOLD]

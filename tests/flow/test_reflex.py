@@ -178,3 +178,28 @@ def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next
     assert autopilot.node("gpu001").is_drained is is_drained
     tick(autopilot)
     assert autopilot.node("gpu001").is_drained
+
+
+def test_evidence_that_calls_for_no_repair_is_left_to_the_run(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.APPLICATION_XID31, "gpu001", gpu=0)
+
+    assert tick(autopilot) is None
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == 0
+    autopilot.run_until(IncidentState.RESOLVED)
+    assert len(autopilot.owners_told()) == 1
+
+
+def test_nodes_drained_before_the_mass_event_showed_are_touched_no_further(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=12)
+    autopilot.let_pass(15)
+    break_gpu(autopilot, "gpu001")
+    tick(autopilot)
+    autopilot.let_pass(1)
+    for number in range(2, POLICY.mass_event.min_node_count + 3):
+        break_gpu(autopilot, f"gpu{number:03d}")
+    tick(autopilot)
+
+    autopilot.run_for(60)
+
+    assert autopilot.commands() == [EntryKind.DRAIN]
+    assert len(autopilot.pages()) == 1

@@ -144,6 +144,33 @@ class LedgerDecisionContract:
 
         assert ledger.read_state(NOW).incidents[0].note == "waits for budget"
 
+    def test_change_on_an_old_reading_does_not_lose_the_findings_that_joined_since(self, ledger: Ledger) -> None:
+        decide(ledger, incident(1))
+        more = replace(incident(1), findings=(*incident(1).findings, *incident(2).findings))
+        ledger.change_incident(more, actor="autopilot", now=NOW)
+        stale = advance(incident(1), IncidentEvent.CLEARED, at=NOW, note="well again")
+
+        with pytest.raises(LedgerConflict, match="new findings"):
+            ledger.change_incident(stale, actor="autopilot", now=NOW)
+
+        assert ledger.read_state(NOW).incidents == (more,)
+
+    def test_plans_are_added_by_whoever_has_decided_on_less(self, ledger: Ledger) -> None:
+        take_in(ledger, observation("1"), observation("2"))
+        decide(ledger, incident(1), through=2)
+
+        ledger.record_decision(
+            inputs=INPUTS,
+            decided_through=1,
+            expected_head=None,
+            incidents=(),
+            plans=(plan(1, drain(1)),),
+            now=NOW,
+        )
+
+        assert ledger.read_state(NOW).decided_through == 2
+        assert ledger.plan(PlanId("PLAN-1")) is not None
+
     def test_incident_as_it_is_writes_nothing(self, ledger: Ledger) -> None:
         head = decide(ledger, incident(1))
 

@@ -16,6 +16,7 @@ from ops_pipelines.definitions import build_defs
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.lease import TTL
+from ops_pipelines.ports.ledger import Ledger, LedgerError
 from ops_pipelines.ports.logs import LogBatch
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
@@ -304,6 +305,49 @@ def test_evidence_that_the_reflex_could_not_decide_on_is_requested_all_the_same(
 
     assert reason(result) == "nothing new"
     assert autopilot.incidents() == ()
+    assert len(requests(turn(remediation_sensor, autopilot, instance))) == 1
+
+
+def test_request_that_dagster_would_drop_as_known_does_not_end_the_window(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(3)
+    autopilot.run_once()
+    autopilot.let_pass(POLICY.durations.retry_after.total_seconds())
+    first = turn(remediation_sensor, autopilot, instance)
+    asked_again = turn(remediation_sensor, autopilot, instance, cursor=first.cursor)
+    began_at = autopilot.clock.now()
+
+    third = turn(remediation_sensor, autopilot, instance, cursor=asked_again.cursor)
+
+    assert len(requests(first)) == 1
+    assert requests(third) == []
+    assert autopilot.clock.now() - began_at > timedelta(seconds=3)
+
+
+class Beatless:
+    """A ledger in which no heartbeat can be written."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def beat(self, **values: object) -> None:
+        raise LedgerError("the heartbeats cannot be read")
+
+
+def test_heartbeat_that_cannot_be_written_does_not_cost_the_run(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+    autopilot.cluster = replace(autopilot.cluster, ledger=cast("Ledger", Beatless(autopilot.cluster.ledger)))
+
+    notice(autopilot, instance)
+
+    assert autopilot.node("gpu001").is_drained
     assert len(requests(turn(remediation_sensor, autopilot, instance))) == 1
 
 
