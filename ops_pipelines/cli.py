@@ -354,12 +354,19 @@ def pause(
     A pause outlives restarts. What is begun is finished.
     """
     from ops_pipelines.flow import people
+    from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
-    cluster = _open(ctx, cluster_file)
-    order = people.pause(cluster, actor=_who(), reason=reason.strip())
+    try:
+        cluster = _open(ctx, cluster_file)
+        order = people.pause(cluster, actor=_who(), reason=reason.strip())
+    except LedgerError as problem:
+        raise LedgerError(
+            f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
+            "(`systemctl stop ops-pipelines-code`)"
+        ) from problem
     said = f"{cluster.name} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
     print_lines(console(), [said, "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"])
 

@@ -4,6 +4,7 @@ A process of its own that answers from the ledger, so that a dead daemon shows a
 What the signs mean is `domain.health`'s business; whom to page is said in deploy/prometheus.
 """
 
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -59,10 +60,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as problem:
-        raise CannotListen(
-            f"cannot listen on {host} port {port}: {problem.strerror or problem}. Stop the program that listens there "
-            "(`ss -ltnp` names it), or choose another address with --host and --port"
-        ) from problem
+        remedy = (
+            "Stop the program that listens there (`ss -ltnp` names it), or choose another with --port"
+            if problem.errno == errno.EADDRINUSE
+            else "Choose an address of this machine with --host, and a port that this user may open with --port"
+        )
+        what = (problem.strerror or str(problem)).partition(" (while")[0]
+        raise CannotListen(f"cannot listen on {host} port {port}: {what}. {remedy}") from problem
 
 
 def serve(app: Starlette, listening: socket.socket, *, announce: Callable[[], None]) -> None:

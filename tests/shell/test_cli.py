@@ -435,3 +435,14 @@ def test_command_line_starts_without_anything_heavy_and_never_needs_dagster_or_p
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert (lines[0], lines[-1]) == ("[]", "[]")
+
+
+def test_pause_that_could_not_be_written_says_so_and_what_to_do(desk: Desk) -> None:
+    other = desk.cluster_file.parent / "other.yaml"
+    other.write_text(CLUSTER_YAML + "ledger: {url: 'sqlite:///no/such/directory/ledger.sqlite'}\n", encoding="utf-8")
+
+    answer = CliRunner().invoke(cli.app, ["pause", "--reason", "moving racks", "--cluster", str(other)])
+
+    assert answer.exit_code == cli.ExitCode.NO_ANSWER
+    assert "NOT paused" in answer.stderr
+    assert "systemctl stop ops-pipelines-code" in answer.stderr
