@@ -220,7 +220,8 @@ def _repair_actions(
         if job.attempt is not None and not _is_leaving(job)
     ]
     holds = [act.on_job(Verb.HOLD, attempt) for attempt in movable]
-    actions = [*holds, *drains, *notices] if is_silent else [*drains, *notices, *holds]
+    is_silent_now = is_silent and not node.is_responding
+    actions = [*holds, *drains, *notices] if is_silent_now else [*drains, *notices, *holds]
     if is_silent and (is_foreign or fixed):
         # Without a fence of our own nothing may be held, released or cut off.
         actions = [*drains, *notices]
