@@ -28,7 +28,7 @@ from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
-from ops_pipelines.drills.stack import free_port
+from ops_pipelines.drills.stack import free_port, free_ports
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.drains import DrainOrder, drain_together
 from ops_pipelines.flow.intake import take_in_logs
@@ -185,7 +185,7 @@ def _slurm(directory: Path, console: Console) -> Iterator[SlurmCluster]:
         directory=directory / "s",
         node_count=1,
         defined_node_count=NODE_COUNT,
-        first_port=19_700,
+        first_port=free_ports(102),
         slurmd_timeout_seconds=3600,
     )
     cluster = SlurmCluster(settings)

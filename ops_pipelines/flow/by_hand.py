@@ -134,7 +134,7 @@ def _cut_short_drain(node: NodeName, state: LedgerState) -> Incident | None:
     begun = [
         incident
         for incident in state.incidents
-        # Only what a person opened has no findings.
+        # Of the incidents on a node, only what a person opened has no findings.
         if incident.nodes == {node} and not incident.findings and incident.state is IncidentState.ESCALATED
     ]
     return next((incident for incident in begun if incident.incident not in done), None)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import TRANSITIONS, Incident
 from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger_chain import ChainWriter, Decision, read_head
 from ops_pipelines.resources.ledger_state import (
@@ -23,8 +23,6 @@ from ops_pipelines.resources.ledger_state import (
 )
 from ops_pipelines.resources.ledger_tables import approvals
 from ops_pipelines.resources.ledger_tables import plans as plan_rows
-
-_AUTOPILOT = "autopilot"
 
 
 def write_decision(
@@ -64,8 +62,8 @@ def write_decision(
         plans=tuple(plan.plan for plan in new_plans),
     )
     with ChainWriter(connection) as writer:
-        writer.append(encode(decision), kind=EntryKind.DECISION, actor=_AUTOPILOT, incident=None, now=now)
-        write_incidents(writer, changed, known=present, actor=_AUTOPILOT, now=now)
+        writer.append(encode(decision), kind=EntryKind.DECISION, actor=AUTOPILOT, incident=None, now=now)
+        write_incidents(writer, changed, known=present, actor=AUTOPILOT, now=now)
         _write_plans(writer, new_plans, now=now)
     return writer.head_seq
 
@@ -134,7 +132,7 @@ def _write_plans(writer: ChainWriter, plans: Collection[IncidentPlan], *, now: d
     rows = []
     for plan in plans:
         body = encode(plan)
-        seq = writer.append(body, kind=EntryKind.PLAN, actor=_AUTOPILOT, incident=plan.incident, now=now)
+        seq = writer.append(body, kind=EntryKind.PLAN, actor=AUTOPILOT, incident=plan.incident, now=now)
         rows.append({"plan": plan.plan, "seq": seq, "body": body})
     if rows:
         writer.connection.execute(insert(plan_rows), rows)

@@ -5,7 +5,6 @@
 
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, find_missing_packages
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
+from ops_pipelines.drills.stack import free_ports
 
 
 @contextmanager
@@ -27,9 +27,7 @@ def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
     if missing and os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") != "1":
         pytest.skip(f"Slurm is not installed: {', '.join(missing)}")
     directory = Path(tempfile.mkdtemp(prefix="slurm-"))
-    settings = SlurmClusterSettings(
-        directory=directory, node_count=node_count, first_port=find_free_ports(102 + node_count)
-    )
+    settings = SlurmClusterSettings(directory=directory, node_count=node_count, first_port=free_ports(102 + node_count))
     cluster = SlurmCluster(settings)
     try:
         cluster.start()
@@ -39,21 +37,3 @@ def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
     finally:
         cluster.stop()
         shutil.rmtree(directory)
-
-
-def find_free_ports(count: int) -> int:
-    """Return the first of `count` loopback ports that nobody listens on now."""
-    for first in range(17000, 30000, count):
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    pytest.fail(f"no {count} free ports in a row between 17000 and 30000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
