@@ -1,0 +1,54 @@
+"""What became of the records of one file or answer: accepted into tables, rejected with a reason, or ignored.
+
+The counts close: read = accepted + rejected + ignored. What a record is, each format says for itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class WrongKind(ValueError):
+    """The bytes are of another kind than was said. The message: what was found, what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """One record that was not believed."""
+
+    record: str
+    """Where it stands: `line 12`, a series, a JSON pointer. Unique within the source."""
+    reason: str
+    """A fixed snake_case code; never holds data."""
+    detail: str
+    """What was found, what was expected."""
+    text: str
+    """The record, made readable (`frames.signals.readable`)."""
+    into: str | None = None
+    """The table that it would have gone to, where that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What one file or answer says."""
+
+    read: int
+    accepted: int
+    ignored: int
+    refused: Sequence[Refused] = ()
+    tables: Mapping[str, "pa.Table"] = field(default_factory=dict)
+    """Table of `schema.TABLES` -> its rows, in its Arrow schema. Tables without rows are left out."""
+
+    def __post_init__(self) -> None:
+        if self.read != self.accepted + len(self.refused) + self.ignored:
+            found = f"{self.accepted} accepted + {len(self.refused)} rejected + {self.ignored} ignored"
+            raise ValueError(f"{self.read} read, but {found}")
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Reason -> how many records were rejected for it, in alphabetical order."""
+        return dict(sorted(Counter(each.reason for each in self.refused).items()))

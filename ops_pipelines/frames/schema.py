@@ -1,0 +1,356 @@
+"""Per table of the lake: columns, types, units, keys. The one definition that files, gates, checks and views share.
+
+The telemetry tables take their columns from `quantities` (catalogue/metrics.csv); the others stand here. Nothing heavy
+is imported before a table is asked for its Arrow form, so that Dagster may load this module.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ops_pipelines.frames.quantities import Kind, Quantity, read_quantities
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ColumnType(Enum):
+    TEXT = "text"
+    NUMBER = "number"
+    """64-bit float."""
+    WHOLE = "whole"
+    """64-bit integer."""
+    FLAG = "flag"
+    TIME = "time"
+    """UTC, microseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. Null means that the source did not give it; a key column is never null."""
+
+    name: str
+    type: ColumnType
+    meaning: str
+    unit: str = ""
+    quantity: Quantity | None = None
+    """What it measures, with its bounds; None for identities and texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table of the lake, stored by the hour of its `time` column, sorted by key and then time."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]
+    """One row per key and time."""
+    columns: tuple[Column, ...]
+    by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {column.name: column for column in self.columns})
+        missing = {*self.key, "time"} - self.by_name.keys()
+        if missing or len(self.by_name) != len(self.columns):
+            raise ValueError(f"{self.name}: key without column ({sorted(missing)}), or a column named twice")
+
+    @property
+    def sort_order(self) -> tuple[str, ...]:
+        """The columns that rows are sorted by, and are unique in."""
+        return (*self.key, "time")
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """The columns that only grow, but for restarts."""
+        return tuple(
+            column.name
+            for column in self.columns
+            if column.quantity is not None and column.quantity.kind is Kind.COUNTER
+        )
+
+    def arrow(self) -> "pa.Schema":
+        """Return the Arrow schema: key columns and time are not nullable."""
+        return _arrow(self.name)
+
+    def from_rows(self, rows: Iterable[Mapping[str, object]]) -> "pa.Table":
+        """Return rows as an Arrow table; a column that a row lacks is null. Raises KeyError on an unknown column."""
+        import pyarrow as pa
+
+        listed = list(rows)
+        unknown = {name for row in listed for name in row} - self.by_name.keys()
+        if unknown:
+            raise KeyError(f"{self.name} has no column {', '.join(sorted(unknown))}")
+        schema = self.arrow()
+        return pa.table(
+            {name: pa.array([row.get(name) for row in listed], schema.field(name).type) for name in schema.names},
+            schema=schema,
+        )
+
+
+@cache
+def _arrow(name: str) -> "pa.Schema":
+    import pyarrow as pa
+
+    table = TABLES[name]
+    types = {
+        ColumnType.TEXT: pa.string(),
+        ColumnType.NUMBER: pa.float64(),
+        ColumnType.WHOLE: pa.int64(),
+        ColumnType.FLAG: pa.bool_(),
+        ColumnType.TIME: pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema(
+        [
+            pa.field(column.name, types[column.type], nullable=column.name not in table.sort_order)
+            for column in table.columns
+        ]
+    )
+
+
+_TIME = Column(name="time", type=ColumnType.TIME, meaning="grid time of the cycle, or the time that the record states")
+_NODE = Column(name="node", type=ColumnType.TEXT, meaning="name in the scheduler; empty where it belongs to no node")
+_DEVICE = Column(name="device", type=ColumnType.TEXT, meaning="part of the node; empty for the node itself")
+_UNKNOWN = Column(
+    name="unknown_node", type=ColumnType.FLAG, meaning="cluster.yaml does not name the node; null without cluster.yaml"
+)
+_SOURCE = Column(name="source", type=ColumnType.TEXT, meaning="the system or file that said so")
+
+
+def _text(name: str, meaning: str) -> Column:
+    return Column(name=name, type=ColumnType.TEXT, meaning=meaning)
+
+
+def _number(name: str, unit: str, meaning: str) -> Column:
+    return Column(name=name, type=ColumnType.NUMBER, unit=unit, meaning=meaning)
+
+
+def _whole(name: str, unit: str, meaning: str) -> Column:
+    return Column(name=name, type=ColumnType.WHOLE, unit=unit, meaning=meaning)
+
+
+def _flag(name: str, meaning: str) -> Column:
+    return Column(name=name, type=ColumnType.FLAG, meaning=meaning)
+
+
+def _time(name: str, meaning: str) -> Column:
+    return Column(name=name, type=ColumnType.TIME, meaning=meaning)
+
+
+_LABELS: Mapping[str, tuple[Column, ...]] = {
+    "gpu_telemetry": (
+        _text("gpu_uuid", "UUID of the GPU"),
+        _text("gpu_serial", "serial number of the board"),
+        _text("pci_address", "PCI address, as 0000:18:00"),
+        _whole("gpu_index", "1", "index in the driver's order; may change at a reboot"),
+        _text("gpu_model", "product name"),
+        _text("mig_instance", "GPU instance id of a MIG slice; null for a whole GPU"),
+        _text("mig_profile", "profile of a MIG slice, as 1g.10gb"),
+        _text("driver_version", "NVIDIA driver"),
+        _text("job", "Slurm job that the exporter names"),
+        _text("namespace", "Kubernetes namespace that holds the GPU"),
+        _text("pod", "Kubernetes pod that holds the GPU"),
+        _text("container", "container that holds the GPU"),
+    ),
+    "fabric_telemetry": (_text("link_layer", "InfiniBand or Ethernet"),),
+    "application_telemetry": (
+        _text("job", "job or service that reports"),
+        _text("namespace", "Kubernetes namespace"),
+        _text("pod", "Kubernetes pod"),
+    ),
+}
+_MEANINGS = {
+    "gpu_telemetry": "GPUs and MIG slices: device is the GPU's UUID, else its PCI address, else its index",
+    "node_telemetry": "CPU, memory, pressure, file systems, NVMe wear, EDAC",
+    "fabric_telemetry": "ports of InfiniBand, RoCE and Ethernet",
+    "storage_telemetry": "block devices and shared file systems",
+    "facility_telemetry": "racks, power supplies, inlet temperature, cooling, PUE",
+    "application_telemetry": "training steps, queues, inference latency and errors",
+    "platform_telemetry": "scheduler, orchestrator and monitoring themselves",
+}
+TELEMETRY_TABLES = tuple(_MEANINGS)
+
+
+def _telemetry_table(name: str, quantities: Sequence[Quantity]) -> Table:
+    measured = tuple(
+        Column(
+            name=quantity.column,
+            type=ColumnType.NUMBER,
+            unit=quantity.unit,
+            meaning=quantity.meaning,
+            quantity=quantity,
+        )
+        for quantity in quantities
+    )
+    return Table(
+        name=name,
+        meaning=_MEANINGS[name],
+        key=("node", "device"),
+        columns=(_NODE, _DEVICE, _TIME, *_LABELS.get(name, ()), *measured, _UNKNOWN),
+    )
+
+
+_RECORDS = (
+    Table(
+        name="job_accounting",
+        meaning="every attempt of every job, by the hour in which it ended (began or was submitted, while it has not)",
+        key=("job", "attempt"),
+        columns=(
+            _text("job", "job id as users write it: 123, 30_1, 40+1"),
+            _text(
+                "attempt", "start of the attempt, or `unstarted`; with duplicate ids the submit time tells them apart"
+            ),
+            _TIME,
+            _text("job_raw", "the scheduler's own number"),
+            _text("cluster", "Slurm cluster"),
+            _text("name", "job name; a user's text"),
+            _text("user", "who submitted it"),
+            _text("account", "account that pays"),
+            _text("partition", "partition or queue"),
+            _text("qos", "quality of service"),
+            _text("state", "state in Slurm's words, in capitals: COMPLETED, CANCELLED, NODE_FAIL, ..."),
+            _text("cancelled_by", "user id in `CANCELLED by 1234`"),
+            _whole("exit_code", "1", "exit status"),
+            _whole("exit_signal", "1", "signal that ended it"),
+            _text("reason", "why it waits or ended, as the scheduler says"),
+            _time("submitted_at", "when it was submitted"),
+            _time("eligible_at", "when it could first have started"),
+            _time("started_at", "when the attempt began"),
+            _time("ended_at", "when the attempt ended"),
+            _number("elapsed_seconds", "s", "run time of the attempt"),
+            _number("time_limit_seconds", "s", "time limit; null for none"),
+            _whole("node_count", "1", "nodes"),
+            _whole("cpu_count", "1", "CPUs"),
+            _whole("gpu_count", "1", "GPUs allocated, else asked for"),
+            _number("memory_bytes", "B", "memory asked for"),
+            _text("nodes", "host list as the scheduler writes it"),
+            _text("workdir", "working directory"),
+            _text("comment", "the job's comment; a user's text"),
+            _whole("restart_count", "1", "attempts before this one"),
+            _SOURCE,
+        ),
+    ),
+    Table(
+        name="job_steps",
+        meaning="steps of jobs: what only a step records",
+        key=("job", "step", "attempt"),
+        columns=(
+            _text("job", "job id"),
+            _text("step", "batch, extern, 0, 1, ..."),
+            _text("attempt", "start of the step"),
+            _TIME,
+            _text("name", "step name"),
+            _text("state", "state in Slurm's words"),
+            _whole("exit_code", "1", "exit status"),
+            _number("elapsed_seconds", "s", "run time"),
+            _whole("task_count", "1", "tasks"),
+            _number("max_rss_bytes", "B", "largest resident size of a task"),
+            _number("cpu_seconds", "s", "CPU time"),
+            _SOURCE,
+        ),
+    ),
+    Table(
+        name="job_logs",
+        meaning="lines that jobs wrote",
+        key=("source", "position"),
+        columns=(
+            _SOURCE,
+            _text("position", "where it stands in its source"),
+            _TIME,
+            _text("node", "node that wrote it"),
+            _UNKNOWN,
+            _text("job", "job that wrote it"),
+            _whole("rank", "1", "rank that wrote it"),
+            _text("level", "debug, info, warning, error, critical"),
+            _text("signature", "row of catalogue/log_signatures.csv that the line matches"),
+            _text("component", "gpu, nccl, storage, application, ..."),
+            _whole("step", "1", "training step"),
+            _number("step_seconds", "s", "duration of a step"),
+            _number("loss", "1", "training loss"),
+            _number("tokens_per_second", "1/s", "training throughput"),
+            _number("flops_per_second", "FLOP/s", "compute throughput of one GPU"),
+            _text("text", "the line, without control characters, at most 1000 characters"),
+        ),
+    ),
+    Table(
+        name="kernel_events",
+        meaning="lines of kernels, drivers, fabric managers and BMCs",
+        key=("source", "position"),
+        columns=(
+            _SOURCE,
+            _text("position", "where it stands in its source"),
+            _TIME,
+            _text("node", "node that wrote it"),
+            _UNKNOWN,
+            _text("level", "emerg, alert, crit, err, warning, notice, info, debug"),
+            _text("signature", "row of catalogue/log_signatures.csv that the line matches"),
+            _text("component", "gpu, nvlink, fabric, memory, disk, network, ..."),
+            _whole("code", "1", "Xid, SXid or another number that the signature names"),
+            _text("pci_address", "PCI address in the line"),
+            _text("device", "port, disk, link or GPU that the line names otherwise"),
+            _text("text", "the line, without control characters, at most 1000 characters"),
+        ),
+    ),
+    Table(
+        name="inventory",
+        meaning="what is built in: nodes, GPUs, ports, disks, power supplies",
+        key=("node", "device"),
+        columns=(
+            _NODE,
+            _DEVICE,
+            _TIME,
+            _text("kind", "node, gpu, mig, nic, port, disk, psu, fan, cpu, memory, bmc, switch, chassis, controller"),
+            _text("model", "product name"),
+            _text("vendor", "manufacturer"),
+            _text("part_number", "part number"),
+            _text("serial", "serial number"),
+            _text("uuid", "UUID or GUID"),
+            _text("pci_address", "PCI address"),
+            _whole("gpu_index", "1", "index in the driver's order"),
+            _text("driver_version", "driver"),
+            _text("firmware_version", "firmware"),
+            _text("vbios_version", "VBIOS of a GPU"),
+            _text("cuda_version", "newest CUDA that the driver offers"),
+            _text("kernel_version", "kernel of a node"),
+            _text("slot", "slot or location"),
+            _text("rack", "rack in cluster.yaml"),
+            _text("leaf_switch", "leaf switch in cluster.yaml"),
+            _text("nvlink_domain", "NVLink domain in cluster.yaml"),
+            _text("state", "state in the source's words"),
+            _text("features", "features of a node in the scheduler"),
+            _text("partitions", "partitions of a node in the scheduler"),
+            _whole("cpu_count", "1", "CPUs"),
+            _whole("gpu_count", "1", "GPUs"),
+            _number("memory_bytes", "B", "memory"),
+            _number("capacity_bytes", "B", "capacity of a disk"),
+            _UNKNOWN,
+            _SOURCE,
+        ),
+    ),
+    Table(
+        name="rejected_rows",
+        meaning="what was not believed, and why",
+        key=("source", "record"),
+        columns=(
+            _SOURCE,
+            _text("record", "where it stands in its source: a line, a series, a JSON pointer"),
+            _TIME,
+            _text("into", "the table that it would have gone to; null where that was not known"),
+            _text("reason", "fixed snake_case code"),
+            _text("detail", "what was found, what was expected"),
+            _text("text", "the record, readable, at most 1000 characters"),
+        ),
+    ),
+)
+
+
+def _all_tables() -> dict[str, Table]:
+    by_table: dict[str, list[Quantity]] = {name: [] for name in TELEMETRY_TABLES}
+    for quantity in read_quantities():
+        by_table[quantity.table].append(quantity)
+    telemetry = (_telemetry_table(name, quantities) for name, quantities in by_table.items())
+    return {table.name: table for table in (*telemetry, *_RECORDS)}
+
+
+TABLES: Mapping[str, Table] = _all_tables()

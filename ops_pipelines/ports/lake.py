@@ -1,0 +1,49 @@
+"""The lake: one directory an hour and table, files that appear whole or not at all."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+
+class LakeError(RuntimeError):
+    """The lake cannot be written or read: disk full, no right, a damaged file. The message says what to do."""
+
+
+class Rows(Protocol):
+    """Rows of one table, as `frames` computes them (an Arrow table)."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+class Lake(Protocol):
+    """Keeps tables by hour. Rows are sorted by key and time, one row per key and time, without a time of arrival.
+
+    Nothing half-written is ever read: a file is written under a name that readers pass over, then renamed. Times are
+    UTC; `hour` is the start of the hour.
+    """
+
+    def write_cycle(self, table: str, rows: Rows, *, at: datetime, part: str = "") -> None:
+        """Keep the rows of one cycle as `cycle=<at>.parquet` (`cycle=<at>-<part>.parquet`) in the hour of `at`.
+
+        The same cycle written again replaces the file. In an hour that is closed already, the rows are merged into it.
+        """
+        ...
+
+    def read_hour(self, table: str, hour: datetime) -> Rows:
+        """Return the rows of an hour: those of `hour.parquet` if it is there, else of all cycle files, merged."""
+        ...
+
+    def close_hour(self, table: str, hour: datetime, *, filled: Rows | None = None) -> Rows:
+        """Compact an hour into `hour.parquet` and return its rows: what was kept, overlaid by `filled` cell by cell.
+
+        Deterministic: the same rows give the same bytes. Calling it again with the same rows changes nothing.
+        """
+        ...
+
+    def add(self, table: str, rows: Rows) -> Mapping[datetime, int]:
+        """Merge rows of any time into their hours (late data, files from outside); return the rows added per hour.
+
+        Rows that are there already change nothing.
+        """
+        ...
