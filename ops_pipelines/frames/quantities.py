@@ -54,7 +54,10 @@ class Quantity:
     is_whole: bool
     merge: Merge
     device: str
-    """How labels name the part of the node, as `{device}/{port}`; empty: it belongs to the node itself."""
+    """How labels name the part of the node, as `{device}/{port}`; empty: it belongs to the node itself.
+
+    `{a|b}` takes label a, else b.
+    """
     series: tuple[SeriesName, ...]
     promql: str
     """A query for what no single series gives; empty if `series` is enough."""

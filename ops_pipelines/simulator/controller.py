@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.simulator.hardware import Hardware, Node
-from ops_pipelines.simulator.jobs import LOADS, EndCause, Job, Loss, SplitBrain
+from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.placement import find_place
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
@@ -19,6 +19,9 @@ from ops_pipelines.simulator.scenario import JobSpec, Scenario
 Happening = Callable[[datetime], None]
 Later = Callable[[datetime, Happening], None]
 """Arranges that something happens at a later time."""
+
+
+_FIRST_JOB = 1001
 
 
 @dataclass(slots=True)
@@ -55,7 +58,12 @@ class Controller:
         self.jobs: dict[JobId, Job] = {}
         self.losses: list[Loss] = []
         self.split_brains: list[SplitBrain] = []
-        self._next_job = 1001
+        self._next_job = _FIRST_JOB
+
+    @property
+    def submitted_count(self) -> int:
+        """How many jobs were ever submitted."""
+        return self._next_job - _FIRST_JOB
 
     # -- jobs --
 
@@ -197,7 +205,7 @@ class Controller:
         for name, indices in gpus.items():
             node = self._hardware.nodes[name]
             if node.answers:
-                self._hardware.start_process(node, attempt, gpus=indices, load=LOADS[job.spec.workload], at=at)
+                self._hardware.start_process(node, attempt, gpus=indices, load=job.load, at=at)
         # Writers become more only here, so that no moment with two of them is missed.
         writers = self._hardware.writers_of(job.job)
         if len(writers) > 1:

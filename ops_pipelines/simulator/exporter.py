@@ -1,8 +1,11 @@
-"""The twin's face to tools that scrape and tail: dcgm-exporter text over HTTP, and a kernel log in a real file.
+"""The twin's face to tools that scrape and tail: exporters' text over HTTP, and a kernel log in a real file.
 
 `python -m ops_pipelines.simulator.exporter --state DIR --port N --kernel-log FILE` serves until it is terminated.
-GET /metrics/<node> is one node's exporter: 503 while the node is off or cannot be reached, 404 for an unknown node.
-GET /metrics is all nodes in one answer. It listens on 127.0.0.1 only.
+GET /metrics/<node> is all exporters of one node: 503 while it is off or cannot be reached, 404 for an unknown node.
+GPUs are named by `Hostname`; the node's other series name no node, as in reality: the scrape's `instance` must.
+GET /facility is what is measured outside the nodes: BMCs (by `Hostname`), racks, the site.
+GET /scheduler is the pretended scheduler's exporter: not to be scraped where a real Slurm runs beside the twin.
+GET /metrics is the GPUs of all nodes in one answer. It listens on 127.0.0.1 only.
 """
 
 import argparse
@@ -16,7 +19,11 @@ from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.simulator.metrics import render, samples_of
+from ops_pipelines.simulator.exposition import write
+from ops_pipelines.simulator.facility_metrics import facility_readings
+from ops_pipelines.simulator.gpu_activity import gpu_readings
+from ops_pipelines.simulator.layers import readings_of_node
+from ops_pipelines.simulator.platform_metrics import platform_readings
 from ops_pipelines.simulator.twin import Twin
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -100,12 +107,11 @@ def _handler_for(twin: Twin) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = _answer(twin, self.path)
-            content = body.encode()
             self.send_response(status)
             self.send_header("Content-Type", _CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(body)
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Say nothing: a scrape every second is no news."""
@@ -113,22 +119,31 @@ def _handler_for(twin: Twin) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _answer(twin: Twin, path: str) -> tuple[HTTPStatus, str]:
+def _answer(twin: Twin, path: str) -> tuple[HTTPStatus, bytes]:
     """Return status and body for a request path."""
     match path.partition("?")[0].strip("/").split("/"):
         case ["metrics"]:
             with twin.present() as world:
-                return HTTPStatus.OK, render(samples_of(world, world.hardware.nodes.values(), at=world.now))
+                nodes = world.hardware.nodes.values()
+                return HTTPStatus.OK, write(
+                    reading for node in nodes for reading in gpu_readings(world.scenario, node, at=world.now)
+                )
+        case ["facility"]:
+            with twin.present() as world:
+                return HTTPStatus.OK, write(facility_readings(world, at=world.now))
+        case ["scheduler"]:
+            with twin.present() as world:
+                return HTTPStatus.OK, write(platform_readings(world, at=world.now))
         case ["metrics", name]:
             with twin.present() as world:
                 node = world.hardware.nodes.get(NodeName(name))
                 if node is None:
-                    return HTTPStatus.NOT_FOUND, "there is no such node\n"
+                    return HTTPStatus.NOT_FOUND, b"there is no such node\n"
                 if not node.answers:
-                    return HTTPStatus.SERVICE_UNAVAILABLE, ""
-                return HTTPStatus.OK, render(samples_of(world, [node], at=world.now))
+                    return HTTPStatus.SERVICE_UNAVAILABLE, b""
+                return HTTPStatus.OK, write(readings_of_node(world, node))
         case _:
-            return HTTPStatus.NOT_FOUND, "GET /metrics or /metrics/<node>\n"
+            return HTTPStatus.NOT_FOUND, b"GET /metrics, /metrics/<node>, /facility or /scheduler\n"
 
 
 if __name__ == "__main__":

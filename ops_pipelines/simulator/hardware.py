@@ -95,6 +95,8 @@ class Node:
     """Boots that were finished."""
     boot_number: int = 1
     """Boots that were begun."""
+    cut_off_count: int = 0
+    """Network partitions since the boot."""
     processes: dict[JobAttempt, Process] = field(default_factory=dict)
     unsent_lines: list[KernelLine] = field(default_factory=list)
     """Log lines written while the network was away; sent when it is back, lost with the power."""
@@ -167,6 +169,7 @@ class Hardware:
 
     def cut_off(self, node: Node, *, until: datetime) -> None:
         node.cut_off_until = until
+        node.cut_off_count += 1
 
     def reconnect(self, node: Node) -> None:
         node.cut_off_until = None
@@ -193,6 +196,7 @@ class Hardware:
         node.boot_count += 1
         node.boot_id = _boot_id(self._seed, node.name, node.boot_count)
         node.booted_at = at
+        node.cut_off_count = 0
         for gpu in node.gpus:
             gpu.is_on_bus = True
             gpu.last_xid = 0

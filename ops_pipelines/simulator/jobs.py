@@ -19,7 +19,7 @@ LOADS = {
     Workload.INTERACTIVE: Load.INTERACTIVE,
     Workload.UNKNOWN: Load.BATCH,
 }
-"""What each sort of work does to a GPU."""
+"""What each sort of work usually does to a GPU."""
 _REPEATS_LOST_WORK = frozenset({Workload.TRAINING, Workload.BATCH, Workload.UNKNOWN})
 """A service or a session does not do its past again: ending it wastes only the time in which it hung."""
 
@@ -96,6 +96,11 @@ class Job:
         if self.started_at is None:
             raise ValueError(f"job {self.job} never ran; it has no attempt")
         return JobAttempt(job=self.job, started_at=self.started_at)
+
+    @property
+    def load(self) -> Load:
+        """What it does to its GPUs while all is well."""
+        return LOADS[self.spec.workload] if self.spec.load is None else self.spec.load
 
     @property
     def is_running(self) -> bool:

@@ -1,31 +1,18 @@
-"""The metrics of the pretended GPUs: one source for samples and for the exporter's text, in dcgm-exporter's names.
+"""The metrics of the pretended GPUs that are watched: one source for samples and for the exporter's text.
 
 Names, labels, types and help texts are those of real dcgm-exporter scrapes (driver 580 and 590). How a load looks
-belongs to `load`; what a fault does to a GPU to `hardware`.
+belongs to `load`; what a fault does to a GPU to `hardware`; the other metrics of a GPU to `gpu_activity`.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.simulator.exposition import Metric
 from ops_pipelines.simulator.hardware import Gpu, Node
 from ops_pipelines.simulator.load import SHAPES, Load
 from ops_pipelines.simulator.scenario import Scenario
 from ops_pipelines.simulator.world import World
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric as the exporter declares it."""
-
-    name: str
-    kind: str
-    """`gauge` or `counter`."""
-    help_text: str
-    decimals: int = 0
-    """Digits after the point in the exporter's text; real exporters print integers or six digits."""
-
 
 METRICS = (
     Metric("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."),
@@ -67,27 +54,13 @@ def samples_of(world: World, nodes: Iterable[Node], *, at: datetime) -> Iterator
     for node in nodes:
         for gpu in node.gpus if node.answers else ():
             if gpu.is_visible:
-                labels = _labels(world.scenario, node, gpu)
-                for name, value in _readings(gpu, at).items():
+                labels = labels_of(world.scenario, node, gpu)
+                for name, value in values_of(gpu, at).items():
                     yield Sample(metric=name, labels=labels, value=round(value, _DECIMALS[name]), sampled_at=at)
 
 
-def render(samples: Iterable[Sample]) -> str:
-    """Return the samples in the Prometheus text format, one block per metric, as dcgm-exporter writes it."""
-    lines: dict[str, list[str]] = {metric.name: [] for metric in METRICS}
-    for sample in samples:
-        labels = ",".join(f'{key}="{text}"' for key, text in sample.labels.items())
-        lines[sample.metric].append(f"{sample.metric}{{{labels}}} {sample.value:.{_DECIMALS[sample.metric]}f}")
-    blocks: list[str] = []
-    for metric in METRICS:
-        if lines[metric.name]:
-            blocks.append(f"# HELP {metric.name} {metric.help_text}")
-            blocks.append(f"# TYPE {metric.name} {metric.kind}")
-            blocks.extend(lines[metric.name])
-    return "".join(f"{line}\n" for line in blocks)
-
-
-def _readings(gpu: Gpu, at: datetime) -> dict[str, float]:
+def values_of(gpu: Gpu, at: datetime) -> dict[str, float]:
+    """Return the values of METRICS of one GPU, in their order."""
     meter = gpu.meter
     shape, wave, celsius = SHAPES[meter.load], meter.wave(at), meter.celsius(at)
     busy, tensor, dram = (
@@ -122,7 +95,8 @@ def _readings(gpu: Gpu, at: datetime) -> dict[str, float]:
     }
 
 
-def _labels(scenario: Scenario, node: Node, gpu: Gpu) -> dict[str, str]:
+def labels_of(scenario: Scenario, node: Node, gpu: Gpu) -> dict[str, str]:
+    """Return the labels of one GPU's series, in dcgm-exporter's order."""
     return {
         "gpu": str(gpu.index),
         "UUID": gpu.uuid,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Workload
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.plain import from_plain, to_plain
 
 
@@ -66,6 +67,8 @@ class JobSpec:
     is_requeueable: bool = True
     priority: int = 0
     """Higher starts first; equal ones in the order of submission."""
+    load: Load | None = None
+    """What it does to its GPUs; None: what its workload usually does."""
 
     def __post_init__(self) -> None:
         if self.node_count < 1 or self.gpus_per_node < 1:
@@ -217,8 +220,22 @@ def _demo_training() -> tuple[JobSpec, ...]:
         replace(pretraining, name="pretrain-13b", node_count=8),
         replace(pretraining, name="vision-encoder", user="science-train", account="science", node_count=6),
         replace(pretraining, name="ranker-finetune", user="product-train", account="product", node_count=4),
-        replace(pretraining, name="speech-finetune", user="product-train", account="product", node_count=4),
-        replace(pretraining, name="protein-fold", user="science-train", account="science", node_count=2),
+        replace(
+            pretraining,
+            name="speech-finetune",
+            user="product-train",
+            account="product",
+            node_count=4,
+            load=Load.INPUT_STALLED,
+        ),
+        replace(
+            pretraining,
+            name="protein-fold",
+            user="science-train",
+            account="science",
+            node_count=2,
+            load=Load.COMMUNICATION_BOUND,
+        ),
         replace(pretraining, name="reward-model", user="research-train", node_count=2),
     )
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
@@ -76,6 +76,7 @@ class Twin:
     def __init__(self, directory: Path, beginning: Beginning, clock: Clock) -> None:
         self.scenario = beginning.scenario
         self.began_at = beginning.began_at
+        self._beginning = beginning
         self._clock = clock
         self._journal = Journal(directory / _JOURNAL)
         self._entries: list[Entry] = []
@@ -85,10 +86,15 @@ class Twin:
         self._mutex = threading.RLock()
 
     @classmethod
-    def create(cls, directory: Path, scenario: Scenario, seed: int, clock: Clock) -> "Twin":
-        """Begin a twin now in `directory`, which is made if need be; raise TwinError if one is there already."""
+    def create(
+        cls, directory: Path, scenario: Scenario, seed: int, clock: Clock, *, past: timedelta = timedelta(0)
+    ) -> "Twin":
+        """Begin a twin in `directory`, which is made if need be; raise TwinError if one is there already.
+
+        It begins now, or has a `past` of so long: every process that attaches folds it (24 h of the demo: 3 s).
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        beginning = Beginning(seed=seed, began_at=clock.now(), scenario=scenario)
+        beginning = Beginning(seed=seed, began_at=clock.now() - past, scenario=scenario)
         (directory / _JOURNAL).touch()
         draft = directory / f"{_BEGINNING}.{os.getpid()}"
         draft.write_text(json.dumps(to_plain(beginning), indent=1), encoding="utf-8")
@@ -128,6 +134,18 @@ class Twin:
             with self._journal.reading():
                 now = self._catch_up()
             yield self._past.reach(min(at, now))
+
+    def follow(self) -> "Follower":
+        """Return a reader of the past with a fold of its own, at the beginning."""
+        return Follower(self, Fold(self._beginning, self._entries))
+
+    @contextmanager
+    def lend(self, fold: Fold, at: datetime) -> Iterator[World]:
+        """Lend the world of `fold` as it was at `at`; a time to come is taken as now. For `Follower`."""
+        with self._mutex:
+            with self._journal.reading():
+                now = self._catch_up()
+            yield fold.reach(min(at, now))
 
     def inject(
         self,
@@ -201,6 +219,28 @@ class Twin:
         # The clock may have been set back: time then stands still here, until the clock has caught up. Another process
         # may not have been as far, and write an entry older than what was folded here: the fold then begins anew.
         return max(self._clock.now(), last_at, self._present.world.now)
+
+
+class Follower:
+    """Reads the past in order, at the cost of what happened since the last read; going back begins anew.
+
+    The twin's own view of the past jumps as its users ask; a long read would drag it to and fro.
+    """
+
+    def __init__(self, twin: Twin, fold: Fold) -> None:
+        self._twin = twin
+        self._fold = fold
+
+    @property
+    def reached(self) -> datetime:
+        """Return the time up to which it was read."""
+        return self._fold.world.now
+
+    @contextmanager
+    def reach(self, at: datetime) -> Iterator[World]:
+        """Lend the world as it was at `at`; look, but change nothing, and keep nothing of it."""
+        with self._twin.lend(self._fold, at) as world:
+            yield world
 
 
 _BEGINNING = "twin.json"

@@ -63,8 +63,32 @@ def test_all_nodes_come_in_one_answer_that_equals_the_port(served: Served) -> No
     _, text = served.get("/metrics")
 
     samples = served.cluster.telemetry.read_samples(served.cluster.clock.now())
+    watched = {sample.metric for sample in samples}
     assert text.count(TEMPERATURE) == 32
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) == len(samples)
+    assert len([line for line in text.splitlines() if line.partition("{")[0] in watched]) == len(samples)
+
+
+def test_node_level_series_leave_the_node_to_the_scraper_and_gpus_name_it(served: Served) -> None:
+    _, text = served.get("/metrics/gpu001")
+
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert any(line.startswith("node_load1 ") for line in lines)
+    assert any(line.startswith('node_infiniband_state_id{device="mlx5_7",port="1"} 4') for line in lines)
+    assert all('Hostname="gpu001"' in line for line in lines if line.startswith("DCGM_"))
+    assert not any("instance=" in line for line in lines)
+
+
+def test_what_is_outside_the_nodes_has_exporters_of_its_own(served: Served) -> None:
+    texts = [served.get(path) for path in ("/facility", "/scheduler")]
+
+    assert [status for status, _ in texts] == [200, 200]
+    text = "".join(body for _, body in texts)
+    assert {name for name in ("rack_power_watts{", "facility_pue_ratio{", "slurm_jobs_running ") if name in text} == {
+        "rack_power_watts{",
+        "facility_pue_ratio{",
+        "slurm_jobs_running ",
+    }
+    assert "\nup{" not in text
 
 
 def test_unreachable_node_answers_no_scrape_and_is_not_among_all(served: Served) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.simulator.exposition import write
+from ops_pipelines.simulator.gpu_activity import ACTIVITY_METRICS, gpu_readings
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.load import Load, Meter
-from ops_pipelines.simulator.metrics import METRICS, render
+from ops_pipelines.simulator.metrics import METRICS, values_of
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU4, TRAINING, SmallCluster
 
 SCRAPES = Path(__file__).parents[2].parent / "shared" / "data" / "dcgm_scrapes"
+ALL_METRICS = (*METRICS, *ACTIVITY_METRICS)
 SAMPLE_LINE = re.compile(r'(?P<name>[A-Z_a-z0-9]+)\{(?P<labels>(?:[A-Za-z_]+="[^"]*",?)*)\} (?P<value>\S+)')
 
 
@@ -51,8 +54,8 @@ def test_every_line_parses_and_names_repeat_in_one_block(tmp_path: Path) -> None
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     names = [match["name"] for match in map(SAMPLE_LINE.fullmatch, samples) if match]
     blocks = [name for number, name in enumerate(names) if number == 0 or names[number - 1] != name]
-    assert len(names) == len(samples) == len(METRICS) * 4 * 8
-    assert len(set(blocks)) == len(blocks) == len(METRICS)
+    assert len(names) == len(samples) == len(ALL_METRICS) * 4 * 8
+    assert len(set(blocks)) == len(blocks) == len(ALL_METRICS)
 
 
 def test_prometheus_parser_reads_what_the_port_says(tmp_path: Path) -> None:
@@ -63,7 +66,9 @@ def test_prometheus_parser_reads_what_the_port_says(tmp_path: Path) -> None:
 
     parsed = {(s.name, s.labels["UUID"]): s.value for family in families for s in family.samples}
     samples = cluster.telemetry.read_samples(cluster.clock.now())
-    assert len(parsed) == len(samples)
+    assert {key: parsed[key] for s in samples if (key := (_parsed_name(s.metric), s.labels["UUID"]))} == {
+        (_parsed_name(s.metric), s.labels["UUID"]): s.value for s in samples
+    }
 
 
 def test_trained_gpu_is_hot_and_idle_one_is_not(tmp_path: Path) -> None:
@@ -157,8 +162,25 @@ def test_past_samples_show_the_past_and_not_what_happened_since(tmp_path: Path) 
     assert len(now) == 7 * len(METRICS)
 
 
+def test_values_stand_in_the_order_of_the_metrics(tmp_path: Path) -> None:
+    cluster = SmallCluster(tmp_path)
+
+    with cluster.twin.present() as world:
+        names = tuple(values_of(world.node(GPU1).gpus[0], world.now))
+
+    assert names == tuple(metric.name for metric in METRICS)
+
+
 def rendered(cluster: SmallCluster) -> str:
-    return render(cluster.telemetry.read_samples(cluster.clock.now()))
+    with cluster.twin.present() as world:
+        nodes = world.hardware.nodes.values()
+        return write(each for node in nodes for each in gpu_readings(world.scenario, node, at=world.now)).decode()
+
+
+def _parsed_name(metric: str) -> str:
+    """Return the sample's name as the parser gives it: a counter gets `_total`."""
+    kinds = {each.name: each.kind for each in ALL_METRICS}
+    return metric if kinds[metric] == "gauge" or metric.endswith("_total") else f"{metric}_total"
 
 
 def label_names(text: str) -> set[tuple[str, ...]]:
