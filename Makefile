@@ -22,7 +22,10 @@ lab: $(READY)             ## a real Slurm, Prometheus and PostgreSQL on loopback
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest
 
-bench: $(READY)           ## real lab: latency, throughput, hostile stories; about half an hour on two quiet cores
+bench: $(READY)           ## telemetry, then the real lab: latency, throughput, hostile stories; 40 minutes on two quiet cores
+	@$(BIN)/python -m bench.decode
+	@$(BIN)/python -m bench.signals
+	@$(BIN)/python -m bench.cycle
 	@$(BIN)/python -m bench.throughput
 	@$(BIN)/python -m bench.latency
 	@$(BIN)/python -m tests.safety.many_seeds --seeds 10000

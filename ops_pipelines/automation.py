@@ -1,10 +1,11 @@
 """Jobs, and the schedules that start them: the loop itself, and what a person launches by hand."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import dagster as dg
 from pydantic import Field
 
+from ops_pipelines.assets.hours import HOURS
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
@@ -20,7 +21,7 @@ _NO_RETRIES = {**ACTING_TAGS, "dagster/max_retries": "0"}
 
 remediate = dg.define_asset_job(
     "remediate",
-    selection=dg.AssetSelection.all(),
+    selection=dg.AssetSelection.groups("observe", "understand", "act", "verify", "report"),
     tags=_NO_RETRIES,
     executor_def=dg.in_process_executor,
     description="The loop: observe, understand, plan, act, verify, report. Covers every open incident.",
@@ -45,6 +46,24 @@ shift_report_schedule = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="At the end of each 8-hour shift.",
 )
+
+
+fill_hour = dg.define_asset_job(
+    "fill_hour",
+    selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning"),
+    partitions_def=HOURS,
+    tags={LANE_TAG: "lake"},
+    executor_def=dg.in_process_executor,
+    description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, and their checks.",
+)
+
+
+@dg.schedule(job=fill_hour, cron_schedule="2 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
+def hour_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Two minutes after each hour, when late scrapes and late lines have come: the hour that is over."""
+    over = context.scheduled_execution_time.astimezone(UTC) - timedelta(hours=1)
+    key = over.strftime(HOURS.fmt)
+    return dg.RunRequest(run_key=key, partition_key=key)
 
 
 class _ByHand(dg.Config):
@@ -150,5 +169,15 @@ def return_node() -> None:
     return_one_node()
 
 
-JOBS = (remediate, verify_nodes, report_shift, pause_autopilot, resume_autopilot, approve_plan, drain_node, return_node)
-SCHEDULES = (shift_report_schedule,)
+JOBS = (
+    remediate,
+    verify_nodes,
+    report_shift,
+    fill_hour,
+    pause_autopilot,
+    resume_autopilot,
+    approve_plan,
+    drain_node,
+    return_node,
+)
+SCHEDULES = (shift_report_schedule, hour_schedule)

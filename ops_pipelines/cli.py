@@ -6,30 +6,20 @@ modules are, because each command carries its help text.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
-from enum import IntEnum
-from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ops_pipelines import lake_cli
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
     from ops_pipelines.domain.incident import Incident
     from ops_pipelines.flow.cluster import Cluster
-
-
-class ExitCode(IntEnum):
-    """What a script may rely on. `--help` shows the meanings."""
-
-    OK = 0
-    UNEXPECTED = 1
-    USAGE = 2
-    NO_ANSWER = 3
-    REFUSED = 4
-    DAMAGED = 5
 
 
 _EPILOG = """\b
@@ -54,14 +44,14 @@ app = typer.Typer(
 )
 audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.command()(lake_cli.ingest)
+app.add_typer(lake_cli.telemetry_app, name="telemetry")
 
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
-
-P = ParamSpec("P")
 
 
 def main() -> None:
@@ -72,41 +62,8 @@ def main() -> None:
     app()
 
 
-def _at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn the errors that have an addressee into one message on standard error and an exit code."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except (RuntimeError, ValueError) as problem:
-            code = _exit_code_of(problem)
-            if code is None:
-                raise
-            _complain(str(problem))
-            raise typer.Exit(code) from problem
-
-    return run
-
-
-def _exit_code_of(problem: Exception) -> ExitCode | None:
-    from ops_pipelines.domain.policy import PolicyError
-    from ops_pipelines.flow.by_hand import ByHandRefused
-    from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
-    from ops_pipelines.ports.source_error import SourceError
-    from ops_pipelines.simulator.twin import TwinError
-
-    if isinstance(problem, PolicyError):
-        return ExitCode.USAGE
-    if isinstance(problem, LedgerDamaged):
-        return ExitCode.DAMAGED
-    if isinstance(problem, SourceError | LedgerError | TwinError):
-        return ExitCode.NO_ANSWER
-    return ExitCode.REFUSED if isinstance(problem, ByHandRefused) else None
-
-
 @app.command()
-@_at_the_edge
+@at_the_edge
 def check_config(
     ctx: typer.Context,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
@@ -134,7 +91,7 @@ def check_config(
     is_auto = rules.policy.mode is Mode.AUTO
     if offline:
         if is_auto:
-            _complain(f"warning: {unchecked}; run this without --offline")
+            complain(f"warning: {unchecked}; run this without --offline")
         return
     cluster = _open(ctx, cluster_file)
     answers = call_the_roll(cluster)
@@ -147,18 +104,18 @@ def check_config(
         if is_auto:
             problems.append(f"{unchecked}: {problem}")
         else:
-            _complain(f"warning: {unchecked}: {problem}")
+            complain(f"warning: {unchecked}: {problem}")
     for objection in objections:
-        _complain(objection.reason if objection.is_refusal else f"warning: {objection.reason}")
+        complain(objection.reason if objection.is_refusal else f"warning: {objection.reason}")
     if any(objection.is_refusal for objection in objections):
         for named in problems:
-            _complain(named)
+            complain(named)
         raise typer.Exit(ExitCode.USAGE)
-    _end(problems)
+    end_with(problems)
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
     """Show how the cluster and the autopilot stand.
 
@@ -188,13 +145,13 @@ def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
         typer.echo(to_json(view))
     else:
         print_status(console(), view)
-    _end(view.problems)
+    end_with(view.problems)
     if view.health.word == HealthWord.BLIND.value:
         raise typer.Exit(ExitCode.NO_ANSWER)
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def serve(
     ctx: typer.Context,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
@@ -214,11 +171,11 @@ def serve(
     try:
         _open(ctx, cluster_file)
     except LedgerError as problem:
-        _complain(f"note: {problem}. It is tried again with each request; until then /healthz says blind")
+        complain(f"note: {problem}. It is tried again with each request; until then /healthz says blind")
     try:
         listening = server.listen(host, port)
     except server.CannotListen as problem:
-        _complain(str(problem))
+        complain(str(problem))
         raise typer.Exit(ExitCode.USAGE) from problem
     shown = f"[{host}]" if ":" in host else host
     said = f"serving http://{shown}:{listening.getsockname()[1]}/metrics and /healthz"
@@ -227,7 +184,7 @@ def serve(
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def incidents(
     ctx: typer.Context,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
@@ -259,11 +216,11 @@ def incidents(
         typer.echo(to_json(view))
     else:
         print_incidents(console(), view)
-    _end(outlook.problems)
+    end_with(outlook.problems)
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def show(
     ctx: typer.Context,
     incident: Annotated[str, typer.Argument(help="Such as INC-0007; `incidents` lists them.")],
@@ -298,11 +255,11 @@ def show(
         typer.echo(to_json(view))
     else:
         print_story(console(), view)
-    _end(outlook.problems)
+    end_with(outlook.problems)
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def approve(
     ctx: typer.Context,
     plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
@@ -330,20 +287,20 @@ def approve(
     standing = PlanStanding.WAITS_FOR_APPROVAL if given is None else PlanStanding.APPROVED
     print_plan(console(), view_plan(known, standing=standing, approval=given))
     for notice in what_stands_in_the_way(known, cluster, outlook):
-        _complain(f"note: {notice}")
+        complain(f"note: {notice}")
     if not yes:
         if not _can_ask():
-            _complain("standard input is no terminal, so nobody can be asked; read the plan, then repeat with --yes")
+            complain("standard input is no terminal, so nobody can be asked; read the plan, then repeat with --yes")
             raise typer.Exit(ExitCode.USAGE)
         if not _is_agreed(f"Approve exactly this for {known.incident}?"):
-            _complain("not approved; nothing was changed")
+            complain("not approved; nothing was changed")
             raise typer.Exit(ExitCode.REFUSED)
     _, approval = people.approve(known.plan, cluster, actor=_who(), valid_for=timedelta(minutes=valid_minutes))
     print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def pause(
     ctx: typer.Context,
     reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
@@ -372,7 +329,7 @@ def pause(
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def close(
     ctx: typer.Context,
     incident: Annotated[str, typer.Argument(help="The escalated incident that you have dealt with.")],
@@ -392,7 +349,7 @@ def close(
 
 
 @app.command()
-@_at_the_edge
+@at_the_edge
 def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
     """Allow new actions again."""
     from ops_pipelines.flow import people
@@ -406,7 +363,7 @@ def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLU
 
 
 @audit_app.command()
-@_at_the_edge
+@at_the_edge
 def verify(
     ctx: typer.Context,
     expect_head: Annotated[
@@ -444,24 +401,8 @@ def _open(ctx: typer.Context, cluster_file: Path) -> "Cluster":
     try:
         return opener(cluster_file.absolute())
     except OSError as problem:
-        _complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
+        complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
         raise typer.Exit(ExitCode.USAGE) from problem
-
-
-def _end(problems: Iterable[str]) -> None:
-    """Name what did not answer and end with the exit code for it."""
-    named = list(problems)
-    for problem in named:
-        _complain(problem)
-    if named:
-        raise typer.Exit(ExitCode.NO_ANSWER)
-
-
-def _complain(message: str) -> None:
-    from ops_pipelines.terminal.tables import printable
-
-    for line in message.splitlines():
-        typer.echo(printable(line), err=True)
 
 
 def _can_ask() -> bool:

@@ -5,20 +5,36 @@ cluster.yaml in the working directory. Nothing is opened before the first run or
 """
 
 import os
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets import act, observe, report, understand, verify
+from ops_pipelines.assets import act, jobs, meaning, observe, report, telemetry, understand, verify
+from ops_pipelines.assets.hours import LAKE_IO
+from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.automation import JOBS, SCHEDULES
+from ops_pipelines.checks.data_quality import build_quality_checks
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.ports.lake import Lake
+from ops_pipelines.ports.live_cycle import LiveCycle
 from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.live_cycle import live_cycle_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
 DEFAULT_CLUSTER_FILE = "cluster.yaml"
+LAKE_ASSETS = (
+    *TELEMETRY_TABLES,
+    *("job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"),
+    *("inventory", "gpu_efficiency", "monitoring_coverage"),
+)
+"""The assets that are hours of the lake; each is the table of its name."""
 
 
 def cluster_resource(cluster_file: Path) -> dg.ResourceDefinition:
@@ -34,16 +50,81 @@ def cluster_resource(cluster_file: Path) -> dg.ResourceDefinition:
     )
 
 
-def build_defs(cluster: dg.ResourceDefinition) -> dg.Definitions:
-    """Return the definitions on the given resource; tests bring a cluster of their own."""
-    return dg.Definitions(
-        assets=dg.load_assets_from_modules([observe, understand, act, verify, report]),
-        asset_checks=[plan_safety],
-        jobs=JOBS,
-        schedules=SCHEDULES,
-        sensors=[fault_sensor, remediation_sensor, drained_node_sensor],
-        resources={"cluster": cluster},
+def observatory_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return the sources of one cluster's lake as a resource, opened once a process, when first needed."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> Observatory:
+        from ops_pipelines.wiring import open_observatory
+
+        return open_observatory(cluster_file.resolve())
+
+    return dg.ResourceDefinition(
+        open_when_needed, description=f"Metrics, accounting, logs and the lake of {cluster_file.name}."
     )
 
 
-defs = build_defs(cluster_resource(Path(os.environ.get(CLUSTER_VARIABLE, DEFAULT_CLUSTER_FILE))))
+def lake_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return the lake itself, for the checks."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> Lake:
+        from ops_pipelines.wiring import open_observatory
+
+        return open_observatory(cluster_file.resolve()).lake
+
+    return dg.ResourceDefinition(open_when_needed, description="Tables by hour, as Parquet files.")
+
+
+def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
+    """Return how assets are stored: whole hours of the lake."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> dg.IOManager:
+        from ops_pipelines.clock import SystemClock
+        from ops_pipelines.resources.config_files import read_cluster
+        from ops_pipelines.resources.lake_io_manager import LakeIOManager
+        from ops_pipelines.wiring import open_lake
+
+        lake = open_lake(read_cluster(cluster_file.resolve()))
+        return LakeIOManager(lake, clock=SystemClock(), describe=describe_hours)
+
+    return dg.IOManagerDefinition(open_when_needed, description="The lake: one Parquet file an hour and table.")
+
+
+def live_cycle_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return the live cycle's process, one a code server."""
+
+    @cache
+    def hold() -> LiveCycle:
+        from ops_pipelines.resources.live_process import LiveProcess
+
+        return LiveProcess(cluster_file.resolve())
+
+    return dg.ResourceDefinition(lambda _: hold(), description="The process that fills the lake each cycle.")
+
+
+def resources_of(cluster_file: Path) -> dict[str, object]:
+    """Return every resource, bound to the cluster that `cluster_file` describes."""
+    return {
+        "cluster": cluster_resource(cluster_file),
+        "observatory": observatory_resource(cluster_file),
+        "lake": lake_resource(cluster_file),
+        LAKE_IO: lake_io_resource(cluster_file),
+        "live_cycle": live_cycle_resource(cluster_file),
+    }
+
+
+def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
+    """Return the definitions on the given resources; tests bring a cluster of their own."""
+    return dg.Definitions(
+        assets=dg.load_assets_from_modules([observe, understand, act, verify, report, telemetry, jobs, meaning]),
+        asset_checks=[
+            plan_safety,
+            *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=Lake.write_page),
+        ],
+        jobs=JOBS,
+        schedules=SCHEDULES,
+        sensors=[fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor],
+        resources=resources,
+    )
+
+
+defs = build_defs(resources_of(Path(os.environ.get(CLUSTER_VARIABLE, DEFAULT_CLUSTER_FILE))))

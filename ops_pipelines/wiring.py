@@ -5,19 +5,25 @@ Without Dagster, so that the command line starts fast.
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import digest_of
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.ports.accounting import Accounting
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.logs import Logs
+from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.notifier import Notifier
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.telemetry import Telemetry
 from ops_pipelines.resources.cluster_config import (
+    AccountingKind,
     ClusterConfig,
     FleetKind,
+    JobLogsKind,
     LogsKind,
     NotifierKind,
     SchedulerKind,
@@ -28,6 +34,9 @@ from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
+
+if TYPE_CHECKING:
+    from ops_pipelines.resources.lake import ParquetLake
 
 TWIN_DIRECTORY = "twin"
 _DEFAULT_SEED = 1
@@ -87,6 +96,92 @@ class _Twin:
         return self._twin
 
 
+@cache
+def open_observatory(cluster_file: Path) -> Observatory:
+    """Return the sources of the lake of that cluster, and the lake; opened once a process. Raises as `open_cluster`."""
+    return assemble_observatory(read_cluster(cluster_file), SystemClock())
+
+
+def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
+    """Return what fills the lake that `config` names."""
+    from ops_pipelines.resources.prometheus_range import all_queries
+
+    twin = _Twin(config, clock)
+    look_back_seconds = int(config.telemetry.look_back.total_seconds())
+    return Observatory(
+        name=config.name,
+        metrics=(_metrics(config, twin, clock),),
+        queries=all_queries(config.telemetry.labels, look_back_seconds=look_back_seconds),
+        accounting=_accounting(config, twin),
+        kernel_logs=(_logs(config, twin, clock),),
+        job_logs=_job_logs(config, clock),
+        scheduler=_scheduler(config, twin, clock),
+        lake=open_lake(config),
+        topology=config.topology,
+        clock=clock,
+        step=config.lake.step,
+    )
+
+
+def open_lake(config: ClusterConfig) -> "ParquetLake":
+    """Return the lake of `config`."""
+    from ops_pipelines.resources.lake import ParquetLake
+
+    return ParquetLake(config.lake.url)
+
+
+def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:
+    if config.telemetry.kind is TelemetryKind.PROMETHEUS:
+        from ops_pipelines.resources.prometheus_range import PrometheusMetrics
+
+        return PrometheusMetrics(config.telemetry, clock=clock)
+    if config.telemetry.kind is TelemetryKind.EXPORTERS:
+        from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
+
+        telemetry = config.telemetry
+        return ScrapedExporters(
+            ExporterConfig(
+                targets=telemetry.targets,
+                timeout=telemetry.timeout,
+                worker_count=telemetry.worker_count,
+                bearer_token_file=telemetry.bearer_token_file,
+                ca_file=telemetry.ca_file,
+            )
+        )
+    if config.telemetry.kind is TelemetryKind.NVML:
+        from ops_pipelines.resources.nvml_metrics import NvmlMetrics
+
+        assert config.telemetry.node is not None, "config_models asks for the node"
+        return NvmlMetrics(node=config.telemetry.node)
+    from ops_pipelines.simulator.layers import SimulatedMetrics
+
+    return SimulatedMetrics(twin.get())
+
+
+def _accounting(config: ClusterConfig, twin: _Twin) -> Accounting | None:
+    if config.accounting is AccountingKind.SLURM:
+        from ops_pipelines.resources.slurm_accounting import SlurmAccounting
+
+        return SlurmAccounting(slurm_conf=config.scheduler.slurm_conf)
+    if config.accounting is AccountingKind.NONE:
+        return None
+    from ops_pipelines.simulator.accounting import SimulatedAccounting
+
+    return SimulatedAccounting(twin.get())
+
+
+def _job_logs(config: ClusterConfig, clock: Clock) -> tuple[Logs, ...]:
+    if config.job_logs.kind is JobLogsKind.NONE:
+        return ()
+    if config.job_logs.loki is not None:
+        from ops_pipelines.resources.loki import LokiLogs
+
+        return (LokiLogs(config.job_logs.loki, clock=clock, source="job_logs"),)
+    from ops_pipelines.resources.job_log_files import JobLogFiles
+
+    return (JobLogFiles(config.job_logs.paths, clock=clock),)
+
+
 def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
     if config.scheduler.kind is SchedulerKind.SLURM:
         from ops_pipelines.resources.slurm import SlurmScheduler
@@ -116,6 +211,11 @@ def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
         from ops_pipelines.resources.prometheus import PrometheusTelemetry
 
         return PrometheusTelemetry(config.telemetry)
+    if config.telemetry.kind is not TelemetryKind.SIMULATOR:
+        from ops_pipelines.resources.sampled_telemetry import SampledTelemetry
+
+        step_seconds = int(config.telemetry.step.total_seconds())
+        return SampledTelemetry(lambda: _metrics(config, twin, SystemClock()), step_seconds=step_seconds)
     from ops_pipelines.simulator.adapters import SimulatedTelemetry
 
     return SimulatedTelemetry(twin.get())
@@ -131,6 +231,10 @@ def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
         from ops_pipelines.resources.kernel_log import JournaldLogs
 
         return JournaldLogs(directory=config.logs.journal_directory)
+    if config.logs.loki is not None:
+        from ops_pipelines.resources.loki import LokiLogs
+
+        return LokiLogs(config.logs.loki, clock=clock)
     from ops_pipelines.simulator.adapters import SimulatedLogs
 
     return SimulatedLogs(twin.get())

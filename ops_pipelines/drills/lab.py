@@ -272,7 +272,20 @@ class Lab:
         ]
         settings = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-            "scrape_configs": [{"job_name": "dcgm", "static_configs": targets}],
+            "scrape_configs": [
+                {"job_name": "nodes", "static_configs": targets},
+                {
+                    "job_name": "facility",
+                    "static_configs": [
+                        {
+                            "targets": [f"{LOOPBACK}:{self._exporter_port}"],
+                            "labels": {"__metrics_path__": "/facility"},
+                        }
+                    ],
+                    "metric_relabel_configs": [{"action": "labeldrop", "regex": "instance"}],
+                },
+                {"job_name": "prometheus", "static_configs": [{"targets": [f"{LOOPBACK}:{self._prometheus_port}"]}]},
+            ],
         }
         configuration = self.state / "prometheus" / "prometheus.yml"
         configuration.write_text(yaml.safe_dump(settings))

@@ -6,7 +6,7 @@ The counts close: read = accepted + rejected + ignored. What a record is, each f
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +32,13 @@ class Refused:
     """The table that it would have gone to, where that is known."""
 
 
+@runtime_checkable
+class CountsReasons(Protocol):
+    """Refused records that can be counted without being written out one by one."""
+
+    def count_reasons(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """What one file or answer says."""
@@ -51,4 +58,6 @@ class Parsed:
     @property
     def reasons(self) -> dict[str, int]:
         """Reason -> how many records were rejected for it, in alphabetical order."""
+        if isinstance(self.refused, CountsReasons):
+            return dict(sorted(self.refused.count_reasons().items()))
         return dict(sorted(Counter(each.reason for each in self.refused).items()))

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class LakeError(RuntimeError):
     """The lake cannot be written or read: disk full, no right, a damaged file. The message says what to do."""
 
 
+@runtime_checkable
 class Rows(Protocol):
     """Rows of one table, as `frames` computes them (an Arrow table)."""
 
@@ -46,4 +47,12 @@ class Lake(Protocol):
 
         Rows that are there already change nothing.
         """
+        ...
+
+    def write_page(self, table: str, hour: datetime, html: str) -> str:
+        """Keep a page for people beside an hour; return where it is."""
+        ...
+
+    def tidy(self, now: datetime) -> None:
+        """Remove what readers no longer open: cycles of hours that were closed an hour ago, abandoned temporaries."""
         ...

@@ -15,6 +15,8 @@ class LogLine:
     position: str
     """Where it stands in its source; unique within the source and stable over restarts."""
     text: str
+    job: str | None = None
+    """The job that wrote it, where the source knows: the name of its output file, a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

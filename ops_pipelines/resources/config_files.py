@@ -6,6 +6,7 @@ from the directory of the file.
 """
 
 import csv
+from dataclasses import replace
 from datetime import UTC, timedelta, tzinfo
 from importlib.resources import files
 from pathlib import Path
@@ -16,13 +17,20 @@ from ops_pipelines.domain.finding import Catalogue, Response, XidRule
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.cluster_config import (
+    AccountingKind,
     ClusterConfig,
+    ExporterTargets,
     FleetConfig,
     FleetKind,
+    JobLogsConfig,
+    JobLogsKind,
+    LakeConfig,
     LedgerConfig,
     LogsConfig,
     LogsKind,
+    LokiSettings,
     NodeNameSource,
     NotifierConfig,
     NotifierKind,
@@ -32,7 +40,9 @@ from ops_pipelines.resources.cluster_config import (
     TelemetryKind,
 )
 from ops_pipelines.resources.config_models import (
+    ACCOUNTING,
     FLEETS,
+    JOB_LOGS,
     LOGS,
     NOTIFIERS,
     SCHEDULERS,
@@ -40,15 +50,21 @@ from ops_pipelines.resources.config_models import (
     AppriseModel,
     ClusterModel,
     CommandsModel,
+    ExportersModel,
+    JobLogFilesModel,
     JournaldModel,
+    LakeModel,
     LedgerModel,
     LogFilesModel,
+    LokiModel,
+    NoneModel,
+    NvmlModel,
     PolicyModel,
     PrometheusModel,
     RackModel,
+    SlurmAccountingModel,
     SlurmModel,
 )
-from ops_pipelines.resources.host_list import expand_host_list
 from ops_pipelines.resources.strict_yaml import YamlFile
 
 Value = TypeVar("Value")
@@ -66,6 +82,9 @@ def read_cluster(path: Path) -> ClusterConfig:
     scheduler = _read_scheduler(file, top.scheduler, here=here)
     telemetry = _read_telemetry(file, top.telemetry, here=here)
     logs = _read_logs(file, top.logs, here=here)
+    accounting = _read_accounting(file, top.accounting, scheduler=scheduler)
+    job_logs = _read_job_logs(file, top.job_logs, here=here)
+    lake = _read_lake(file, top.lake, here=here, state_directory=state_directory)
     fleet = _read_fleet(file, top.fleet)
     ledger = _read_ledger(file, top.ledger, here=here, state_directory=state_directory)
     notifier = _read_notifier(file, top.notifier, here=here)
@@ -79,6 +98,9 @@ def read_cluster(path: Path) -> ClusterConfig:
         scheduler=_sure(file, scheduler),
         telemetry=_sure(file, telemetry),
         logs=_sure(file, logs),
+        accounting=_sure(file, accounting),
+        job_logs=_sure(file, job_logs),
+        lake=lake,
         fleet=_sure(file, fleet),
         ledger=_sure(file, ledger),
         notifier=_sure(file, notifier),
@@ -206,6 +228,11 @@ def _read_telemetry(file: YamlFile, value: object, *, here: Path) -> TelemetryCo
     section = file.check_choice(value, TELEMETRY, at=("telemetry",))
     if section is None:
         return None
+    if isinstance(section, ExportersModel):
+        return _read_exporters(file, section, here=here)
+    if isinstance(section, NvmlModel):
+        step = timedelta(seconds=section.step_seconds)
+        return TelemetryConfig(kind=TelemetryKind.NVML, node=NodeName(section.node), step=step)
     if not isinstance(section, PrometheusModel):
         return TelemetryConfig(kind=TelemetryKind.SIMULATOR)
     if (section.basic_auth_user is None) is not (section.basic_auth_password_file is None):
@@ -229,6 +256,30 @@ def _read_telemetry(file: YamlFile, value: object, *, here: Path) -> TelemetryCo
     )
 
 
+def _read_exporters(file: YamlFile, section: ExportersModel, *, here: Path) -> TelemetryConfig:
+    targets: list[ExporterTargets] = []
+    for index, target in enumerate(section.targets):
+        at = ("telemetry", "targets", index)
+        if ("{node}" in target.url) is not (target.nodes is not None):
+            file.add_fault(at, "{node} in the url and a list of nodes go together")
+            continue
+        try:
+            nodes = () if target.nodes is None else expand_host_list(target.nodes)
+        except ValueError as exc:
+            file.add_fault((*at, "nodes"), str(exc))
+            continue
+        targets.append(ExporterTargets(url=target.url, nodes=nodes))
+    return TelemetryConfig(
+        kind=TelemetryKind.EXPORTERS,
+        step=timedelta(seconds=section.step_seconds),
+        timeout=timedelta(seconds=section.timeout_seconds),
+        targets=tuple(targets),
+        worker_count=section.worker_count,
+        bearer_token_file=_file(file, section.bearer_token_file, at=("telemetry", "bearer_token_file"), here=here),
+        ca_file=_file(file, section.ca_file, at=("telemetry", "ca_file"), here=here),
+    )
+
+
 def _read_logs(file: YamlFile, value: object, *, here: Path) -> LogsConfig | None:
     section = file.check_choice(value, LOGS, at=("logs",))
     if section is None:
@@ -240,10 +291,86 @@ def _read_logs(file: YamlFile, value: object, *, here: Path) -> LogsConfig | Non
             node_name_source=NodeNameSource(section.node_name_source),
             timezone=_zone(file, section.timezone),
         )
+    if isinstance(section, LokiModel):
+        return LogsConfig(kind=LogsKind.LOKI, loki=_read_loki(file, section, at="logs", here=here))
     if isinstance(section, JournaldModel):
         directory = None if section.journal_directory is None else _absolute(section.journal_directory, here=here)
         return LogsConfig(kind=LogsKind.JOURNALD, journal_directory=directory)
     return LogsConfig(kind=LogsKind.SIMULATOR)
+
+
+def _read_accounting(file: YamlFile, value: object, *, scheduler: SchedulerConfig | None) -> AccountingKind | None:
+    """Return where attempts are accounted; where nothing is said, with the scheduler itself."""
+    if value is None:
+        is_simulated = scheduler is None or scheduler.kind is SchedulerKind.SIMULATOR
+        return AccountingKind.SIMULATOR if is_simulated else AccountingKind.SLURM
+    section = file.check_choice(value, ACCOUNTING, at=("accounting",))
+    if section is None:
+        return None
+    if isinstance(section, SlurmAccountingModel):
+        return AccountingKind.SLURM
+    return AccountingKind.NONE if isinstance(section, NoneModel) else AccountingKind.SIMULATOR
+
+
+def _read_job_logs(file: YamlFile, value: object, *, here: Path) -> JobLogsConfig | None:
+    if value is None:
+        return JobLogsConfig()
+    section = file.check_choice(value, JOB_LOGS, at=("job_logs",))
+    if section is None:
+        return None
+    if isinstance(section, LokiModel):
+        return JobLogsConfig(kind=JobLogsKind.LOKI, loki=_read_loki(file, section, at="job_logs", here=here))
+    if not isinstance(section, JobLogFilesModel):
+        return JobLogsConfig()
+    for index, path in enumerate(section.paths):
+        if "%j" not in path:
+            file.add_fault(("job_logs", "paths", index), f"{path!r} says nowhere which job wrote it; put %j for its id")
+    return JobLogsConfig(kind=JobLogsKind.FILES, paths=tuple(str(_absolute(path, here=here)) for path in section.paths))
+
+
+def _read_loki(file: YamlFile, section: LokiModel, *, at: str, here: Path) -> LokiSettings:
+    if (section.basic_auth_user is None) is not (section.basic_auth_password_file is None):
+        file.add_fault((at, "basic_auth_user"), "basic_auth_user and basic_auth_password_file go together")
+    if section.basic_auth_user is not None and section.bearer_token_file is not None:
+        file.add_fault((at, "bearer_token_file"), "give a bearer token or basic auth, not both")
+    plain = LokiSettings(url=section.url.rstrip("/"), query=section.query)
+    return replace(
+        plain,
+        node_labels=plain.node_labels if section.node_labels is None else tuple(section.node_labels),
+        job_label=section.job_label,
+        tenant=section.tenant,
+        bearer_token_file=_file(file, section.bearer_token_file, at=(at, "bearer_token_file"), here=here),
+        basic_auth_user=section.basic_auth_user,
+        basic_auth_password_file=_file(
+            file, section.basic_auth_password_file, at=(at, "basic_auth_password_file"), here=here
+        ),
+        ca_file=_file(file, section.ca_file, at=(at, "ca_file"), here=here),
+        timeout=timedelta(seconds=section.timeout_seconds),
+        look_back=timedelta(hours=section.look_back_hours),
+        window=timedelta(hours=section.window_hours),
+        settle=timedelta(seconds=section.settle_seconds),
+        max_page_lines=section.max_page_lines,
+    )
+
+
+def _read_lake(file: YamlFile, section: LakeModel, *, here: Path, state_directory: Path) -> LakeConfig:
+    """Return where the lake is; a coarser copy that is deleted before the finer one is a fault."""
+    order = [section.raw_days, section.five_minute_days, section.hourly_days]
+    known = [days for days in order if days is not None]
+    if known != sorted(known):
+        file.add_fault(("lake",), "raw_days, five_minute_days and hourly_days must not fall in this order")
+    if 3600 % section.step_seconds:
+        file.add_fault(
+            ("lake", "step_seconds"), f"found {section.step_seconds}; it must part an hour evenly, as 15 does"
+        )
+    url = section.url or str(state_directory / "lake")
+    return LakeConfig(
+        url=url if "://" in url else str(_absolute(url, here=here)),
+        step=timedelta(seconds=section.step_seconds),
+        raw_days=section.raw_days,
+        five_minute_days=section.five_minute_days,
+        hourly_days=section.hourly_days,
+    )
 
 
 def _zone(file: YamlFile, name: str) -> tzinfo:

@@ -82,6 +82,27 @@ class PrometheusModel(StrictModel):
     tenant: Name | None = None
 
 
+class ExporterTargetsModel(StrictModel):
+    url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
+    nodes: Text | None = None
+
+
+class ExportersModel(StrictModel):
+    kind: Literal["exporters"]
+    targets: Annotated[list[ExporterTargetsModel], Field(min_length=1)]
+    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    timeout_seconds: PositiveSeconds = 5.0
+    worker_count: Annotated[int, Field(ge=1, le=256)] = 32
+    bearer_token_file: Text | None = None
+    ca_file: Text | None = None
+
+
+class NvmlModel(StrictModel):
+    kind: Literal["nvml"]
+    node: Name
+    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+
+
 class LogFilesModel(StrictModel):
     kind: Literal["files"]
     paths: Annotated[list[Text], Field(min_length=1)]
@@ -92,6 +113,48 @@ class LogFilesModel(StrictModel):
 class JournaldModel(StrictModel):
     kind: Literal["journald"]
     journal_directory: Text | None = None
+
+
+class LokiModel(StrictModel):
+    kind: Literal["loki"]
+    url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
+    query: Text
+    node_labels: list[Text] | None = None
+    job_label: Text | None = None
+    tenant: Name | None = None
+    bearer_token_file: Text | None = None
+    basic_auth_user: str | None = None
+    basic_auth_password_file: Text | None = None
+    ca_file: Text | None = None
+    timeout_seconds: PositiveSeconds = 30.0
+    look_back_hours: Annotated[int, Field(ge=1, le=8784)] = 168
+    window_hours: Annotated[int, Field(ge=1, le=720)] = 6
+    settle_seconds: Seconds = 10.0
+    max_page_lines: Annotated[int, Field(ge=1, le=100_000)] = 5000
+
+
+class NoneModel(StrictModel):
+    kind: Literal["none"]
+
+
+class SlurmAccountingModel(StrictModel):
+    kind: Literal["slurm"]
+
+
+class JobLogFilesModel(StrictModel):
+    kind: Literal["files"]
+    paths: Annotated[list[Text], Field(min_length=1)]
+
+
+Days = Annotated[int, Field(ge=1, le=36_600)]
+
+
+class LakeModel(StrictModel):
+    url: Text | None = None
+    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    raw_days: Days | None = None
+    five_minute_days: Days | None = None
+    hourly_days: Days | None = None
 
 
 class CommandsModel(StrictModel):
@@ -140,13 +203,32 @@ class ClusterModel(StrictModel):
     scheduler: object
     telemetry: object
     logs: object
+    accounting: object = None
+    job_logs: object = None
+    lake: LakeModel = LakeModel()
     fleet: object
     ledger: LedgerModel = LedgerModel()
     notifier: object
 
 
 SCHEDULERS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "slurm": SlurmModel}
-TELEMETRY: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "prometheus": PrometheusModel}
-LOGS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "files": LogFilesModel, "journald": JournaldModel}
+TELEMETRY: Mapping[str, type[StrictModel]] = {
+    "simulator": SimulatorModel,
+    "prometheus": PrometheusModel,
+    "exporters": ExportersModel,
+    "nvml": NvmlModel,
+}
+LOGS: Mapping[str, type[StrictModel]] = {
+    "simulator": SimulatorModel,
+    "files": LogFilesModel,
+    "journald": JournaldModel,
+    "loki": LokiModel,
+}
 FLEETS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "commands": CommandsModel}
 NOTIFIERS: Mapping[str, type[StrictModel]] = {"file": FileNotifierModel, "apprise": AppriseModel}
+ACCOUNTING: Mapping[str, type[StrictModel]] = {
+    "simulator": SimulatorModel,
+    "slurm": SlurmAccountingModel,
+    "none": NoneModel,
+}
+JOB_LOGS: Mapping[str, type[StrictModel]] = {"files": JobLogFilesModel, "loki": LokiModel, "none": NoneModel}

@@ -20,7 +20,7 @@ from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.cluster_config import NodeNameSource
 from ops_pipelines.resources.line_prefix import parse_line_prefix
-from ops_pipelines.resources.tailed_files import FoundLine, TailedFile, dump_marks, load_marks, open_files
+from ops_pipelines.resources.tailed_files import FoundLine, TailedFile, dump_marks, load_marks, open_files, read_shares
 
 MAX_LINE_BYTES = 8192
 """rsyslog's own limit (maxMessageSize). A longer line comes in parts of this size; nothing of it is dropped."""
@@ -69,7 +69,9 @@ class FileTailLogs:
         notes: list[str] = []
         with open_files(self._patterns, marks, notes=notes, now_seconds=received_at.timestamp()) as files:
             first = turn % len(files)
-            found, is_full = self._read_shares([*files[first:], *files[:first]], max_lines=max_lines)
+            found, is_full = read_shares(
+                [*files[first:], *files[:first]], max_lines=max_lines, max_line_bytes=self._max_line_bytes
+            )
             lines: list[LogLine] = []
             for file in files:
                 for each in found.get(file.identity, []):
@@ -78,26 +80,6 @@ class FileTailLogs:
                     lines.append(self._line_of(each, file, received_at=received_at))
             new_cursor = dump_marks([file.mark for file in files], turn=turn + 1 if is_full else turn)
         return LogBatch(lines=tuple(lines), cursor=new_cursor, notes=tuple(notes))
-
-    def _read_shares(
-        self, files: Sequence[TailedFile], *, max_lines: int
-    ) -> tuple[dict[tuple[int, int], list[FoundLine]], bool]:
-        """Read round after round, each file its share of what is left; return the lines, and whether some were left."""
-        found: dict[tuple[int, int], list[FoundLine]] = {}
-        left = max_lines
-        active = list(files)
-        while active and left > 0:
-            share = max(1, left // len(active))
-            still_active: list[TailedFile] = []
-            for file in active:
-                count = min(share, left)
-                lines = file.read_lines(max_count=count, max_line_bytes=self._max_line_bytes)
-                found.setdefault(file.identity, []).extend(lines)
-                left -= len(lines)
-                if len(lines) == count:
-                    still_active.append(file)
-            active = still_active
-        return found, bool(active)
 
     def _line_of(self, found: FoundLine, file: TailedFile, *, received_at: datetime) -> LogLine:
         mark = file.mark

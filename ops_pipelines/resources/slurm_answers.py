@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from ops_pipelines.domain.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id, parse_node_name
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Rejected
+from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.host_list import expand_host_list
 from ops_pipelines.resources.job_comment import read_job_comment
 
 _Row = Mapping[str, object]

@@ -114,6 +114,27 @@ class TailedFile:
         return _digest(os.pread(self.descriptor, min(offset, HEAD_BYTES), 0))
 
 
+def read_shares(
+    files: Sequence[TailedFile], *, max_lines: int, max_line_bytes: int
+) -> tuple[dict[tuple[int, int], list[FoundLine]], bool]:
+    """Read round after round, each file its share of what is left; return the lines, and whether some were left."""
+    found: dict[tuple[int, int], list[FoundLine]] = {}
+    left = max_lines
+    active = list(files)
+    while active and left > 0:
+        share = max(1, left // len(active))
+        still_active: list[TailedFile] = []
+        for file in active:
+            count = min(share, left)
+            lines = file.read_lines(max_count=count, max_line_bytes=max_line_bytes)
+            found.setdefault(file.identity, []).extend(lines)
+            left -= len(lines)
+            if len(lines) == count:
+                still_active.append(file)
+        active = still_active
+    return found, bool(active)
+
+
 def dump_marks(marks: Sequence[FileMark], *, turn: int) -> str:
     """Return the cursor: JSON of the marks and of whose turn it is to be read first."""
     return json.dumps({"version": 1, "turn": turn, "files": [asdict(mark) for mark in marks]}, separators=(",", ":"))

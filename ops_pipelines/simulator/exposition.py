@@ -1,8 +1,9 @@
-"""The Prometheus text format, as exporters write it: readings in, lines out. What is measured is told elsewhere.
+"""The formats of Prometheus: exporters' text, and the answer to a range query. What is measured is told elsewhere.
 
 Readings are plain tuples, for there are some ten thousand of them at each grid time.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,3 +49,28 @@ def write(readings: Iterable[Reading], *, at: datetime | None = None) -> bytes:
         number = f"{value:.{metric.decimals}f}"
         block.append(f"{metric.name}{{{labels}}} {number}{end}" if labels else f"{metric.name} {number}{end}")
     return "".join(line for block in blocks.values() for line in block).encode()
+
+
+def write_range(readings: Iterable[tuple[datetime, Iterable[Reading]]]) -> bytes:
+    """Return the readings of several times, in their order, as Prometheus answers a range query."""
+    series: dict[tuple[str, str], list[str]] = {}
+    for at, of_time in readings:
+        seconds = round(at.timestamp())
+        for metric, labels, value in of_time:
+            point = f'[{seconds},"{value:.{metric.decimals}f}"]'
+            points = series.get((metric.name, labels))
+            if points is None:
+                series[metric.name, labels] = [point]
+            else:
+                points.append(point)
+    results = (
+        f'{{"metric":{{"__name__":"{name}"{_as_json(labels)}}},"values":[{",".join(points)}]}}'
+        for (name, labels), points in series.items()
+    )
+    return f'{{"status":"success","data":{{"resultType":"matrix","result":[{",".join(results)}]}}}}'.encode()
+
+
+@lru_cache(maxsize=200_000)
+def _as_json(labels: str) -> str:
+    """Return label texts as members of a JSON object; both formats escape values alike."""
+    return re.sub(r'(?:^|,)([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"', r',"\1":"\2"', labels)

@@ -1,16 +1,16 @@
 """The port `MetricSource` on the twin: every layer of the pretended cluster, now and since its beginning.
 
-Pages are exposition text in which each sample carries its grid time: what a store that scrapes every exporter of the
-cluster at each grid time would hand out. Who is asked where is `exporter`'s business, what is measured the modules' of
+One grid time is exposition text in which each sample carries it; a stretch is what a store that scraped every exporter
+at each grid time would answer. Who is asked where is `exporter`'s business, what is measured the modules' of
 each layer.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 
 from ops_pipelines.ports.metrics import BodyKind, Page, Query
-from ops_pipelines.simulator.exposition import Reading, write
+from ops_pipelines.simulator.exposition import Reading, write, write_range
 from ops_pipelines.simulator.facility_metrics import facility_readings
 from ops_pipelines.simulator.gpu_activity import gpu_readings
 from ops_pipelines.simulator.hardware import Node
@@ -23,6 +23,8 @@ from ops_pipelines.simulator.twin import Follower, Twin
 from ops_pipelines.simulator.world import World
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES_PER_PAGE = 20
+"""64 nodes have some 33,000 series: 20 times of them are 20 MB."""
 _NODES_PER_PAGE = 64
 """A node has some 500 series: a page of 64 nodes has 7 MB."""
 
@@ -55,10 +57,13 @@ class SimulatedMetrics:
             raise ValueError(f"{start} to {end} is no range of whole steps of {step_seconds} s")
         first = start + max(0, -((start - self._twin.began_at) // step)) * step
         follower = self._latest if first >= self._latest.reached else self._twin.follow()
-        at = first
-        while at <= min(end, self._twin.now()):
-            yield from self._pages_at(follower, at)
-            at += step
+        last = min(end, self._twin.now())
+        times = [first + number * step for number in range(max((last - first) // step + 1, 0))]
+        if start == end:
+            for at in times:
+                yield from self._pages_at(follower, at)
+        for position in range(0, 0 if start == end else len(times), _TIMES_PER_PAGE):
+            yield from self._pages_of(follower, times[position : position + _TIMES_PER_PAGE])
 
     def _pages_at(self, follower: Follower, at: datetime) -> Iterator[Page]:
         names = [node.name for node in self._twin.scenario.nodes]
@@ -70,6 +75,17 @@ class SimulatedMetrics:
         with follower.reach(at) as world:
             body = write(_of_all(world), at=at)
         yield self._page(body, at)
+
+    def _pages_of(self, follower: Follower, times: Sequence[datetime]) -> Iterator[Page]:
+        """Yield one page for a stretch of time: a follower only moves forward, so all nodes are in it."""
+
+        def readings() -> Iterator[tuple[datetime, Iterator[Reading]]]:
+            for at in times:
+                with follower.reach(at) as world:
+                    yield at, chain(_of_nodes(world, iter(world.hardware.nodes.values())), _of_all(world))
+
+        body = write_range(readings())
+        yield Page(kind=BodyKind.RANGE_ANSWER, body=body, source=self.source, start=times[0], end=times[-1])
 
     def _page(self, body: bytes, at: datetime) -> Page:
         return Page(kind=BodyKind.EXPOSITION, body=body, source=self.source, start=at, end=at)

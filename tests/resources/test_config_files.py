@@ -13,6 +13,7 @@ from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.cluster_config import (
     FleetKind,
     LogsKind,
@@ -23,7 +24,6 @@ from ops_pipelines.resources.cluster_config import (
 )
 from ops_pipelines.resources.config_files import read_catalogue, read_cluster, read_policy
 from ops_pipelines.resources.config_models import DrainBudgetModel, DurationsModel, MassEventModel, PolicyModel
-from ops_pipelines.resources.host_list import expand_host_list
 from ops_pipelines.resources.node_commands import CommandFleet
 from ops_pipelines.resources.strict_yaml import ConfigError
 

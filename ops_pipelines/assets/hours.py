@@ -1,0 +1,71 @@
+"""The hours of the lake as Dagster partitions, and what a run over some of them covers."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from ops_pipelines.assets.tables import table
+from ops_pipelines.flow.fill import Filled
+from ops_pipelines.ports.lake import Lake, Rows
+
+# `backfill_policy` is beta in Dagster 1.13, and what it says is pinned by our tests and by the pinned version.
+warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.BetaWarning)
+
+FIRST_HOUR = os.environ.get("OPS_PIPELINES_FIRST_HOUR", "2026-01-01-00:00")
+"""The first hour that can be filled in again; earlier ones can still be added with `ops-pipelines ingest`."""
+HOURS = dg.HourlyPartitionsDefinition(start_date=FIRST_HOUR, timezone="UTC", end_offset=1)
+"""The running hour is one of them: it can be looked at before it is over, and is filled whole when it is."""
+ONE_RUN = dg.BackfillPolicy.single_run()
+"""A long stretch is one run: the sources are asked in stretches of their own, and a process starts once."""
+LAKE_IO = "lake_io_manager"
+
+
+def covered(context: dg.AssetExecutionContext) -> tuple[datetime, datetime]:
+    """Return the beginning and the end of the hours that a run covers."""
+    window = context.partition_time_window
+    return window.start.astimezone(UTC), window.end.astimezone(UTC)
+
+
+def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mapping[str, Rows]:
+    """Return the rows of a stretch, parted into the partitions of the run; hours without rows are left out."""
+    from ops_pipelines.frames.hours import split_by_hour
+
+    if rows is None:
+        return {}
+    keys = set(context.partition_keys)
+    parted = {f"{hour:%Y-%m-%d-%H:%M}": part for hour, part in split_by_hour(rows).items()}
+    return {key: part for key, part in parted.items() if key in keys}
+
+
+def keep_rejected(filled: Filled, lake: Lake) -> None:
+    """Keep what was not believed beside what was."""
+    rejected = filled.tables.get("rejected_rows")
+    if rejected is not None and rejected.num_rows:
+        lake.add("rejected_rows", rejected)
+
+
+def tell(context: dg.AssetExecutionContext, filled: Filled) -> None:
+    """Put the warnings of the sources and the sum of the rejections into the run's log."""
+    for note in filled.notes:
+        context.log.warning("source says: %s", note)
+    for reason, how_many in filled.reasons.items():
+        context.log.warning("rejected reason=%s count=%d", reason, how_many)
+
+
+def intake_metadata(filled: Filled) -> dict[str, dg.MetadataValue]:
+    """Return how many records the sources gave, and what became of them."""
+    return {
+        "read_count": dg.MetadataValue.int(filled.read_count),
+        "accepted_count": dg.MetadataValue.int(filled.accepted_count),
+        "ignored_count": dg.MetadataValue.int(filled.ignored_count),
+        "rejected_count": dg.MetadataValue.int(sum(filled.reasons.values())),
+        "rejected_by_reason": table({"reason": reason, "records": number} for reason, number in filled.reasons.items()),
+    }
+
+
+def hour_of_key(key: str) -> datetime:
+    """Return the hour that a partition key names."""
+    return datetime.strptime(key, HOURS.fmt).replace(tzinfo=UTC)

@@ -1,0 +1,96 @@
+"""Group `jobs`: what the accounting says of every attempt, and what jobs and kernels wrote."""
+
+from collections.abc import Iterator, Mapping
+
+import dagster as dg
+
+from ops_pipelines.assets.hours import (
+    HOURS,
+    LAKE_IO,
+    ONE_RUN,
+    by_partition,
+    covered,
+    intake_metadata,
+    keep_rejected,
+    tell,
+)
+from ops_pipelines.flow.fill import Filled, fill_accounting, fill_job_logs, fill_kernel_events
+from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.ports.lake import Rows
+
+GROUP = "jobs"
+_ACCOUNTING = ("job_accounting", "job_allocations", "job_steps")
+
+
+@dg.multi_asset(
+    name="accounting_of_all_jobs",
+    outs={
+        name: dg.AssetOut(
+            group_name=GROUP,
+            kinds={"slurm", "parquet"},
+            description=f"{TABLES[name].meaning}.",
+            io_manager_key=LAKE_IO,
+            is_required=False,
+            code_version="1",
+        )
+        for name in _ACCOUNTING
+    },
+    can_subset=True,
+    partitions_def=HOURS,
+    backfill_policy=ONE_RUN,
+)
+def accounting_of_all_jobs(
+    context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
+) -> Iterator[dg.Output[object]]:
+    """Every attempt, requeued ones included, as the scheduler's accounting knows it."""
+    start, end = covered(context)
+    filled = fill_accounting(observatory, start=start, end=end)
+    tell(context, filled)
+    keep_rejected(filled, observatory.lake)
+    for name in sorted(context.op_execution_context.selected_output_names):
+        yield dg.Output(
+            by_partition(context, filled.tables.get(name)), output_name=name, metadata=intake_metadata(filled)
+        )
+
+
+@dg.asset(
+    group_name=GROUP,
+    kinds={"log", "parquet"},
+    io_manager_key=LAKE_IO,
+    partitions_def=HOURS,
+    backfill_policy=ONE_RUN,
+    code_version="1",
+)
+def job_logs(
+    context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
+) -> dg.Output[Mapping[str, Rows]]:
+    """Lines that jobs wrote, matched against the table of log signatures."""
+    start, end = covered(context)
+    filled = fill_job_logs(observatory, start=start, end=end)
+    return _lines(context, filled, observatory, name="job_logs")
+
+
+@dg.asset(
+    group_name=GROUP,
+    kinds={"log", "parquet"},
+    io_manager_key=LAKE_IO,
+    partitions_def=HOURS,
+    backfill_policy=ONE_RUN,
+    code_version="1",
+)
+def kernel_events(
+    context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
+) -> dg.Output[Mapping[str, Rows]]:
+    """Lines of kernels, drivers and fabric managers, matched against the table of log signatures."""
+    start, end = covered(context)
+    filled = fill_kernel_events(observatory, start=start, end=end)
+    return _lines(context, filled, observatory, name="kernel_events")
+
+
+def _lines(
+    context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory, *, name: str
+) -> dg.Output[Mapping[str, Rows]]:
+    tell(context, filled)
+    keep_rejected(filled, observatory.lake)
+    return dg.Output(by_partition(context, filled.tables.get(name)), metadata=intake_metadata(filled))

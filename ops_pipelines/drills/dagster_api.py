@@ -1,0 +1,103 @@
+"""Asks Dagster's web server what a click in its UI asks: start a back-fill, see how runs end. GraphQL on loopback."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_BACKFILL = """
+mutation Backfill($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+    ... on PartitionSetNotFoundError { message }
+    ... on UnauthorizedError { message }
+  }
+}
+"""
+_RUNS = """
+query Runs($filter: RunsFilter!) {
+  runsOrError(filter: $filter, limit: 100) {
+    __typename
+    ... on Runs { results { runId status assetSelection { path } } }
+    ... on PythonError { message }
+  }
+}
+"""
+_CHECKS = """
+query Checks($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    ... on AssetNode {
+      assetChecksOrError {
+        ... on AssetChecks { checks { name executionForLatestMaterialization { status } } }
+      }
+    }
+  }
+}
+"""
+ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+
+
+class DagsterApiError(RuntimeError):
+    """The web server did not do what was asked. The message says what it answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """How one run stands."""
+
+    run_id: str
+    status: str
+
+
+class DagsterApi:
+    """One web server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/graphql"
+
+    def launch_backfill(self, *, assets: Sequence[str], partitions: Sequence[str]) -> str:
+        """Start what the UI's `Materialize` starts for these assets and partitions; return the back-fill's id."""
+        params = {
+            "assetSelection": [{"path": [asset]} for asset in assets],
+            "partitionNames": list(partitions),
+            "fromFailure": False,
+        }
+        answer = self._ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
+        if answer["__typename"] != "LaunchBackfillSuccess":
+            raise DagsterApiError(f"the back-fill was not started: {answer}")
+        return str(answer["backfillId"])
+
+    def runs_of(self, backfill: str) -> tuple[RunState, ...]:
+        """Return the runs that a back-fill has started so far."""
+        tag = {"key": "dagster/backfill", "value": backfill}
+        answer = self._ask(_RUNS, {"filter": {"tags": [tag]}})["runsOrError"]
+        if answer["__typename"] != "Runs":
+            raise DagsterApiError(f"the runs were not listed: {answer}")
+        return tuple(RunState(run_id=run["runId"], status=run["status"]) for run in answer["results"])
+
+    def check_states(self, asset: str) -> Mapping[str, str | None]:
+        """Return each check of an asset with the state of its latest execution; None if it was not executed."""
+        answer = self._ask(_CHECKS, {"key": {"path": [asset]}})["assetNodeOrError"]
+        found: dict[str, str | None] = {}
+        for check in answer.get("assetChecksOrError", {}).get("checks", ()):
+            latest = check["executionForLatestMaterialization"]
+            found[check["name"]] = None if latest is None else latest["status"]
+        return found
+
+    def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, dict]:  # type: ignore[type-arg] # JSON
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(  # noqa: S310 - our own loopback URL
+            self._url, data=body, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own loopback URL
+                told = json.load(answer)
+        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as problem:
+            raise DagsterApiError(f"{self._url} did not answer: {problem}") from problem
+        if told.get("errors"):
+            raise DagsterApiError(f"{self._url} refused: {str(told['errors'])[:500]}")
+        found: dict[str, dict] = told["data"]  # type: ignore[type-arg] # JSON
+        return found

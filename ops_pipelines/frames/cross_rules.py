@@ -1,0 +1,196 @@
+"""What columns must say of each other, as data: the condition, in DuckDB's SQL, that a contradictory row meets.
+
+A condition over a null is no contradiction. Judging, counting and showing stand elsewhere (`profile`, `expectations`).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(Enum):
+    ERROR = "error"
+    """The partition must not be built upon."""
+    WARNING = "warning"
+    """People should know; what is downstream goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossRule:
+    """One rule of a table. Counted are the rows (or groups) that break it."""
+
+    table: str
+    name: str
+    broken_if: str
+    """SQL over the table's columns; with `per`, over aggregates of the group."""
+    meaning: str
+    severity: Severity = Severity.WARNING
+    per: str = ""
+    """Column that groups the rows; empty: each row is judged alone."""
+    share_at_most: float = 0.0
+    """Share of rows (groups) that may break it before it is told."""
+
+
+CROSS_RULES = (
+    CrossRule(
+        table="gpu_telemetry",
+        name="memory_used_within_total",
+        broken_if="memory_used_bytes > memory_total_bytes * 1.02",
+        severity=Severity.ERROR,
+        meaning="a GPU uses no more memory than it has (2 % for rounding)",
+    ),
+    CrossRule(
+        table="gpu_telemetry",
+        name="memory_parts_within_total",
+        broken_if="memory_used_bytes + memory_free_bytes + coalesce(memory_reserved_bytes, 0)"
+        " > memory_total_bytes * 1.02",
+        meaning="used, free and reserved memory are no more than the whole (2 % for rounding)",
+    ),
+    CrossRule(
+        table="gpu_telemetry",
+        name="work_draws_power",
+        broken_if="utilisation_ratio > 0.5 AND power_watts <= 0",
+        meaning="a GPU at work draws power; none means a broken sensor",
+    ),
+    CrossRule(
+        table="gpu_telemetry",
+        name="slice_has_profile",
+        broken_if="mig_instance IS NOT NULL AND mig_profile IS NULL",
+        meaning="a MIG slice names its profile, without which its share of the GPU is unknown",
+    ),
+    CrossRule(
+        table="gpu_telemetry",
+        name="gpu_on_one_node",
+        broken_if="count(DISTINCT node) > 1",
+        per="gpu_uuid",
+        meaning="a GPU is on one node for the hour: two nodes that name one UUID are one node under two names",
+    ),
+    CrossRule(
+        table="node_telemetry",
+        name="memory_available_within_total",
+        broken_if="memory_available_bytes > memory_total_bytes",
+        meaning="no more memory is available than there is",
+    ),
+    CrossRule(
+        table="node_telemetry",
+        name="filesystem_available_within_size",
+        broken_if="filesystem_available_bytes > filesystem_size_bytes",
+        meaning="a file system has no more room than it is large",
+    ),
+    CrossRule(
+        table="fabric_telemetry",
+        name="active_link_is_up",
+        broken_if="link_state = 4 AND physical_state <> 5",
+        meaning="a port that is active has its physical link up",
+    ),
+    CrossRule(
+        table="fabric_telemetry",
+        name="active_link_has_rate",
+        broken_if="link_state = 4 AND rate_bits_per_second <= 0",
+        meaning="a port that is active has a rate",
+    ),
+    CrossRule(
+        table="storage_telemetry",
+        name="bytes_need_reads",
+        broken_if="read_bytes > 0 AND read_count = 0 OR written_bytes > 0 AND write_count = 0",
+        meaning="bytes are read by reads and written by writes",
+    ),
+    CrossRule(
+        table="storage_telemetry",
+        name="healthy_without_warning",
+        broken_if="healthy = 1 AND critical_warning > 0",
+        meaning="a device that passes SMART has no critical warning",
+    ),
+    CrossRule(
+        table="facility_telemetry",
+        name="power_within_capacity",
+        broken_if="power_watts > power_capacity_watts * 1.5",
+        meaning="a supply gives no more than half again its rated power",
+    ),
+    CrossRule(
+        table="facility_telemetry",
+        name="it_power_within_site_power",
+        broken_if="it_power_watts > site_power_watts * 1.02",
+        meaning="the IT equipment draws no more than its site (2 % for meters)",
+    ),
+    CrossRule(
+        table="facility_telemetry",
+        name="pue_fits_power",
+        broken_if="abs(pue_ratio * it_power_watts - site_power_watts) > 0.05 * site_power_watts",
+        meaning="PUE is site power over IT power, within 5 %",
+    ),
+    CrossRule(
+        table="application_telemetry",
+        name="latencies_ascend",
+        broken_if="latency_p50_seconds > latency_p95_seconds OR latency_p95_seconds > latency_p99_seconds"
+        " OR latency_p50_seconds > latency_p99_seconds",
+        meaning="p50 <= p95 <= p99",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="ended_after_started",
+        broken_if="ended_at < started_at",
+        severity=Severity.ERROR,
+        meaning="an attempt ends after it began; usage that is summed over it would be negative",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="started_after_submitted",
+        broken_if="started_at < submitted_at",
+        meaning="an attempt begins after it was submitted",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="elapsed_within_times",
+        broken_if="elapsed_seconds > date_diff('microsecond', started_at, ended_at) / 1e6 + 2",
+        meaning="no attempt ran for longer than from its start to its end (2 s for rounding)",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="elapsed_fills_times",
+        broken_if="elapsed_seconds < date_diff('microsecond', started_at, ended_at) / 1e6 - 2",
+        share_at_most=0.05,
+        meaning="an attempt runs from its start to its end (2 s for rounding); only suspended ones ran for less",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="gpus_fit_nodes",
+        broken_if="gpu_count > 16 * node_count",
+        meaning="a job has at most 16 GPUs a node",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="completed_has_ended",
+        broken_if="state = 'COMPLETED' AND ended_at IS NULL",
+        meaning="a job that is COMPLETED has an end",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="going_has_not_ended",
+        broken_if="state IN ('RUNNING', 'PENDING', 'SUSPENDED') AND ended_at IS NOT NULL",
+        meaning="a job that waits or runs has no end yet",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="completed_exits_with_zero",
+        broken_if="state = 'COMPLETED' AND exit_code <> 0",
+        meaning="a job that is COMPLETED has exit status 0",
+    ),
+    CrossRule(
+        table="job_accounting",
+        name="canceller_of_cancelled",
+        broken_if="cancelled_by IS NOT NULL AND NOT starts_with(state, 'CANCELLED')",
+        meaning="only a cancelled job names who cancelled it",
+    ),
+    CrossRule(
+        table="inventory",
+        name="gpu_on_one_node",
+        broken_if="count(DISTINCT node) FILTER (kind = 'gpu') > 1",
+        per="uuid",
+        meaning="a GPU is built into one node",
+    ),
+)
+
+
+def rules_of(table: str) -> tuple[CrossRule, ...]:
+    """Return the rules of a table."""
+    return tuple(rule for rule in CROSS_RULES if rule.table == table)

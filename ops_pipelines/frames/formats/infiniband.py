@@ -1,0 +1,161 @@
+"""InfiniBand and RoCE ports as rows of fabric_telemetry and inventory: sysfs trees, perfquery, ibnetdiscover, ibswinfo,
+ibstat, ibstatus, `rdma link`, `rdma statistic`.
+
+A record is one port; in ibswinfo, one component of the switch. Data counters count units of four octets and become
+bytes here. An old 32-bit traffic counter that stands at its maximum has stopped counting and is left out; an error
+counter at its maximum is kept, for it still says "at least so many". Not here: the layouts (`infiniband_layouts`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from ops_pipelines.frames.formats import ibswinfo
+from ops_pipelines.frames.formats.infiniband_layouts import Port, discovered_ports, queried_ports, stated_ports
+from ops_pipelines.frames.formats.infiniband_names import DATA_COLUMNS, TRAFFIC_COLUMNS, port_cells
+from ops_pipelines.frames.formats.reading import Cell, Unbelievable, decode, in_bounds, word
+from ops_pipelines.frames.formats.tally import Tally
+from ops_pipelines.frames.parsed import Parsed, WrongKind
+
+_SYSFS = re.compile(r"(?:^|/)(?P<device>[^/]+)/ports/(?P<port>\d{1,3})/(?P<name>.+)$", re.ASCII)
+_SYSFS_DEVICE = re.compile(r"(?:^|/)(?P<device>[^/]+)/(?P<name>fw_ver|board_id|hca_type|node_guid|node_desc|hw_rev)$")
+_COUNTER_FILE = re.compile(r"\s*-?\d{1,20}\s*", re.ASCII)
+_FULL_32_BITS = float(2**32 - 1)
+_HOST_DESCRIPTION = re.compile(
+    r"(?P<node>[A-Za-z0-9][\w.-]*) +(?P<device>HCA-\d+|[a-z][a-z0-9_]*_(?:bond_?)?\d+|ib\d+)", re.ASCII
+)
+"""How a host names its adapter to the subnet manager: `worker20 mlx5_3`."""
+
+
+def parse(body: bytes, *, source: str, at: datetime, node: str | None = None) -> Parsed:
+    """Return the ports of one output. Raises WrongKind if it is none of those that this module knows."""
+    text = decode(body)
+    tally = Tally(source=source)
+    if ibswinfo.is_ibswinfo(text):
+        ibswinfo.add(tally, text, at=at, node=node)
+        return tally.parsed()
+    ports = list(_ports(text, source=source))
+    if not ports:
+        raise WrongKind(_what_it_is(text))
+    _add(tally, ports, at=at, node=node)
+    return tally.parsed()
+
+
+def parse_tree(files: Mapping[str, bytes], *, source: str, at: datetime, node: str | None = None) -> Parsed:
+    """Return the ports of a tree of class/infiniband, or of a folder of outputs; files that are neither are refused.
+
+    Raises WrongKind if no file of the tree is of this kind.
+    """
+    tally = Tally(source=source)
+    ports = list(_sysfs_ports(files))
+    _add(tally, ports, at=at, node=node)
+    if ports:
+        return tally.parsed()
+    for path, body in sorted(files.items()):
+        text = decode(body)
+        if ibswinfo.is_ibswinfo(text):
+            ibswinfo.add(tally, text, at=at, node=node, place=f"{path}, ")
+            continue
+        found = list(_ports(text, source=path))
+        if not found:
+            tally.refuse(path, Unbelievable("wrong_kind", _what_it_is(text)), text=text[:200], into="fabric_telemetry")
+        _add(tally, [replace(port, record=f"{path}, {port.record}") for port in found], at=at, node=node)
+    if tally.accepted == 0 and all(each.reason == "wrong_kind" for each in tally.refused):
+        raise WrongKind(f"found {len(files)} files, none of them a port of class/infiniband or output of a fabric tool")
+    return tally.parsed()
+
+
+def _ports(text: str, *, source: str) -> Iterator[Port]:
+    yield from queried_ports(text, source=source)
+    yield from stated_ports(text)
+    yield from discovered_ports(text)
+
+
+def _what_it_is(text: str) -> str:
+    start = text.strip()[:200]
+    if not start:
+        return "the file is empty; expected ports"
+    if _COUNTER_FILE.fullmatch(text):
+        return "found one number; a counter file of sysfs has its name from its folder: ingest the folder"
+    return (
+        f"found {start.splitlines()[0][:60]!r}, expected sysfs, perfquery, ibnetdiscover, ibswinfo, ibstat, ibstatus, "
+        "or rdma"
+    )
+
+
+def _sysfs_ports(files: Mapping[str, bytes]) -> Iterable[Port]:
+    """Yield the ports of a tree, by the folder that holds `ports/`."""
+    devices: dict[str, dict[str, str]] = {}
+    ports: dict[tuple[str, str, int], dict[str, str]] = {}
+    for path, body in sorted(files.items()):
+        match = _SYSFS.search(path) or _SYSFS_DEVICE.search(path)
+        if match is None:
+            continue
+        folder = path[: match.end("device")]
+        values = (
+            ports.setdefault((folder, match["device"], int(match["port"])), {})
+            if "port" in match.re.groupindex
+            else devices.setdefault(folder, {})
+        )
+        values.setdefault(match["name"].rsplit("/", 1)[-1].lower(), decode(body).strip())
+    for (folder, device, port), values in sorted(ports.items()):
+        about = devices.get(folder, {})
+        described = _HOST_DESCRIPTION.fullmatch(about.get("node_desc", "").strip())
+        yield Port(
+            record=f"{folder}/ports/{port}",
+            text=" ".join(f"{name}={value}" for name, value in values.items())[:1000],
+            device=f"{device}/{port}",
+            node=described["node"] if described else None,
+            values=values,
+            guid=word(about.get("node_guid")),
+            model=word(about.get("hca_type")),
+            part_number=word(about.get("board_id")),
+            firmware_version=word(about.get("fw_ver")),
+        )
+
+
+def _add(tally: Tally, ports: Iterable[Port], *, at: datetime, node: str | None) -> None:
+    for port in ports:
+        try:
+            _accept(tally, port, at=at, node=node)
+        except Unbelievable as why:
+            tally.refuse(port.record, why, text=port.text, into="fabric_telemetry")
+
+
+def _accept(tally: Tally, port: Port, *, at: datetime, node: str | None) -> None:
+    if port.broken is not None:
+        raise port.broken
+    described = _HOST_DESCRIPTION.fullmatch(port.description or "")
+    owner = port.node or ("" if port.is_switch else node) or ""
+    device = port.device
+    if described and not port.is_switch:
+        owner, device = described["node"], f"{described['device']}/{port.device.rsplit('/', 1)[-1]}"
+    cells = port_cells(port.values)
+    for column in TRAFFIC_COLUMNS:
+        units = 4 if column in DATA_COLUMNS else 1
+        if cells.get(column) == _FULL_32_BITS * units:
+            cells[column] = None
+    bounded = in_bounds("fabric_telemetry", cells)
+    if not bounded:
+        raise Unbelievable("port_unreadable", "found no state and no counter of this port")
+    key: dict[str, Cell] = {"node": owner, "device": device, "time": at}
+    if tally.has("inventory", key) and not port.adds:
+        raise Unbelievable("duplicate_component", f"{device} stands in this file twice")
+    is_new = tally.put("fabric_telemetry", {**key, "link_layer": word(port.values.get("link_layer")), **bounded})
+    if not is_new:
+        raise Unbelievable("duplicate_component", f"{device} stands in this file twice, with nothing new")
+    tally.put(
+        "inventory",
+        {
+            **key,
+            "kind": "port",
+            "model": port.model or port.description,
+            "part_number": port.part_number,
+            "uuid": port.guid,
+            "firmware_version": port.firmware_version,
+            "state": word(port.values.get("state")),
+            "source": tally.source,
+        },
+    )
+    tally.accepted += 1

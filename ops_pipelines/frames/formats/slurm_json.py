@@ -1,0 +1,224 @@
+"""JSON as Slurm's clients and REST servers print it, 21.08 to 25.11: objects, numbers, names, times.
+
+An answer that was cut keeps the objects that are whole. What an object means is the callers' business.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ops_pipelines.frames.formats import slurm_states as states
+from ops_pipelines.frames.formats import slurm_values as values
+from ops_pipelines.frames.formats.reading import Unbelievable
+
+Row = Mapping[str, object]
+_DECODER = json.JSONDecoder()
+_LISTS = values.words(
+    "jobs nodes sinfo statistics partitions reservations licenses shares accounts associations users QOS qos "
+    "clusters events TRES instances wckeys"
+)
+"""Under these names answers hold their records."""
+_LIST_START = re.compile(r'"(' + "|".join(_LISTS) + r')"\s*:\s*\[')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer of Slurm."""
+
+    key: str
+    """What its records are: jobs, nodes, sinfo, statistics, ..."""
+    records: Sequence[object]
+    broken: str | None = None
+    """Why the text ends to make sense after these records; None: it is whole."""
+    rest: str = ""
+    """What follows from there."""
+    errors: Sequence[object] = ()
+    version: tuple[int, ...] = ()
+
+
+def looks_like_json(text: str) -> bool:
+    """Return whether a text begins as a JSON object or list does."""
+    return text.lstrip("\ufeff \t\r\n")[:1] in ("{", "[")
+
+
+def read_answer(text: str) -> Answer | None:
+    """Return the answer in `text`, as far as it is whole; None if it is none of Slurm's."""
+    try:
+        document = _DECODER.decode(text.strip("\ufeff \t\r\n\x00"))
+    except (ValueError, RecursionError) as exc:
+        return _salvage(text, why=f"{type(exc).__name__}: {exc}"[:200])
+    if not isinstance(document, dict):
+        return None
+    for key in _LISTS:
+        held = document.get(key)
+        if key == "shares" and isinstance(held, dict):
+            held = held.get("shares")
+        if isinstance(held, list) or (key == "statistics" and isinstance(held, dict)):
+            errors = document.get("errors")
+            return Answer(
+                key=key,
+                records=held if isinstance(held, list) else [held],
+                errors=errors if isinstance(errors, list) else (),
+                version=_version(document),
+            )
+    return None
+
+
+def _salvage(text: str, *, why: str) -> Answer | None:
+    found = _LIST_START.search(text)
+    if found is None:
+        return None
+    records: list[object] = []
+    position = found.end()
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        if position >= len(text) or text[position] == "]":
+            break
+        try:
+            record, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        records.append(record)
+    # A list that was closed before the damage is whole, what stands beside it matters less.
+    is_whole = position < len(text) and text[position] == "]"
+    return Answer(
+        key=found[1], records=records, broken=None if is_whole else why, rest=text[position : position + 1000]
+    )
+
+
+def _version(document: Row) -> tuple[int, ...]:
+    meta = _object(document, "meta")
+    slurm = _object(meta, "Slurm") or _object(meta, "slurm")
+    return tuple(int(part) for part in re.findall(r"\d{1,4}", str(slurm.get("release", "")))[:3])
+
+
+def _object(row: Row, key: str) -> Row:
+    value = row.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def child(row: Row, *keys: str) -> Row:
+    """Return the object at a path; an empty one if there is none."""
+    for key in keys:
+        row = _object(row, key)
+    return row
+
+
+def label(row: Row, *keys: str) -> str | None:
+    """Return the first text among `keys`, printable; None for none. A number counts as its digits."""
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, str):
+            found = values.read_label(value)
+            if found is not None:
+                return found
+        elif isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+    return None
+
+
+def number(row: Row, *keys: str) -> float | None:
+    """Return the first number among `keys`; None if absent, unset, infinite or a leaked NO_VAL. Raises Unbelievable."""
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, dict):
+            if value.get("infinite") or not value.get("set", True):
+                continue
+            value = value.get("number")
+        if value is None:
+            continue
+        if isinstance(value, str):
+            found = values.read_number(value)
+            if found is None:
+                continue
+            return found
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Unbelievable("bad_number", f"{key} is {str(value)[:60]!r}; expected a number")
+        if value != value or abs(value) >= 0xFFFFFFFE:
+            continue
+        return float(value)
+    return None
+
+
+def large(row: Row, key: str) -> float | None:
+    """Return a number that may be large, as bytes are: only the 64-bit NO_VALs count as none."""
+    value = row.get(key)
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set", True) and not value.get("infinite") else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**62:
+        return None
+    return float(value)
+
+
+def whole(row: Row, *keys: str) -> int | None:
+    """Return a whole number, not negative; None for none. Raises Unbelievable."""
+    found = number(row, *keys)
+    if found is None:
+        return None
+    if found != int(found):
+        raise Unbelievable("bad_number", f"{keys[0]} is {found}; expected a whole number")
+    return int(found) if found >= 0 else None
+
+
+def time(row: Row, *keys: str) -> int | None:
+    """Return microseconds since 1970; None for 0 and unset. Raises Unbelievable."""
+    found = number(row, *keys)
+    return None if found is None else values.epoch_microseconds(found)
+
+
+def names(row: Row, key: str) -> list[str]:
+    """Return words in capitals: one text, or a list of them. Raises Unbelievable."""
+    value = row.get(key)
+    words = [value] if isinstance(value, str) else value
+    if words is None:
+        return []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise Unbelievable("bad_state", f"{key} is {str(value)[:60]!r}; expected a word or a list of them")
+    return [values.printable(word.upper()) for word in words if word]
+
+
+def joined(row: Row, key: str) -> str | None:
+    """Return a list of words, or a text, as words parted by commas; None for none."""
+    value = row.get(key)
+    if isinstance(value, list):
+        return values.read_label(",".join(str(word) for word in value))
+    return values.read_label(value) if isinstance(value, str) else None
+
+
+def exit_of(row: Row, key: str, *, is_wait_status: bool) -> tuple[int, int] | None:
+    """Return exit status and signal, as any version writes them; None for none."""
+    value = row.get(key)
+    if isinstance(value, dict) and ("return_code" in value or "status" in value):
+        signal = child(value, "signal")
+        return whole(value, "return_code") or 0, whole(signal, "id", "signal_id") or 0
+    found = whole(row, key)
+    if found is None:
+        return None
+    return states.read_wait_status(found) if is_wait_status else (found, 0)
+
+
+def gpus_of_list(tres: object) -> int | None:
+    """Return the GPUs of a TRES list of objects: the plain count, else the sum of the typed ones; None for no list."""
+    if not isinstance(tres, list) or not tres:
+        return None
+    plain, typed = 0, 0
+    for each in tres:
+        if isinstance(each, dict) and each.get("type") == "gres":
+            name, count = str(each.get("name")), int(large(each, "count") or 0)
+            plain += count if name == "gpu" else 0
+            typed += count if name.startswith("gpu:") else 0
+    total = plain or typed
+    if total > values.MOST_COUNT:
+        raise Unbelievable("bad_number", f"{total} GPUs; expected fewer")
+    return total
+
+
+def count_of_list(tres: object, kind: str) -> float | None:
+    """Return the count of one kind in a TRES list of objects."""
+    if isinstance(tres, list):
+        for each in tres:
+            if isinstance(each, dict) and each.get("type") == kind:
+                return large(each, "count")
+    return None

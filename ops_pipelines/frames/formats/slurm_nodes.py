@@ -1,0 +1,216 @@
+"""Nodes and partitions as the scheduler tells of them -> rows of `inventory`, and counts for `platform_telemetry`.
+
+A node that stands in several partitions is several rows in sinfo and one here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ops_pipelines.frames.formats import slurm_json as read
+from ops_pipelines.frames.formats import slurm_values as values
+from ops_pipelines.frames.formats.reading import Cell, Unbelievable
+from ops_pipelines.frames.formats.tally import Tally
+
+_MIB = 2**20
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253})", re.ASCII)
+FROM_SCONTROL: Mapping[str, str] = {
+    "NodeName": "NODELIST",
+    "State": "STATE",
+    "Partitions": "PARTITION",
+    "AvailableFeatures": "AVAIL_FEATURES",
+    "Features": "AVAIL_FEATURES",
+    "CPUTot": "CPUS",
+    "RealMemory": "MEMORY",
+    "Gres": "GRES",
+    "CfgTRES": "TRES",
+    "OS": "OS",
+}
+"""Key of `scontrol show node` -> sinfo's name for the same."""
+
+
+@dataclass(slots=True)
+class Site:
+    """What one file says of nodes, gathered."""
+
+    tally: Tally
+    at: datetime
+    _nodes: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    _partitions: dict[str, list[str]] = field(default_factory=dict)
+    _figures: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def add_node(self, cells: Mapping[str, str]) -> None:
+        """Take one node of text, with sinfo's names of columns. Raises Unbelievable."""
+        name = read_node_name(cells.get("NODELIST") or cells.get("HOSTNAMES") or "")
+        tres = values.read_tres(cells.get("TRES", ""))
+        gpus = values.gpus_of_tres(tres) if tres else values.gpus_of_gres(cells.get("GRES", ""))
+        state = values.read_label(cells.get("STATE", ""))
+        memory = values.read_bytes(cells.get("MEMORY", "").rstrip("+"), unit="M")
+        cpus = values.read_count(cells.get("CPUS", ""))
+        if "CPUS(A/I/O/T)" in cells:
+            four = read_four(cells["CPUS(A/I/O/T)"])
+            cpus = four[3] if cpus is None else cpus
+        system = cells.get("OS", "").split()
+        self._keep(
+            name,
+            {
+                "state": state,
+                "features": values.read_label(cells.get("AVAIL_FEATURES", "") or cells.get("ACTIVE_FEATURES", "")),
+                "cpu_count": cpus,
+                "gpu_count": gpus,
+                "memory_bytes": memory,
+                "kernel_version": values.printable(system[1]) if len(system) > 1 else None,
+            },
+            partitions=cells.get("PARTITION", ""),
+        )
+
+    def add_json_node(self, row: read.Row) -> None:
+        """Take one node of `scontrol show nodes --json`, of sinfo to 22.05, or of slurm/nodes. Raises Unbelievable."""
+        name = read_node_name(read.label(row, "name") or "")
+        states = read.names(row, "state") + read.names(row, "state_flags")
+        tres = values.read_tres(read.label(row, "tres") or "")
+        memory = read.number(row, "real_memory")
+        system = (read.label(row, "operating_system") or "").split()
+        self._keep(
+            name,
+            {
+                "state": "+".join(states) or None,
+                "features": read.joined(row, "features"),
+                "cpu_count": read.whole(row, "cpus"),
+                "gpu_count": values.gpus_of_tres(tres)
+                if any(key.startswith("gres/") for key in tres)
+                else values.gpus_of_gres(read.label(row, "gres") or "") or 0,
+                "memory_bytes": None if memory is None else memory * _MIB,
+                "kernel_version": system[1] if len(system) > 1 else None,
+            },
+            partitions=read.joined(row, "partitions") or "",
+        )
+
+    def add_group(self, row: read.Row) -> None:
+        """Take one row of `sinfo --json` from 23.02 on: nodes that are alike. Raises Unbelievable."""
+        nodes, partition = read.child(row, "nodes"), read.label(read.child(row, "partition"), "name") or ""
+        states = read.names(read.child(row, "node"), "state")
+        gres, memory = read.child(row, "gres"), read.whole(read.child(row, "memory"), "minimum")
+        cpus = read.whole(read.child(row, "cpus"), "minimum")
+        listed = nodes.get("nodes")
+        names = [read_node_name(str(name)) for name in listed] if isinstance(listed, list) else []
+        for name in names:
+            self._keep(
+                name,
+                {
+                    "state": "+".join(states) or None,
+                    "features": read.joined(read.child(row, "features"), "total"),
+                    "cpu_count": cpus,
+                    "gpu_count": values.gpus_of_gres(read.label(gres, "total") or "") or 0,
+                    "memory_bytes": None if memory is None else float(memory * _MIB),
+                },
+                partitions=partition,
+            )
+        count = read.whole(nodes, "total")
+        if count:
+            self.count_nodes(device_of(partition), "+".join(states), count)
+
+    def count(self, device: str, column: str, amount: float) -> None:
+        """Add to a figure of `platform_telemetry`."""
+        figures = self._figures.setdefault(device, {})
+        figures[column] = figures.get(column, 0) + amount
+
+    def count_nodes(self, device: str, state: str, amount: int) -> None:
+        """Add nodes in a state."""
+        column = column_of_state(state)
+        if column is not None:
+            self.count(device, column, amount)
+        self.count(device, "nodes_total_count", amount)
+
+    def close(self) -> None:
+        """Hand what was gathered to the tally."""
+        for name, cells in self._nodes.items():
+            partitions = ",".join(sorted(dict.fromkeys(self._partitions[name]))) or None
+            self.tally.put("inventory", cells | {"partitions": partitions})
+        for device, figures in self._figures.items():
+            self.tally.put("platform_telemetry", {"node": "", "device": device, "time": self.at, **_floats(figures)})
+
+    def _keep(self, name: str, cells: Mapping[str, Cell], *, partitions: str) -> None:
+        known = self._nodes.setdefault(
+            name, {"node": name, "device": "", "time": self.at, "kind": "node", "source": self.tally.source}
+        )
+        known.update({key: cell for key, cell in cells.items() if cell is not None and key not in known})
+        kept = self._partitions.setdefault(name, [])
+        kept += [part for part in _words(partitions) if part not in kept]
+
+
+def _floats(figures: Mapping[str, float]) -> dict[str, Cell]:
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _words(text: str) -> list[str]:
+    return [values.printable(word.strip().rstrip("*")) for word in text.split(",") if not values.is_nothing(word)]
+
+
+def device_of(partition: str) -> str:
+    """Return the device under which figures of a partition stand; those of the whole cluster stand under none."""
+    name = values.printable(partition.strip().rstrip("*"))
+    return f"partition:{name}" if name and not values.is_nothing(name) else ""
+
+
+def read_node_name(text: str) -> str:
+    """Return the name of one node. Raises Unbelievable."""
+    name = text.strip()
+    if not _NAME.fullmatch(name):
+        raise Unbelievable("bad_node_name", f"{values.shown(text)}; expected the name of one node")
+    return name
+
+
+_FOUR = re.compile(r"(\d{1,12})/(\d{1,12})/(\d{1,12})/(\d{1,12})", re.ASCII)
+
+
+def read_four(text: str) -> tuple[int, int, int, int]:
+    """Return allocated, idle, other, total of `5725/877/34/6636`. Raises Unbelievable."""
+    found = _FOUR.fullmatch(text.strip())
+    if found is None:
+        raise Unbelievable("bad_counts", f"{values.shown(text)}; expected allocated/idle/other/total")
+    allocated, idle, other, total = (int(part) for part in found.groups())
+    if allocated + idle + other != total:
+        raise Unbelievable("bad_counts", f"{values.shown(text)}; expected the first three to make the fourth")
+    return allocated, idle, other, total
+
+
+_COLUMNS = (
+    # What weighs most comes first: a node that is MIXED+DRAIN counts as drained.
+    ("nodes_drain_count", {"DRAIN", "DRAINED", "DRAINING", "DRNG", "DRAINING@"}),
+    ("nodes_fail_count", {"FAIL", "FAILING", "FAILG", "ERROR", "INVAL", "INVALID_REG"}),
+    ("nodes_down_count", {"DOWN", "NOT_RESPONDING", "NO_RESPOND"}),
+    ("nodes_maint_count", {"MAINT", "MAINTENANCE"}),
+    ("nodes_resv_count", {"RESV", "RESERVED"}),
+    ("nodes_mix_count", {"MIX", "MIXED"}),
+    ("nodes_alloc_count", {"ALLOC", "ALLOCATED", "COMP", "COMPLETING"}),
+    ("nodes_idle_count", {"IDLE"}),
+)
+NODE_STATES = frozenset[str]().union(
+    *(words for _, words in _COLUMNS),
+    values.words(
+        "UNKNOWN UNK PLANNED PLND FUTURE FUTR POWER_DOWN POWERED_DOWN POWERING_DOWN POWERING_UP POWER_UP POW_DN "
+        "POW_UP BOOT BLOCKED BLOCK PERFCTRS NPC REBOOT REBOOT_REQUESTED REBOOT_ISSUED DYNAMIC_NORM CLOUD "
+        "POWERED_UP"
+    ),
+)
+"""The words of sinfo(1) for states of nodes, long and short, 20.11 to 25.11."""
+_SUFFIXES = "*~#!%$@^-"
+
+
+def state_words(state: str) -> set[str]:
+    """Return the words of a state without the marks behind them: `IDLE+DRAIN`, `down*`."""
+    return {word.rstrip(_SUFFIXES) for word in state.strip().upper().replace(" ", "").split("+") if word}
+
+
+def is_node_state(state: str) -> bool:
+    """Return whether a text is a state of nodes in sinfo's words."""
+    words = state_words(state)
+    return bool(words) and words <= NODE_STATES
+
+
+def column_of_state(state: str) -> str | None:
+    """Return the figure in which a node of this state counts; None for states that have none."""
+    words = state_words(state)
+    return next((column for column, fitting in _COLUMNS if words & fitting), None)

@@ -1,0 +1,111 @@
+"""Answers of metric sources -> rows of the lake: decoded, placed, gated. The one way in, live and for history."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from ops_pipelines.frames.exposition import decode_exposition
+from ops_pipelines.frames.hours import merge
+from ops_pipelines.frames.node_names import NodeNames
+from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind
+from ops_pipelines.frames.range_answer import decode_range_answer
+from ops_pipelines.frames.refused_points import Joined
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.frames.series import SeriesBlock
+from ops_pipelines.frames.signals import readable
+from ops_pipelines.frames.tabulate import tabulate
+from ops_pipelines.frames.telemetry import METRICS
+from ops_pipelines.ports.metrics import BodyKind, Page
+from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.ports.telemetry import Sample
+
+REJECTED = "rejected_rows"
+_NOTHING = SeriesBlock(
+    names=(), labels=(), counts=np.zeros(0, np.int64), times=np.zeros(0, np.int64), values=np.zeros(0, np.float64)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRead:
+    """One page, read."""
+
+    parsed: Parsed
+    block: SeriesBlock
+    """Its series as the source gave them, for who judges samples and not rows."""
+
+
+def read_page(page: Page, *, names: NodeNames) -> PageRead:
+    """Return what one page says. Raises SourceNonsense if its body is not what the source promised."""
+    refused: tuple[Refused, ...] = ()
+    try:
+        if page.kind is BodyKind.EXPOSITION:
+            exposition = decode_exposition(page.body, default_time=page.end)
+            block, refused = exposition.block, exposition.refused
+        else:
+            block = decode_range_answer(page.body)
+    except WrongKind as exc:
+        # One odd exporter must not cost the cycle of all others.
+        whole = Refused(
+            record="page", reason="wrong_kind", detail=str(exc), text=readable(page.body[:200].decode(errors="replace"))
+        )
+        return PageRead(parsed=Parsed(read=1, accepted=0, ignored=0, refused=(whole,)), block=_NOTHING)
+    except ValueError as exc:
+        raise SourceNonsense(f"{page.source} answered what cannot be read: {exc}") from exc
+    placed = tabulate(block, source=page.source, names=names, node=page.node, at=page.end, query=page.query)
+    parsed = Parsed(
+        read=placed.read + len(refused),
+        accepted=placed.accepted,
+        ignored=placed.ignored,
+        refused=Joined(refused, placed.refused),
+        tables=placed.tables,
+    )
+    return PageRead(parsed=parsed, block=block)
+
+
+def watched_samples(page: Page, block: SeriesBlock) -> tuple[Sample, ...]:
+    """Return the newest sample of each series that conditions are judged on (`frames.telemetry.METRICS`)."""
+    ends = block.counts.cumsum()
+    found: list[Sample] = []
+    for index, name in enumerate(block.names):
+        if name not in METRICS or block.counts[index] == 0:
+            continue
+        newest = int(ends[index]) - 1
+        labels = block.labels[index] if page.node is None else {"node": page.node, **block.labels[index]}
+        sampled_at = datetime.fromtimestamp(int(block.times[newest]) / 1000, UTC)
+        found.append(Sample(metric=name, labels=labels, value=float(block.values[newest]), sampled_at=sampled_at))
+    return tuple(found)
+
+
+def combine(parts: Iterable[Parsed]) -> Parsed:
+    """Return several as one: counts added, rows of a table merged cell by cell, the later part's cells on top."""
+    listed = list(parts)
+    tables: dict[str, list[pa.Table]] = {}
+    for part in listed:
+        for name, rows in part.tables.items():
+            tables.setdefault(name, []).append(rows)
+    return Parsed(
+        read=sum(part.read for part in listed),
+        accepted=sum(part.accepted for part in listed),
+        ignored=sum(part.ignored for part in listed),
+        refused=Joined(*(part.refused for part in listed)),
+        tables={name: merge(name, rows) for name, rows in tables.items()},
+    )
+
+
+def rejected_rows(refused: Sequence[Refused], *, source: str, at: datetime) -> pa.Table:
+    """Return rejected records as rows of the lake's own table, so that none is lost."""
+    return TABLES[REJECTED].from_rows(
+        {
+            "source": source,
+            "record": each.record,
+            "time": at,
+            "into": each.into,
+            "reason": each.reason,
+            "detail": each.detail,
+            "text": each.text,
+        }
+        for each in refused
+    )

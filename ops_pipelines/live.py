@@ -1,0 +1,89 @@
+"""The live cycle's process: one cycle a grid step, for as long as somebody holds its leash. Never acts.
+
+Started by the code server (`resources.live_process`). By hand: `python -m ops_pipelines.live --cycles 1`.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+UNTENDED_LIMIT_SECONDS = 60.0
+"""Longer than a code server under load takes between two turns of a sensor."""
+
+
+class Leash:
+    """Somebody's word that the cycle is wanted: lines on a pipe, none for too long or its end means no."""
+
+    def __init__(self, pipe: TextIO) -> None:
+        self._pulled = threading.Condition()
+        self._pull_count = 0
+        self._is_cut = False
+        threading.Thread(target=self._watch, args=(pipe,), daemon=True, name="leash").start()
+
+    def _watch(self, pipe: TextIO) -> None:
+        for _ in pipe:
+            with self._pulled:
+                self._pull_count += 1
+                self._pulled.notify_all()
+        with self._pulled:
+            self._is_cut = True
+            self._pulled.notify_all()
+
+    def await_end(self, limit_seconds: float) -> str:
+        """Return why the cycle must end, when it must."""
+        with self._pulled:
+            while not self._is_cut:
+                seen = self._pull_count
+                if not self._pulled.wait(limit_seconds) and self._pull_count == seen:
+                    return f"nobody tended it for {limit_seconds:.0f} s"
+            return "the code server is gone"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run cycles until the leash is cut, or so many as were asked for."""
+    parser = argparse.ArgumentParser(prog="python -m ops_pipelines.live", description=__doc__)
+    parser.add_argument("--cluster", type=Path, default=Path(os.environ.get("OPS_PIPELINES_CLUSTER", "cluster.yaml")))
+    parser.add_argument("--cycles", type=int, default=None, help="end after so many cycles, without a leash")
+    options = parser.parse_args(argv)
+    if options.cycles is None:
+        leash = Leash(sys.stdin)
+        threading.Thread(target=_end_with, args=(leash,), daemon=True, name="end-with-leash").start()
+    _run(options.cluster, cycle_count=options.cycles)
+    return 0
+
+
+def _end_with(leash: Leash) -> None:
+    why = leash.await_end(UNTENDED_LIMIT_SECONDS)
+    sys.stderr.write(f"live cycle ends: {why}\n")
+    # At once, in the middle of whatever it does: every write of the lake appears whole or not at all.
+    os._exit(0)
+
+
+def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
+    from ops_pipelines.flow.live_cycle import next_grid_time, run_cycle, settling_time
+    from ops_pipelines.flow.observatory import hour_of
+    from ops_pipelines.wiring import open_cluster, open_observatory
+
+    cluster = open_cluster(cluster_file.resolve())
+    observatory = open_observatory(cluster_file.resolve())
+    done: datetime | None = None
+    while cycle_count is None or cycle_count > 0:
+        at = next_grid_time(observatory, after=done)
+        wait_seconds = (at + settling_time(observatory.step) - observatory.clock.now()).total_seconds()
+        if wait_seconds > 0:
+            observatory.clock.wait(wait_seconds)
+        sys.stdout.write(f"{run_cycle(observatory, cluster, at=at)}\n")
+        sys.stdout.flush()
+        if done is not None and hour_of(at) != hour_of(done):
+            observatory.lake.tidy(observatory.clock.now())
+        done = at
+        cycle_count = None if cycle_count is None else cycle_count - 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

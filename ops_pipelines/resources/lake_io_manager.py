@@ -1,0 +1,82 @@
+"""Dagster's way to the lake: assets hand over what they read of each hour, and are handed whole hours.
+
+Built on Dagster's UPath base. An output is a mapping from partition to rows; storing it closes these hours: what the
+live cycle kept, late data and what the asset read become one file each, under the lake's own lock.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.ports.lake import Rows
+from ops_pipelines.resources.lake import ParquetLake
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+_HOUR = timedelta(hours=1)
+_SO_FAR = "so_far"
+PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
+
+Describe = Callable[[str, Mapping[datetime, Rows]], Mapping[str, dg.MetadataValue]]
+"""Table and its closed hours -> what the asset's page shows."""
+
+
+def hour_of_partition(key: str) -> datetime:
+    """Return the hour that an hourly partition key names."""
+    return datetime.strptime(key, PARTITION_FORMAT).replace(tzinfo=UTC)
+
+
+class LakeIOManager(dg.UPathIOManager):
+    """Stores an asset as the table of its name, an hour a partition."""
+
+    def __init__(self, lake: ParquetLake, *, clock: Clock, describe: Describe) -> None:
+        super().__init__(base_path=lake.root)
+        self._lake = lake
+        self._clock = clock
+        self._describe = describe
+
+    def get_path_for_partition(
+        self, context: dg.InputContext | dg.OutputContext, path: "UPath", partition: str
+    ) -> "UPath":
+        """Return the file of a closed hour."""
+        return self._lake.path_of_hour(_table(context), hour_of_partition(partition))
+
+    def dump_to_path(self, context: dg.OutputContext, obj: Rows | None, path: "UPath") -> None:
+        """Store `obj` in the hour whose file is `path`."""
+        self._store(_table(context), _hours(self._get_paths_for_partitions(context))[path], obj)
+
+    def load_from_path(self, context: dg.InputContext, path: "UPath") -> Rows:
+        """Return the rows of the hour whose file is `path`, closed or not."""
+        return self._lake.read_hour(_table(context), _hours(self._get_paths_for_partitions(context))[path])
+
+    def load_input(self, context: dg.InputContext) -> Mapping[str, Rows]:
+        """Return partition -> rows, for one partition as for many."""
+        paths = self._get_paths_for_partitions(context)
+        return {key: self.load_from_path(context, path) for key, path in paths.items()}
+
+    def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows]) -> None:
+        """Store every hour of the output and show what came of it."""
+        table = _table(context)
+        keys = self._get_paths_for_partitions(context)
+        stored = {hour_of_partition(key): self._store(table, hour_of_partition(key), obj.get(key)) for key in keys}
+        context.add_output_metadata(dict(self._describe(table, stored)))
+
+    def _store(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
+        """Close an hour that is over. One that runs on gets the rows as a file of its own: cycles are still to come."""
+        if self._clock.now() >= hour + _HOUR:
+            return self._lake.close_hour(table, hour, filled=rows)
+        if rows is not None:
+            self._lake.write_cycle(table, rows, at=hour, part=_SO_FAR)
+        return self._lake.read_hour(table, hour)
+
+
+def _table(context: dg.InputContext | dg.OutputContext) -> str:
+    return context.asset_key.path[-1]
+
+
+def _hours(paths: Mapping[str, "UPath"]) -> dict["UPath", datetime]:
+    return {path: hour_of_partition(key) for key, path in paths.items()}

@@ -1,0 +1,120 @@
+"""Reads a file from outside: plain, gzipped, an archive or a directory. Nothing of it is ever written to disk here.
+
+Sizes are bounded after decompression: a small file may unpack to terabytes.
+"""
+
+import hashlib
+import io
+import stat
+import sys
+import tarfile
+import zlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ops_pipelines.flow.ingest import Document
+
+MAX_BYTES = 4 * 1024**3
+"""# Assumption: a log of one day of a large cluster fits; more is given file by file."""
+STANDARD_INPUT = "-"
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+
+
+class UnreadableFile(ValueError):
+    """The file cannot be read. The message says which and why."""
+
+
+def read_document(path: str, *, at: datetime | None, now: datetime, max_bytes: int = MAX_BYTES) -> Document:
+    """Return what `path` holds (`-`: standard input). Raises UnreadableFile.
+
+    `at` None: the time at which the file was last changed, which for a capture is when it was taken.
+    """
+    try:
+        if path == STANDARD_INPUT:
+            return _document("stdin", sys.stdin.buffer.read(max_bytes + 1), at=at or now, max_bytes=max_bytes)
+        place = Path(path)
+        found = place.stat()
+        taken_at = at or datetime.fromtimestamp(int(found.st_mtime), UTC)
+        if stat.S_ISDIR(found.st_mode):
+            files = _read_directory(place, max_bytes=max_bytes)
+            return Document(source=f"{place.name}@{_digest(files)}", at=taken_at, body=None, files=files)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableFile(f"{path} is neither a file nor a directory")
+        if found.st_size > max_bytes:
+            raise UnreadableFile(f"{path} has {found.st_size} bytes; give at most {max_bytes} at once")
+        return _document(place.name, place.read_bytes(), at=taken_at, max_bytes=max_bytes)
+    except OSError as problem:
+        raise UnreadableFile(f"{path} cannot be read: {problem.strerror or problem}") from problem
+
+
+def _document(name: str, data: bytes, *, at: datetime, max_bytes: int) -> Document:
+    if len(data) > max_bytes:
+        raise UnreadableFile(f"{name} has more than {max_bytes} bytes; give it in parts")
+    body = _gunzip(name, data, max_bytes=max_bytes) if data.startswith(_GZIP) else data
+    source = f"{name}@{hashlib.sha256(body).hexdigest()[:12]}"
+    if body[257:262] == b"ustar":
+        return Document(source=source, at=at, body=None, files=_read_archive(name, body))
+    return Document(source=source, at=at, body=body, files=None)
+
+
+def _gunzip(name: str, data: bytes, *, max_bytes: int) -> bytes:
+    """Return the content of every member of a gzip file; one that was cut gives what is there with an error."""
+    parts: list[bytes] = []
+    size = 0
+    while data.startswith(_GZIP):
+        engine = zlib.decompressobj(wbits=31)
+        try:
+            while data and not engine.eof:
+                part = engine.decompress(data, _CHUNK * 64)
+                size += len(part)
+                if size > max_bytes:
+                    raise UnreadableFile(f"{name} unpacks to more than {max_bytes} bytes; give it in parts")
+                parts.append(part)
+                data = engine.unconsumed_tail
+        except zlib.error as problem:
+            raise UnreadableFile(f"{name} begins as gzip and is damaged: {problem}") from problem
+        if not engine.eof:
+            raise UnreadableFile(f"{name} begins as gzip and ends too early: the file was cut")
+        data = engine.unused_data
+    return b"".join(parts)
+
+
+def _read_archive(name: str, body: bytes) -> dict[str, bytes]:
+    """Return the plain files of a tar archive; links and devices are passed over."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as archive:
+            found: dict[str, bytes] = {}
+            for member in archive:
+                opened = archive.extractfile(member) if member.isfile() else None
+                if opened is not None:
+                    found[member.name] = opened.read()
+            return found
+    except (tarfile.TarError, EOFError, OSError) as problem:
+        raise UnreadableFile(f"{name} begins as a tar archive and is damaged: {problem}") from problem
+
+
+def _read_directory(place: Path, *, max_bytes: int) -> dict[str, bytes]:
+    """Return the files below a directory. Links to directories are not followed: sysfs links in circles."""
+    found: dict[str, bytes] = {}
+    size = 0
+    for path in sorted(place.rglob("*")):
+        if not path.is_file():
+            continue
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # sysfs has files that only take, and counters that a driver refuses
+        size += len(content)
+        if size > max_bytes:
+            raise UnreadableFile(f"{place} holds more than {max_bytes} bytes; give it in parts")
+        found[str(path.relative_to(place))] = content
+    return found
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    whole = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        whole.update(f"{name}\0{len(content)}\0".encode())
+        whole.update(content)
+    return whole.hexdigest()[:12]

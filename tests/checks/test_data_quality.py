@@ -1,0 +1,385 @@
+"""Great Expectations judges as plain Python does, and its verdicts reach Dagster: errors block, warnings do not."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+
+import dagster as dg
+import pytest
+
+from ops_pipelines.checks.data_quality import (
+    EXPECTED_DATA,
+    HARD_GATES,
+    PARTITION_FORMAT,
+    Expected,
+    build_quality_checks,
+    judge_hour,
+)
+from ops_pipelines.checks.quality_page import render_page
+from ops_pipelines.checks.suites import judge_profile
+from ops_pipelines.checks.verdict import HourVerdict, Outcome, share_text
+from ops_pipelines.frames.cross_rules import Severity
+from ops_pipelines.frames.expectations import Expectation, Kind, Measure, expectations_of
+from ops_pipelines.frames.profile import Profile, profile_hour
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.ports.lake import Lake, Rows
+from tests.frames.good_hours import HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
+from tests.frames.plain_judge import failed_names
+
+EXPECTED = Expected(step_seconds=STEP_SECONDS, device_count=2)
+
+
+class MemoryLake:
+    """A lake of single hours; what is not there is an hour without rows."""
+
+    def __init__(self, hours: Mapping[tuple[str, datetime], Rows]) -> None:
+        self._hours = dict(hours)
+
+    def read_hour(self, table: str, hour: datetime) -> Rows:
+        empty: Rows = TABLES[table].from_rows([])
+        return self._hours.get((table, hour), empty)
+
+    def write_cycle(self, table: str, rows: Rows, *, at: datetime, part: str = "") -> None:
+        raise NotImplementedError
+
+    def close_hour(self, table: str, hour: datetime, *, filled: Rows | None = None) -> Rows:
+        raise NotImplementedError
+
+    def add(self, table: str, rows: Rows) -> Mapping[datetime, int]:
+        raise NotImplementedError
+
+
+def profile_of(table: str, hour: Hour) -> Profile:
+    return profile_hour(
+        hour.rows, table=table, hour=HOUR, step_seconds=STEP_SECONDS, expected_devices=hour.expected_devices
+    )
+
+
+def failed_by_suites(profile: Profile) -> set[str]:
+    return {each.expectation.name for each in judge_profile(profile) if each.outcome is Outcome.FAILED}
+
+
+def by_measure(table: str) -> Iterable[tuple[Expectation, ...]]:
+    """Return the expectations of a table by what breaks them."""
+    measures = {each.measure for each in expectations_of(table) if each.measure is not Measure.BROKEN_SHARE}
+    for measure in sorted(measures, key=lambda measure: "" if measure is None else measure.value):
+        yield tuple(each for each in expectations_of(table) if each.measure is measure)
+    for each in expectations_of(table):
+        if each.measure is Measure.BROKEN_SHARE:
+            yield (each,)
+
+
+SMALL_TABLES = ("application_telemetry", "job_accounting", "kernel_events", "rejected_rows")
+"""They hold every kind of expectation, and are quickly judged."""
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_good_hour_passes_every_suite(table: str) -> None:
+    verdicts = judge_profile(profile_of(table, good_hour(table)))
+
+    assert [each.expectation for each in verdicts] == list(expectations_of(table))
+    assert {each.outcome for each in verdicts} == {Outcome.PASSED}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_expectation_of_the_suites_fails_where_plain_python_says_so(table: str) -> None:
+    seen = set()
+    for way in by_measure(table) if table in SMALL_TABLES else [tuple(_columns(table))]:
+        profile = profile_of(table, broken_hour(way))
+
+        failed = failed_by_suites(profile)
+
+        assert failed == failed_names(profile)
+        seen |= failed
+    if table in SMALL_TABLES:
+        assert seen == {each.name for each in expectations_of(table)}
+    assert seen
+
+
+def _columns(table: str) -> list[Expectation]:
+    return [each for each in expectations_of(table) if each.measure is Measure.BELOW_POSSIBLE] or [
+        each for each in expectations_of(table) if each.measure is Measure.TYPE_DIFFERS
+    ]
+
+
+def test_the_small_tables_hold_every_kind() -> None:
+    kinds = {each.kind for table in SMALL_TABLES for each in expectations_of(table)}
+
+    assert kinds | {Kind.MONOTONE} == set(Kind)
+
+
+def test_a_falling_counter_is_told_with_its_column() -> None:
+    (fall,) = (each for each in expectations_of("storage_telemetry") if each.name == "read_bytes.falls")
+
+    profile = profile_of("storage_telemetry", broken_hour((fall,)))
+
+    assert failed_by_suites(profile) == {"read_bytes.falls"}
+
+
+def test_a_counter_of_a_node_that_booted_may_fall() -> None:
+    (fall,) = (each for each in expectations_of("storage_telemetry") if each.name == "read_bytes.falls")
+    boots = TABLES["node_telemetry"].from_rows(
+        {"node": "node1", "device": "", "time": HOUR + timedelta(minutes=minute), "boot_time_seconds": boot}
+        for minute, boot in ((0, 1_000.0), (5, 9_000.0))
+    )
+    rows = broken_hour((fall,)).rows
+    calm = MemoryLake({("storage_telemetry", HOUR): rows})
+    booted = MemoryLake({("storage_telemetry", HOUR): rows, ("node_telemetry", HOUR): boots})
+
+    verdicts = [
+        judge_hour(lake, table="storage_telemetry", hour=HOUR, expected=EXPECTED).failed(Severity.WARNING)
+        for lake in (calm, booted)
+    ]
+
+    assert [[each.expectation.name for each in failed] for failed in verdicts] == [["read_bytes.falls"], []]
+
+
+def test_what_there_is_nothing_of_is_not_judged_and_does_not_fail() -> None:
+    empty = TABLES["gpu_telemetry"].from_rows([])
+
+    verdicts = judge_profile(profile_of("gpu_telemetry", Hour(rows=empty, expected_devices=0)))
+
+    assert {each.outcome for each in verdicts} == {Outcome.PASSED, Outcome.NOT_JUDGED}
+
+
+def test_an_empty_hour_where_devices_are_expected_is_a_warning_and_no_error() -> None:
+    verdict = judge_hour(MemoryLake({}), table="gpu_telemetry", hour=HOUR, expected=EXPECTED)
+
+    assert {each.expectation.name for each in verdict.failed(Severity.WARNING)} == {
+        "device_share",
+        "cycle_share",
+        "newest_age",
+    }
+    assert verdict.failed(Severity.ERROR) == ()
+
+
+# Dagster
+
+
+HOURS = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", timezone="UTC")
+KEY = f"{HOUR:{PARTITION_FORMAT}}"
+NEXT = HOUR + timedelta(hours=1)
+
+
+@dg.asset(partitions_def=HOURS)
+def facility_telemetry() -> None:
+    """Stands for the asset that fills the hour."""
+
+
+@dg.asset(partitions_def=HOURS, deps=[facility_telemetry])
+def reader() -> None:
+    """Builds upon it."""
+
+
+def run(
+    lake: Lake,
+    *,
+    pages: dict[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    partition_key: str | None = None,
+    instance: dg.DagsterInstance | None = None,
+    selection: Iterable[str] | None = None,
+) -> dg.ExecuteInProcessResult:
+    def write_page(_: Lake, table: str, hour: datetime, html: str) -> str:
+        name = f"{table}/{hour:%Y-%m-%dT%H}.html"
+        if pages is not None:
+            pages[name] = html
+        return name
+
+    checks = build_quality_checks(
+        assets={"facility_telemetry": ["facility_telemetry"]},
+        expect=lambda *_: EXPECTED,
+        write_page=None if pages is None else write_page,
+    )
+    with dg.DagsterInstance.ephemeral() if instance is None else nullcontext(instance) as at:
+        return dg.materialize(
+            [facility_telemetry, reader, *checks],
+            resources={"lake": lake},
+            instance=at,
+            partition_key=partition_key,
+            tags=tags,
+            raise_on_error=False,
+            selection=None if selection is None else dg.AssetSelection.checks_for_assets(*selection),
+        )
+
+
+def results_of(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str]]:
+    return {each.check_name: (each.passed, each.severity.value) for each in result.get_asset_check_evaluations()}
+
+
+def built(result: dg.ExecuteInProcessResult) -> set[tuple[str, str | None]]:
+    return {(event.asset_key.to_user_string(), event.partition) for event in result.get_asset_materialization_events()}
+
+
+def broken(name: str, *hours: datetime) -> MemoryLake:
+    """Return a lake in which one expectation is broken in the given hours; times of later hours are moved along."""
+    (expectation,) = (each for each in expectations_of("facility_telemetry") if each.name == name)
+    rows = {HOUR: good_hour("facility_telemetry").rows, NEXT: _later(good_hour("facility_telemetry").rows)}
+    for hour in hours:
+        bad = broken_hour((expectation,)).rows
+        rows[hour] = bad if hour == HOUR else _later(bad)
+    return MemoryLake({("facility_telemetry", hour): table for hour, table in rows.items()})
+
+
+def _later(rows: Rows) -> Rows:
+    schema = TABLES["facility_telemetry"]
+    moved: Rows = schema.from_rows(
+        row | {"time": row["time"] + timedelta(hours=1)}
+        for row in rows.to_pylist()  # type: ignore[attr-defined]  # an Arrow table
+    )
+    return moved
+
+
+def test_a_good_hour_lets_what_is_downstream_run() -> None:
+    result = run(broken("off_grid"), partition_key=KEY)
+
+    assert result.success
+    assert results_of(result) == {HARD_GATES: (True, "ERROR"), EXPECTED_DATA: (True, "WARN")}
+    assert ("reader", KEY) in built(result)
+
+
+def test_an_error_blocks_what_is_downstream() -> None:
+    result = run(broken("duplicates", HOUR), partition_key=KEY)
+
+    assert not result.success
+    assert results_of(result) == {HARD_GATES: (False, "ERROR"), EXPECTED_DATA: (True, "WARN")}
+    assert built(result) == {("facility_telemetry", KEY)}
+
+
+def test_a_warning_blocks_nothing() -> None:
+    result = run(broken("pue_fits_power", HOUR), partition_key=KEY)
+
+    assert result.success
+    assert results_of(result) == {HARD_GATES: (True, "ERROR"), EXPECTED_DATA: (False, "WARN")}
+    assert ("reader", KEY) in built(result)
+
+
+def test_a_run_over_many_hours_judges_each_and_writes_a_page_for_each() -> None:
+    pages: dict[str, str] = {}
+    tags = {
+        "dagster/asset_partition_range_start": KEY,
+        "dagster/asset_partition_range_end": f"{NEXT:{PARTITION_FORMAT}}",
+    }
+
+    result = run(broken("pue_fits_power", NEXT), tags=tags, pages=pages)
+
+    warned = next(each for each in result.get_asset_check_evaluations() if each.check_name == EXPECTED_DATA)
+    assert result.success
+    assert warned.metadata["hours_that_failed"].value == f"{NEXT:{PARTITION_FORMAT}}"
+    assert warned.metadata["row_count"].value == 48
+    assert "pue\\_fits\\_power" in str(warned.metadata["failed"].value)
+    assert sorted(pages) == ["facility_telemetry/2026-01-01T03.html", "facility_telemetry/2026-01-01T04.html"]
+    assert "As expected" in pages["facility_telemetry/2026-01-01T03.html"]
+    assert "Usable, with gaps" in pages["facility_telemetry/2026-01-01T04.html"]
+
+
+def test_started_by_hand_without_a_partition_the_hour_that_was_filled_last_is_judged() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = run(broken("duplicates"), instance=instance, selection=["facility_telemetry"])
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(asset_key="facility_telemetry", partition=f"{NEXT:{PARTITION_FORMAT}}")
+        )
+        second = run(broken("pue_fits_power", NEXT), instance=instance, selection=["facility_telemetry"])
+
+    assert results_of(first) == {HARD_GATES: (False, "WARN"), EXPECTED_DATA: (False, "WARN")}
+    assert results_of(second) == {HARD_GATES: (True, "ERROR"), EXPECTED_DATA: (False, "WARN")}
+
+
+def test_only_hard_gates_block() -> None:
+    (checks,) = build_quality_checks(assets={"gpu_telemetry": ["gpu_telemetry"]})
+
+    assert {spec.name: spec.blocking for spec in checks.check_specs} == {HARD_GATES: True, EXPECTED_DATA: False}
+
+
+def test_an_asset_may_keep_several_tables_and_none_that_the_lake_does_not_have() -> None:
+    build_quality_checks(assets={"job_accounting": ["job_accounting", "job_steps"]})
+
+    with pytest.raises(ValueError, match="no table job_stepz"):
+        build_quality_checks(assets={"job_accounting": ["job_accounting", "job_stepz"]})
+
+
+# The page
+
+
+def judged(name: str) -> HourVerdict:
+    return judge_hour(broken(name, HOUR), table="facility_telemetry", hour=HOUR, expected=EXPECTED)
+
+
+def test_the_page_says_the_verdict_first_and_what_failed_next() -> None:
+    page = render_page(judged("duplicates"))
+
+    assert page.index("Not to be built upon") < page.index("What failed") < page.index("Column by column")
+    assert page.index("<code>duplicates</code>") < page.index("By kind")
+    assert all(f"<code>{name}</code>" in page for name in TABLES["facility_telemetry"].by_name)
+
+
+def test_the_page_needs_nothing_from_outside() -> None:
+    page = render_page(judged("pue_fits_power"))
+
+    assert not re.search(r"<(a|link|script|img|iframe)\b|https?:|@import|url\(", page)
+
+
+def test_texts_from_data_cannot_become_markup() -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m"
+    rows = good_hour("rejected_rows").rows.to_pylist()
+    rows[0]["reason"] = hostile
+    lake = MemoryLake({("rejected_rows", HOUR): TABLES["rejected_rows"].from_rows(rows)})
+
+    page = render_page(judge_hour(lake, table="rejected_rows", hour=HOUR, expected=EXPECTED))
+
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0 %"),
+        (1e-9, "below 0.01 %"),
+        (0.0001, "0.01 %"),
+        (0.9999, "99.99 %"),
+        (0.99999, "above 99.99 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_share_is_never_rounded_to_all_or_none(share: float, text: str) -> None:
+    assert share_text(share) == text
+
+
+# What it costs and what it does not do
+
+
+def test_loading_the_checks_imports_nothing_heavy() -> None:
+    heavy = ("pandas", "pyarrow", "numpy", "duckdb", "great_expectations")
+    program = (
+        "import sys\n"
+        "from ops_pipelines.checks.data_quality import build_quality_checks\n"
+        "build_quality_checks(assets={'gpu_telemetry': ['gpu_telemetry']})\n"
+        f"print([each for each in {heavy!r} if each in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_judging_looks_nothing_up_and_is_silent(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    judged("duplicates")
+
+    assert capfd.readouterr() == ("", "")
+    assert os.environ["GX_ANALYTICS_ENABLED"] == "false"

@@ -1,0 +1,123 @@
+"""What is built in: GPUs from the labels of telemetry, nodes from the scheduler, at the places of the topology."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import NodeState, NodeStatus
+from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.frames.inventory import (
+    build_inventory,
+    inventory_from_telemetry,
+    inventory_rows,
+    moves_between,
+    with_places,
+)
+from ops_pipelines.frames.schema import TABLES
+
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+TOPOLOGY = Topology(
+    places={NodeName("gpu001"): Place(rack="r1", nvlink_domain="gpu001", leaf_switch="s1")}, gpus_per_node=8
+)
+GPU = {"node": "gpu001", "device": "GPU-1", "time": AT, "gpu_uuid": "GPU-1"}
+
+
+def test_a_gpu_is_one_row_with_its_newest_labels() -> None:
+    later = AT + timedelta(seconds=15)
+    telemetry = TABLES["gpu_telemetry"].from_rows(
+        [
+            GPU
+            | {"gpu_serial": "S1", "pci_address": "0000:18:00", "driver_version": "550.1", "memory_total_bytes": 8e10},
+            GPU | {"time": later, "pci_address": "0000:1b:00", "driver_version": "560.2"},
+            GPU | {"device": "GPU-2", "gpu_uuid": "GPU-2", "mig_instance": "5", "mig_profile": "1g.10gb"},
+        ]
+    )
+
+    first, second = inventory_from_telemetry(telemetry).to_pylist()
+
+    assert (first["kind"], first["time"], first["serial"], first["pci_address"]) == ("gpu", later, "S1", "0000:1b:00")
+    assert (first["driver_version"], first["memory_bytes"]) == ("560.2", 8e10)
+    assert (second["kind"], second["slot"]) == ("mig", "1g.10gb")
+
+
+def test_no_telemetry_is_no_inventory() -> None:
+    empty = TABLES["gpu_telemetry"].arrow().empty_table()
+
+    table = inventory_from_telemetry(empty)
+
+    assert table.num_rows == 0
+    assert table.schema.equals(TABLES["inventory"].arrow())
+
+
+def test_places_come_from_the_topology_and_unknown_nodes_are_marked() -> None:
+    inventory = TABLES["inventory"].from_rows(
+        [
+            {"node": "gpu001", "device": "", "time": AT, "rack": "old"},
+            {"node": "gpu999", "device": "", "time": AT, "rack": "kept"},
+            {"node": "", "device": "leaf1", "time": AT},
+        ]
+    )
+
+    known, unknown, switch = with_places(inventory, TOPOLOGY).to_pylist()
+
+    assert (known["rack"], known["leaf_switch"], known["nvlink_domain"], known["unknown_node"]) == (
+        "r1",
+        "s1",
+        "gpu001",
+        False,
+    )
+    assert (unknown["rack"], unknown["unknown_node"]) == ("kept", True)
+    assert switch["unknown_node"] is None
+
+
+def test_nodes_of_the_scheduler_stand_at_their_places() -> None:
+    body = Path("tests/data/slurm/sinfo-22.05-mixed-down-drained-fail.json").read_bytes()
+
+    parsed = inventory_rows(body, source="sinfo", at=AT, topology=TOPOLOGY)
+
+    rows = {row["node"]: row for row in parsed.tables["inventory"].to_pylist()}
+    assert parsed.accepted == len(rows)
+    assert {row["rack"] for row in rows.values()} <= {"r1", None}
+    assert all(row["unknown_node"] == (name != "gpu001") for name, row in rows.items())
+    assert all(row["gpu_count"] for row in rows.values())
+    assert parsed.tables["inventory"].schema.equals(TABLES["inventory"].arrow())
+
+
+def test_an_hour_lists_nodes_of_the_topology_and_gpus_of_telemetry_at_its_start() -> None:
+    telemetry = TABLES["gpu_telemetry"].from_rows([GPU | {"time": AT + timedelta(minutes=9)}])
+    status = NodeStatus(
+        node=NodeName("gpu001"),
+        state=NodeState.IDLE,
+        is_drained=True,
+        is_responding=True,
+        reason=None,
+        reason_set_at=None,
+        booted_at=None,
+        gpu_count=8,
+        gpu_in_use_count=0,
+    )
+
+    table = build_inventory(telemetry, hour=AT, topology=TOPOLOGY, nodes=[status])
+
+    node, gpu = table.to_pylist()
+    assert (node["kind"], node["state"], node["gpu_count"], node["rack"]) == ("node", "IDLE+DRAIN", 8, "r1")
+    assert (gpu["kind"], gpu["time"], gpu["rack"]) == ("gpu", AT, "r1")
+
+
+def test_a_gpu_that_changed_its_seat_is_a_move_and_one_that_stayed_is_none() -> None:
+    before = TABLES["gpu_telemetry"].from_rows(
+        [
+            GPU | {"gpu_serial": "S1", "pci_address": "0000:18:00", "gpu_index": 0},
+            GPU | {"device": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
+        ]
+    )
+    after = TABLES["gpu_telemetry"].from_rows(
+        [
+            GPU | {"node": "gpu002", "gpu_serial": "S1", "pci_address": "0000:18:00", "gpu_index": 0},
+            GPU | {"device": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
+        ]
+    )
+
+    moves = moves_between(inventory_from_telemetry(before), inventory_from_telemetry(after))
+
+    assert moves == [{"gpu": "S1", "was": "gpu001 0000:18:00 index 0", "is": "gpu002 0000:18:00 index 0"}]
