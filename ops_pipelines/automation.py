@@ -51,7 +51,6 @@ shift_report_schedule = dg.ScheduleDefinition(
 fill_hour = dg.define_asset_job(
     "fill_hour",
     selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning"),
-    partitions_def=HOURS,
     tags={LANE_TAG: "lake"},
     executor_def=dg.in_process_executor,
     description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, and their checks.",
@@ -62,7 +61,7 @@ fill_hour = dg.define_asset_job(
 def hour_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     """Two minutes after each hour, when late scrapes and late lines have come: the hour that is over."""
     over = context.scheduled_execution_time.astimezone(UTC) - timedelta(hours=1)
-    key = over.strftime(HOURS.fmt)
+    key = over.replace(minute=0).strftime(HOURS.fmt)
     return dg.RunRequest(run_key=key, partition_key=key)
 
 

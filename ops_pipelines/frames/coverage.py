@@ -5,9 +5,9 @@ that this hour, its inventory or the hour before knows; of a device the quantiti
 listed as missing of it, or that most of its peers (same model, same sort of name) give or gave. A device that vanished
 stays expected for a week, if no other took its place. Jobs come and go: application_telemetry is not expected.
 
-Rows: `*` of a node (anything that it says itself), `TABLE.*` of a node's layer or of a device, `TABLE.COLUMN` only where a quantity
-fares worse than its device; of a node where all its GPUs or ports lack it, and of `* KIND` (no node) for all devices of
-a kind together, which is also what the next hour remembers. Counting is `series_counts`, reports are `coverage_report`.
+Rows: `*` of a node (anything that it says itself), `TABLE.*` of a node's layer or of a device. `TABLE.COLUMN` only
+where a quantity fares worse than its device; of the node where all its GPUs or ports lack it; and of `* KIND` (no node)
+for all devices of a kind, which the next hour remembers. Counting is `series_counts`, the report `coverage_report`.
 """
 
 from collections.abc import Mapping

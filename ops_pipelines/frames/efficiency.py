@@ -8,8 +8,7 @@ counted and named, and the rules look at those that work. Numbers in the columns
 """
 
 import math
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -25,6 +24,7 @@ from ops_pipelines.frames.efficiency_rows import (
     about_straggler,
     figures,
     notes,
+    slice_share,
 )
 from ops_pipelines.frames.efficiency_rules import FEATURES, Floats, Rule, first_that_holds, read_rules
 from ops_pipelines.frames.fabric_traffic import FabricTraffic, read_fabric
@@ -37,7 +37,6 @@ from ops_pipelines.frames.stragglers import Straggler, find_stragglers, peer_fea
 _TABLE = "gpu_efficiency"
 _USED_MEMORY_ABOVE = 0.02
 """A driver at rest takes less of the memory."""
-_PROFILE = re.compile(r"(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.")
 _COLUMNS = (
     "utilisation_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",
     "memory_used_ratio", "power_watts", "pcie_bytes_per_second", "nvlink_bytes_per_second",
@@ -114,8 +113,8 @@ def _put_together(sums: GpuSums, *, holds: Holds) -> list[Row]:
             gpus = made.setdefault((node, share.job), {})
             found = gpus.get(device)
             if found is None:
-                slice_share = _slice_share(sums.profile[entry], sums.model[entry]) if "/" in device else 1.0
-                found = gpus[device] = Gpu(device, slice_share, sums.model[entry])
+                share_of_gpu = slice_share(sums.profile[entry], sums.model[entry]) if "/" in device else 1.0
+                found = gpus[device] = Gpu(device, share_of_gpu, sums.model[entry])
             found.samples += float(sums.samples[entry])
             found.hows.add(share.how)
             for name in names:
@@ -129,13 +128,6 @@ def _is_used(values: Mapping[str, tuple[list[float], list[float]]], entry: int) 
     memory, memory_count = (part[entry] for part in values["memory_used_ratio"])
     busy, busy_count = (part[entry] for part in values["busy_ratio"])
     return memory > _USED_MEMORY_ABOVE * memory_count or busy > IDLE_BELOW_RATIO * busy_count
-
-
-def _slice_share(profile: str, model: str) -> float:
-    """Return a slice's share of its GPU's compute: 3 sevenths of a 3g slice; A30 has four slices, others seven."""
-    match = _PROFILE.match(profile)
-    slices = int(match["compute"] or match["slices"]) if match else 1
-    return min(1.0, slices / (4 if "A30" in model else 7))
 
 
 def _measure(row: Row, *, holds: Holds, traffic: FabricTraffic, step: float | None) -> None:
@@ -226,6 +218,12 @@ def _judge(
                 "straggler": one.device,
                 "evidence": about_straggler(row, one, found.rule, own, gpu=gpu) + notes(row, holds=holds),
             }
+        elif (differing := _differing(row, rules)) is not None:
+            row.values |= {
+                "verdict": "unknown",
+                "rule": "shared_gpus_differ",
+                "evidence": differing + notes(row, holds=holds),
+            }
         elif rule is None:
             row.values |= {"verdict": "unknown", "rule": "no_rule_holds", "evidence": about_gaps(row)}
         else:
@@ -234,6 +232,25 @@ def _judge(
                 "rule": rule.rule,
                 "evidence": f"{rule.says}: {figures(row, rule)}" + notes(row, holds=holds),
             }
+
+
+def _differing(row: Row, rules: Sequence[Rule]) -> str | None:
+    """Return how the GPUs of a row of shared ones differ in their verdicts; None if they agree, or are the job's own.
+
+    A mean over GPUs of several jobs speaks for none of them, unless all work alike.
+    """
+    if len(row.gpus) < 2 or not any("shared" in gpu.hows for gpu in row.gpus):
+        return None
+    features = {
+        name: np.array([gpu.mean(name) if name in gpu.sums else row.features[name] for gpu in row.gpus], np.float64)
+        for name in FEATURES
+    }
+    features["idle_gpu_ratio"] = np.zeros(len(row.gpus))
+    places = first_that_holds(rules, features).tolist()
+    counts = Counter("unknown" if place < 0 else rules[place].verdict for place in places)
+    if len(counts) < 2:
+        return None
+    return "the GPUs differ: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
 
 
 def _stored(value: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """A job's GPUs on one node while they are put together, and the sentences that say what a rule saw of them."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from ops_pipelines.frames.gpu_sums import throttled_ratio
 
 IDLE_BELOW_RATIO = 0.05
 """As the rules `idle_*` say; a GPU below it does nothing."""
+_PROFILE = re.compile(r"(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.")
 _WANTED = ("busy_ratio", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "power_ratio")
 """What a verdict is asked of first: named where it is missing."""
 _SHOWN = (
@@ -60,6 +62,13 @@ class Row:
     @property
     def working(self) -> list[Gpu]:
         return [gpu for gpu in self.gpus if not gpu.is_idle] or self.gpus
+
+
+def slice_share(profile: str, model: str) -> float:
+    """Return a slice's share of its GPU's compute: 3 sevenths of a 3g slice; A30 has four slices, others seven."""
+    match = _PROFILE.match(profile)
+    slices = int(match["compute"] or match["slices"]) if match else 1
+    return min(1.0, slices / (4 if "A30" in model else 7))
 
 
 def about_straggler(row: Row, one: Gpu, rule: Rule, own: Mapping[str, float], *, gpu: pa.Table) -> str:

@@ -328,7 +328,7 @@ _RECORDS = (
             _text("evidence", "the numbers that the rule saw"),
             _text("user", "who submitted the job"),
             _text("account", "account that pays"),
-            _whole("gpu_count", "1", "GPUs that were seen"),
+            _number("gpu_count", "1", "GPUs that were seen; a MIG slice counts as its share"),
             _whole("sample_count", "1", "samples of these GPUs"),
             _number("held_seconds", "s", "how much of the hour the job held the node"),
             _number("utilisation_ratio", "ratio", "mean share of time in which any kernel was resident"),
@@ -352,7 +352,7 @@ _RECORDS = (
         columns=(
             _NODE,
             _DEVICE,
-            _text("quantity", "table and column, as gpu_telemetry.power_watts; `*` for all of a device"),
+            _text("quantity", "TABLE.COLUMN; `TABLE.*`: a device or a node's layer; `*`: all that a node says itself"),
             _TIME,
             _whole("expected_count", "1", "samples that should be there"),
             _whole("seen_count", "1", "samples that are there"),

@@ -14,7 +14,15 @@ from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import JobId, parse_job_id
 from ops_pipelines.frames.log_prefix import PrefixReader
 from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.resources.tailed_files import FoundLine, TailedFile, dump_marks, load_marks, open_files, read_shares
+from ops_pipelines.resources.tailed_files import (
+    FoundLine,
+    TailedFile,
+    dump_marks,
+    load_marks,
+    match_files,
+    open_files,
+    read_shares,
+)
 
 MAX_LINE_BYTES = 64 * 1024
 """Progress bars are one long line; a longer one comes in parts of this size, and nothing of it is dropped."""
@@ -105,6 +113,9 @@ class JobLogFiles:
         notes: list[str] = []
         lines: list[LogLine] = []
         globs = [pattern.glob for pattern in self._patterns]
+        if not match_files(globs):
+            # No job has written yet, or all output was cleared away: that is how things stand, and no failure.
+            return LogBatch(lines=(), cursor=dump_marks(marks, turn=turn))
         with open_files(globs, marks, notes=notes, now_seconds=received_at.timestamp()) as files:
             first = turn % len(files)
             found, is_full = read_shares(

@@ -179,6 +179,7 @@ class PrometheusMetrics:
                     # was filled in since; Prometheus ignores both.
                     "partial_response": "false",
                     "nocache": "1",
+                    "latency_offset": "1ms",
                 },
                 timeout=self._connection.timeout_seconds,
                 stream=True,

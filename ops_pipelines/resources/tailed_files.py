@@ -170,7 +170,7 @@ def open_files(
     Raises SourceUnavailable if no file can be opened.
     """
     with ExitStack() as stack:
-        files = [file for path in _match(patterns) if (file := _open(path, stack, notes)) is not None]
+        files = [file for path in match_files(patterns) if (file := _open(path, stack, notes)) is not None]
         lost = _resume_by_inode(files, marks)
         renamed = _resume_elsewhere(files, lost, stack=stack, notes=notes, now_seconds=now_seconds)
         for file in files:
@@ -184,7 +184,8 @@ def open_files(
         yield [*renamed, *files]
 
 
-def _match(patterns: Sequence[str]) -> list[str]:
+def match_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that the patterns match now, by path; compressed ones are old and were read."""
     paths = {path for pattern in patterns for path in glob.glob(pattern)}  # noqa: PTH207 -- patterns are absolute
     return sorted(path for path in paths if not path.endswith(_COMPRESSED))
 
@@ -250,7 +251,7 @@ def _resume_elsewhere(
 
 def _list_by_identity(directory: str) -> dict[tuple[int, int], str]:
     paths: dict[tuple[int, int], str] = {}
-    for path in _match([f"{glob.escape(directory)}/*"]):
+    for path in match_files([f"{glob.escape(directory)}/*"]):
         try:
             status = os.stat(path)  # noqa: PTH116 -- a string from the listing
         except OSError:

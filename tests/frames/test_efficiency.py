@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.frames.efficiency import count_verdicts, read_efficiency
+from ops_pipelines.frames.efficiency_rows import slice_share
 from ops_pipelines.frames.efficiency_rules import VERDICTS, read_rules
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.stragglers import find_stragglers, peer_features
@@ -169,6 +170,15 @@ def test_jobs_that_cannot_be_told_apart_are_marked_as_shared() -> None:
     assert all("shared" in str(row["evidence"]) for row in rows)
 
 
+def test_shared_gpus_that_work_differently_speak_for_no_job() -> None:
+    gpu = gpu_rows(samples("n1", "GPU-a", TUNED), samples("n1", "GPU-b", {**QUIET, "dram_active_ratio": 0.8}))
+
+    rows = read(gpu, allocation_rows(held("1", "n1", gpu_count=1.0), held("2", "n1", gpu_count=1.0)))
+
+    assert [(row["verdict"], row["rule"]) for row in rows] == [("unknown", "shared_gpus_differ")] * 2
+    assert str(rows[0]["evidence"]).startswith("the GPUs differ: 1 memory_bound, 1 tensor_bound; shared")
+
+
 def test_the_exporters_word_tells_jobs_of_one_node_apart() -> None:
     gpu = gpu_rows(
         samples("n1", "GPU-a", {**TUNED, "job": "1"}),
@@ -209,6 +219,21 @@ def test_slices_count_as_their_share_and_their_gpu_does_not() -> None:
 
     assert row["tensor_active_ratio"] == pytest.approx(0.45 * 3 / 4)
     assert row["sample_count"] == 120
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "share"),
+    [
+        ("1g.10gb", "NVIDIA H100", 1 / 7),
+        ("3g.40gb", "NVIDIA H100", 3 / 7),
+        ("1c.3g.40gb", "NVIDIA H100", 1 / 7),
+        ("7g.80gb", "NVIDIA H100", 1.0),
+        ("2g.12gb", "NVIDIA A30", 1 / 2),
+        ("", "NVIDIA H100", 1 / 7),
+    ],
+)
+def test_a_profile_says_which_share_of_the_gpu_a_slice_is(profile: str, model: str, share: float) -> None:
+    assert slice_share(profile, model) == pytest.approx(share)
 
 
 def test_a_slow_clock_makes_a_straggler_of_one_gpu() -> None:

@@ -60,7 +60,7 @@ class TestJobLogFiles(LogsContract):
         pytest.param("/out/slurm-%j.out", "/out/slurm-4711.out", "4711", None, id="job"),
         pytest.param("/out/slurm-%j.out", "/out/slurm-4711_3.out", "4711_3", None, id="array written as one"),
         pytest.param("/out/%A_%a.log", "/out/30_17.log", "30_17", None, id="array and index"),
-        pytest.param("/home/*/logs/%x-%j.%t.out", "/home/ann/logs/llama-7b-4711.12.out", "4711", None, id="task"),
+        pytest.param("/data/*/logs/%x-%j.%t.out", "/data/ann/logs/llama-7b-4711.12.out", "4711", None, id="task"),
         pytest.param("/out/%j/%N.err", "/out/4711/gpu001.err", "4711", "gpu001", id="node"),
         pytest.param("/out/%5j.out", "/out/04711.out", "04711", None, id="width"),
         pytest.param("/out/%j/%j.out", "/out/7/7.out", "7", None, id="twice"),
@@ -132,3 +132,13 @@ def test_lines_of_a_job_become_rows_of_that_job_also_where_they_quote_the_kernel
     quoted, progress = parsed.tables["job_logs"].to_pylist()
     assert (quoted["job"], quoted["signature"]) == ("4711", "xid_gpu_off_bus")
     assert (progress["job"], progress["step"], progress["step_seconds"]) == ("4711", 14, 45.79)
+
+
+def test_no_output_yet_is_no_failure_and_the_first_line_is_not_missed(tmp_path: Path) -> None:
+    logs = JobLogFiles([f"{tmp_path}/slurm-%j.out"], clock=StoppedClock())
+
+    before = logs.read_new(None, max_lines=9)
+    (tmp_path / "slurm-7.out").write_text("hello\n")
+    after = logs.read_new(before.cursor, max_lines=9)
+
+    assert (before.lines, [line.text for line in after.lines]) == ((), ["hello"])

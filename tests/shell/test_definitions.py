@@ -2,15 +2,20 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import dagster as dg
 
-from ops_pipelines.definitions import defs
+from ops_pipelines.definitions import LAKE_ASSETS, defs
+from ops_pipelines.frames.schema import TELEMETRY_TABLES
 
+MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
 HEAVY = (
     "pandas",
     "pyarrow",
     "duckdb",
+    "numpy",
+    "hyperscan",
     "great_expectations",
     "kubernetes",
     "matplotlib",
@@ -29,6 +34,10 @@ def test_asset_graph_follows_the_flow() -> None:
     }
 
     assert parents == {
+        **{name: [] for name in LAKE_ASSETS if name not in MEANING},
+        "inventory": ["gpu_telemetry"],
+        "gpu_efficiency": ["fabric_telemetry", "gpu_telemetry", "job_allocations"],
+        "monitoring_coverage": sorted([*TELEMETRY_TABLES, "inventory"]),
         "validated_observations": [],
         "health_findings": ["validated_observations"],
         "incidents": ["health_findings"],
@@ -45,6 +54,9 @@ def test_every_asset_has_a_group_and_a_description() -> None:
     groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
 
     assert groups == {
+        **dict.fromkeys(TELEMETRY_TABLES, "telemetry"),
+        **dict.fromkeys(["job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"], "jobs"),
+        **dict.fromkeys(MEANING, "telemetry_meaning"),
         "validated_observations": "observe",
         "health_findings": "understand",
         "incidents": "understand",
@@ -59,7 +71,11 @@ def test_every_asset_has_a_group_and_a_description() -> None:
 def test_every_plan_check_blocks() -> None:
     repository = defs.get_repository_def()
 
-    checks = {key.name: repository.asset_graph.get(key).blocking for key in repository.asset_graph.asset_check_keys}
+    checks = {
+        key.name: repository.asset_graph.get(key).blocking
+        for key in repository.asset_graph.asset_check_keys
+        if key.asset_key.to_user_string() == "remediation_plan"
+    }
 
     assert checks == {
         "targets_are_known": True,
@@ -67,6 +83,20 @@ def test_every_plan_check_blocks() -> None:
         "stays_within_drain_budget": True,
         "mass_event_is_left_alone": True,
         "only_repairs_touch_nodes": True,
+    }
+
+
+def test_errors_in_an_hour_of_the_lake_block_what_is_downstream_and_warnings_do_not() -> None:
+    graph = defs.get_repository_def().asset_graph
+
+    blocking = {
+        (key.asset_key.to_user_string(), key.name): graph.get(key).blocking
+        for key in graph.asset_check_keys
+        if key.asset_key.to_user_string() in LAKE_ASSETS
+    }
+
+    assert blocking == {
+        (asset, name): name == "hard_gates" for asset in LAKE_ASSETS for name in ("hard_gates", "expected_data")
     }
 
 
@@ -79,6 +109,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "remediate",
         "verify_nodes",
         "report_shift",
+        "fill_hour",
         "pause_autopilot",
         "resume_autopilot",
         "approve_plan",
@@ -89,8 +120,9 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "fault_sensor",
         "remediation_sensor",
         "drained_node_sensor",
+        "live_cycle_sensor",
     }
-    assert {schedule.name for schedule in repository.schedule_defs} == {"shift_report_schedule"}
+    assert {schedule.name for schedule in repository.schedule_defs} == {"shift_report_schedule", "hour_schedule"}
 
 
 def test_sensors_and_schedules_run_by_default() -> None:
@@ -102,7 +134,9 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "fault_sensor": dg.DefaultSensorStatus.RUNNING,
         "remediation_sensor": dg.DefaultSensorStatus.RUNNING,
         "drained_node_sensor": dg.DefaultSensorStatus.RUNNING,
+        "live_cycle_sensor": dg.DefaultSensorStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 
 
@@ -120,3 +154,14 @@ def test_loading_the_definitions_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_the_hour_that_is_over_is_filled_two_minutes_later() -> None:
+    repository = defs.get_repository_def()
+    schedule = repository.get_schedule_def("hour_schedule")
+    at = datetime(2026, 11, 21, 0, 2, tzinfo=UTC)
+    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
+
+    (request,) = schedule.evaluate_tick(context).run_requests or ()
+
+    assert (schedule.cron_schedule, request.partition_key) == ("2 * * * *", "2026-11-20-23:00")

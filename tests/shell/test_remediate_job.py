@@ -5,10 +5,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.definitions import build_defs
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.shell.definitions_on import definitions_on
 from tests.simulator.small_cluster import TRAINING
 
 
@@ -22,7 +22,7 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 def run_job(
     autopilot: SmallAutopilot, name: str, instance: dg.DagsterInstance, **config: object
 ) -> dg.ExecuteInProcessResult:
-    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+    definitions = definitions_on(autopilot.cluster)
     return definitions.resolve_job_def(name).execute_in_process(
         instance=instance, run_config=dict(config), raise_on_error=False
     )

@@ -12,7 +12,6 @@ import pytest
 from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.automation import ACTING_TAGS
-from ops_pipelines.definitions import build_defs
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.lease import TTL
@@ -27,6 +26,7 @@ from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.runs import POLL_FOR, this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
+from tests.shell.definitions_on import definitions_on
 
 
 class CountedTelemetry:
@@ -141,7 +141,7 @@ def test_run_goes_on_where_the_reflex_stopped_and_tells_of_what_it_saw(
     break_node(autopilot)
     notice(autopilot, instance)
     (request,) = requests(turn(remediation_sensor, autopilot, instance))
-    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+    definitions = definitions_on(autopilot.cluster)
 
     result = definitions.resolve_job_def("remediate").execute_in_process(instance=instance, tags=request.tags)
 
@@ -437,7 +437,7 @@ def test_node_that_is_back_from_its_reboot_is_proven_and_returned_by_the_run_tha
     autopilot.use_policy(replace(POLICY, durations=replace(impatient, run_patience=timedelta(seconds=12))))
 
     (request,) = requests(turn(drained_node_sensor, autopilot, instance))
-    definitions = build_defs(dg.ResourceDefinition.hardcoded_resource(autopilot.cluster))
+    definitions = definitions_on(autopilot.cluster)
     job = definitions.resolve_job_def(str(request.job_name))
     result = job.execute_in_process(instance=instance, tags=request.tags)
 
