@@ -124,6 +124,8 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         schedules=SCHEDULES,
         sensors=[fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor],
         resources=resources,
+        # One process a run, back-fills from the UI included: a process a step would import great-expectations for each.
+        executor=dg.in_process_executor,
     )
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -21,19 +22,27 @@ from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.demo_parts import PARTS, Evidence, Injected, Part
+from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster
+from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
 
 SEED = 7
+_PAST = timedelta(hours=2)
+"""The pretended cluster has run for so long, so that the pages of its telemetry show whole hours."""
+_PAST_OF_DRILL = timedelta(minutes=10)
+"""The drill has no time for more; it may reach into the hour before this one."""
 _REFRESH_SECONDS = 0.5
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
 _OVERLAPPING, _ALONE = PARTS[:-1], PARTS[-1]
+_NOT_PRETENDED = ("job_steps", "job_logs")
+"""Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
 
 _POLICY = """\
 # The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
@@ -83,21 +92,23 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.
     stack.refuse_taken_port()
-    for leftover in (home, state / TWIN_DIRECTORY):
+    for leftover in (home, state / TWIN_DIRECTORY, state / "lake"):
         shutil.rmtree(leftover, ignore_errors=True)
     for pattern in ("ledger.sqlite*", "messages.jsonl*"):
         for path in state.glob(pattern):
             path.unlink()
     _write_configuration(state, cluster_file)
-    twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock())
+    past = _PAST_OF_DRILL if is_once else _PAST
+    twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock(), past=past)
     cluster = open_cluster(cluster_file)
     try:
         with console.status("starting the Dagster processes") as status:
             stack.start(lambda what: status.update(f"starting the {what}"))
         console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
+        observatory = open_observatory(cluster_file)
         if is_once:
-            return _drill(cluster, twin, stack, console, messages=state / "messages.jsonl")
-        _endless(cluster, twin, stack, console)
+            return _drill(cluster, twin, stack, console, messages=state / "messages.jsonl", observatory=observatory)
+        _endless(cluster, twin, stack, console, observatory=observatory)
         return 0
     finally:
         with console.status("stopping"):
@@ -113,7 +124,9 @@ def _write_configuration(state: Path, cluster_file: Path) -> None:
     (state / "policy.yaml").write_text(_POLICY)
 
 
-def _drill(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, messages: Path) -> int:
+def _drill(
+    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, messages: Path, observatory: Observatory
+) -> int:
     """Break five things, wait for the stated ends, and print the verdict as the last line."""
     since = cluster.clock.now()
     view = _View(cluster, twin, stack, console, parts=PARTS)
@@ -135,12 +148,19 @@ def _drill(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, 
             )
         else:
             open_parts[_ALONE.letter] = ("not begun, because an earlier part did not close",)
+        fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
+    console.print(f"{fill}", soft_wrap=True, highlight=False)
     lost = read_lost_gpu_hours(twin)
     console.print(
         f"{(cluster.clock.now() - since).total_seconds():.0f} s, {lost.total:.2f} GPU-hours lost, "
         f"{len(cluster.ledger.incidents_since(since))} incidents; ledger: {_chain_words(cluster)}"
     )
     expected = len(PARTS) - len(open_parts)
+    for difference in fill.differences:
+        console.print(f"lake: {difference}", soft_wrap=True, highlight=False, markup=False)
+    if fill.differences:
+        console.print(f"{expected}/{len(PARTS)} as expected, but the lake is not")
+        return 1
     if not open_parts:
         console.print(f"{expected}/{len(PARTS)} as expected")
         return 0
@@ -195,9 +215,10 @@ def _differences(
     return {letter: differences for letter, differences in found.items() if differences}
 
 
-def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console) -> None:
+def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, observatory: Observatory) -> None:
     """Break something every half minute until the user has seen enough."""
     chance = random.Random(SEED)
+    start_fill(stack, observatory, hour_count=2)
     view = _View(cluster, twin, stack, console, parts=())
     with view.shown():
         _wait_for_training(twin, view)

@@ -39,7 +39,7 @@ from ops_pipelines.drills.stack import (
 )
 from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.wiring import open_cluster
+from ops_pipelines.wiring import open_cluster, open_observatory
 
 _NODE_COUNT = 16
 _LEDGER_URL_FILE = "ledger.url"
@@ -227,6 +227,7 @@ class Lab:
             raise LabError("the lab is not started")
         return Stage(
             cluster=open_cluster(self.cluster_file),
+            observatory=open_observatory(self.cluster_file),
             slurm=self.slurm,
             postgres=self.postgres,
             twin=self.twin,
@@ -329,6 +330,8 @@ class Lab:
                 **{verb: [*hardware, verb, str(self.state), "{node}"] for verb in plain},
                 "reset_gpu": [*hardware, "reset_gpu", str(self.state), "{node}", "{gpu}"],
             },
+            "lake": {"step_seconds": 5},
+            "job_logs": {"kind": "files", "paths": [str(self.checkpoints / "%j.out")]},
             "ledger": {"url_file": _LEDGER_URL_FILE},
             "notifier": {"kind": "file"},
         }

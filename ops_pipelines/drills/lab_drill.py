@@ -3,6 +3,7 @@
 What an act breaks is its own business, the verdict `lab_judge`'s. Bringing the lab up is `lab`'s business.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
@@ -18,10 +19,13 @@ from ops_pipelines.drills.lab_acts import (
 from ops_pipelines.drills.lab_interruptions import AccountingDown, ControllerKilled, DatabaseRestarted, WorkerKilled
 from ops_pipelines.drills.lab_judge import judge_drill
 from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
+from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
 
 __all__ = ["DrillError", "LabDrill", "Stage"]
 
+_NOT_FED = ("application_telemetry",)
+"""What nothing in the lab measures: its jobs have no exporter."""
 _READY_SECONDS = 120.0
 _HEAL_SECONDS = 300.0
 """Far above what an act needs, on a loaded machine too: a drill that waits this long has failed."""
@@ -60,6 +64,7 @@ class LabDrill:
         finally:
             self._watch.stop()
         failures = judge_drill(self._view, self._acts, self._console)
+        failures = [*failures, *self._fill_lake()]
         self._tell_ledger()
         if failures:
             raise DrillError("the drill did not end as stated:\n  " + "\n  ".join(failures))
@@ -109,6 +114,13 @@ class LabDrill:
         cluster = self._view.stage.cluster
         samples = cluster.telemetry.read_samples(cluster.clock.now())
         return len({sample.labels.get("Hostname") for sample in samples}) == len(self._view.stage.slurm.node_names)
+
+    def _fill_lake(self) -> list[str]:
+        """Fill the hours of the drill from the real Prometheus and the real accounting, and say what is missing."""
+        stage = self._view.stage
+        fill = fill_lake(stage.stack, stage.observatory, hour_count=2, may_be_empty=_NOT_FED, pass_time=time.sleep)
+        self._console.print(f"{fill}", markup=False, soft_wrap=True)
+        return [f"lake: {difference}" for difference in fill.differences]
 
     def _tell_ledger(self) -> None:
         ledger = self._view.stage.cluster.ledger

@@ -20,6 +20,7 @@ from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.stack import DagsterStack
 from ops_pipelines.drills.writer_watch import WriterWatch
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.ports.ledger import Entry, LedgerError
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.twin import Twin
@@ -36,6 +37,7 @@ class Stage:
     """What the drill plays on."""
 
     cluster: Cluster
+    observatory: Observatory
     slurm: SlurmCluster
     postgres: PostgresServer
     twin: Twin

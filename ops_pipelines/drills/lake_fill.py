@@ -43,15 +43,28 @@ def fill_lake(
     pass_time: Callable[[float], None],
 ) -> LakeFill:
     """Fill the running hour and those before it, `hour_count` in all, and return what came of it."""
-    newest = hour_of(observatory.clock.now())
-    hours = [newest - timedelta(hours=back) for back in reversed(range(hour_count))]
+    hours = _hours(observatory, hour_count)
     api = DagsterApi(stack.url)
-    backfill = api.launch_backfill(assets=ASSETS, partitions=[f"{hour:%Y-%m-%d-%H:%M}" for hour in hours])
+    backfill = _launch(api, hours)
     differences = _await_runs(api, backfill, pass_time=pass_time)
     counts = {name: _count_rows(observatory, name, hours) for name in ASSETS}
     differences += [f"{name} is empty" for name, count in counts.items() if not count and name not in may_be_empty]
     differences += [f"{each} failed" for each in _failed_checks(api)]
     return LakeFill(row_counts=counts, differences=tuple(differences))
+
+
+def start_fill(stack: DagsterStack, observatory: Observatory, *, hour_count: int) -> None:
+    """Begin to fill the running hour and those before it, `hour_count` in all, and do not wait."""
+    _launch(DagsterApi(stack.url), _hours(observatory, hour_count))
+
+
+def _hours(observatory: Observatory, count: int) -> list[datetime]:
+    newest = hour_of(observatory.clock.now())
+    return [newest - timedelta(hours=back) for back in reversed(range(count))]
+
+
+def _launch(api: DagsterApi, hours: Sequence[datetime]) -> str:
+    return api.launch_backfill(assets=ASSETS, partitions=[f"{hour:%Y-%m-%d-%H:%M}" for hour in hours])
 
 
 def _await_runs(api: DagsterApi, backfill: str, *, pass_time: Callable[[float], None]) -> list[str]:
