@@ -64,7 +64,7 @@ class LabDrill:
         finally:
             self._watch.stop()
         failures = judge_drill(self._view, self._acts, self._console)
-        failures = [*failures, *self._fill_lake()]
+        failures = (*failures, *self._fill_lake())
         self._tell_ledger()
         if failures:
             raise DrillError("the drill did not end as stated:\n  " + "\n  ".join(failures))
