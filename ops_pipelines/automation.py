@@ -11,6 +11,7 @@ from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.lake import LakeKeeper
 
 LANE_TAG = "lane"
 """Runs that act carry `lane: act`; dagster.yaml lets one of them run at a time."""
@@ -138,6 +139,30 @@ def return_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster:
         context.log.info("node=%s returned incident=%s", config.node, incident.incident)
 
 
+@dg.op
+def keep_lake_small(context: dg.OpExecutionContext, lake_keeper: dg.ResourceParam[LakeKeeper]) -> None:
+    """Write 5-minute and hourly aggregates of old days, and delete what the settings no longer keep."""
+    kept = lake_keeper.keep()
+    context.log.info(
+        "aggregates written=%d files deleted=%d bytes=%d", len(kept.aggregated), len(kept.deleted), kept.deleted_bytes
+    )
+
+
+@dg.job(executor_def=dg.in_process_executor, tags={LANE_TAG: "lake"})
+def keep_lake() -> None:
+    """Aggregate old days of telemetry to 5 minutes and an hour; delete what `lake` in cluster.yaml no longer keeps."""
+    keep_lake_small()
+
+
+keep_lake_schedule = dg.ScheduleDefinition(
+    name="keep_lake_schedule",
+    job=keep_lake,
+    cron_schedule="17 7 * * *",  # UTC: a day has settled six hours after its end
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Each morning: the day before is aggregated, and old days make room.",
+)
+
+
 @dg.job(executor_def=dg.in_process_executor)
 def pause_autopilot() -> None:
     """The kill switch: stop new actions within one sensor turn."""
@@ -173,10 +198,11 @@ JOBS = (
     verify_nodes,
     report_shift,
     fill_hour,
+    keep_lake,
     pause_autopilot,
     resume_autopilot,
     approve_plan,
     drain_node,
     return_node,
 )
-SCHEDULES = (shift_report_schedule, hour_schedule)
+SCHEDULES = (shift_report_schedule, hour_schedule, keep_lake_schedule)

@@ -15,12 +15,12 @@ from ops_pipelines.assets import act, jobs, meaning, observe, report, telemetry,
 from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.automation import JOBS, SCHEDULES
-from ops_pipelines.checks.data_quality import build_quality_checks
+from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Lake
+from ops_pipelines.ports.lake import Lake, LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
@@ -74,6 +74,17 @@ def lake_resource(cluster_file: Path) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(open_when_needed, description="Tables by hour, as Parquet files.")
 
 
+def lake_keeper_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return who keeps the lake small."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> LakeKeeper:
+        from ops_pipelines.wiring import open_lake_keeper
+
+        return open_lake_keeper(cluster_file.resolve())
+
+    return dg.ResourceDefinition(open_when_needed, description="Aggregates and deletes as cluster.yaml says.")
+
+
 def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
     """Return how assets are stored: whole hours of the lake."""
 
@@ -107,6 +118,7 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
         "cluster": cluster_resource(cluster_file),
         "observatory": observatory_resource(cluster_file),
         "lake": lake_resource(cluster_file),
+        "lake_keeper": lake_keeper_resource(cluster_file),
         LAKE_IO: lake_io_resource(cluster_file),
         "live_cycle": live_cycle_resource(cluster_file),
     }
@@ -118,7 +130,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         assets=dg.load_assets_from_modules([observe, understand, act, verify, report, telemetry, jobs, meaning]),
         asset_checks=[
             plan_safety,
-            *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=Lake.write_page),
+            *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=write_beside),
         ],
         jobs=JOBS,
         schedules=SCHEDULES,

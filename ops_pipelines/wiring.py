@@ -14,6 +14,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.ports.accounting import Accounting
 from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.notifier import Notifier
@@ -128,6 +129,18 @@ def open_lake(config: ClusterConfig) -> "ParquetLake":
     from ops_pipelines.resources.lake import ParquetLake
 
     return ParquetLake(config.lake.url)
+
+
+def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
+    """Return who keeps the lake of that cluster small. Raises PolicyError on a wrong file."""
+    from ops_pipelines.resources.lake_retention import Housekeeper, RetentionSettings
+
+    config = read_cluster(cluster_file)
+    kept = config.lake
+    settings = RetentionSettings(
+        raw_days=kept.raw_days, five_minute_days=kept.five_minute_days, hourly_days=kept.hourly_days
+    )
+    return Housekeeper(open_lake(config), settings=settings, clock=SystemClock())
 
 
 def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:

@@ -1,8 +1,12 @@
 """The lake: one directory an hour and table, files that appear whole or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
+
+SO_FAR = "so_far"
+"""The part of a cycle that holds what a store told of an hour that was not over."""
 
 
 class LakeError(RuntimeError):
@@ -15,6 +19,17 @@ class Rows(Protocol):
 
     @property
     def num_rows(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a source says of an hour when it is asked for all of it."""
+
+    rows: Rows | None
+    """None where it has none."""
+    retold: frozenset[datetime] = frozenset()
+    """The times at which live cycles asked the same source, and of which it has told all now: it may have taken back
+    what it said then (a series that had ended), or have it no more."""
 
 
 class Lake(Protocol):
@@ -35,8 +50,12 @@ class Lake(Protocol):
         """Return the rows of an hour: those of `hour.parquet` if it is there, else of all cycle files, merged."""
         ...
 
-    def close_hour(self, table: str, hour: datetime, *, filled: Rows | None = None) -> Rows:
+    def close_hour(
+        self, table: str, hour: datetime, *, filled: Rows | None = None, retold: Collection[datetime] = ()
+    ) -> Rows:
         """Compact an hour into `hour.parquet` and return its rows: what was kept, overlaid by `filled` cell by cell.
+
+        What cycles (those without a part, or of part SO_FAR) kept of the times `retold` is passed over (see `Told`).
 
         Deterministic: the same rows give the same bytes. Calling it again with the same rows changes nothing.
         """
@@ -55,4 +74,22 @@ class Lake(Protocol):
 
     def tidy(self, now: datetime) -> None:
         """Remove what readers no longer open: cycles of hours that were closed an hour ago, abandoned temporaries."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What keeping house did."""
+
+    aggregated: tuple[str, ...]
+    """Files of aggregates that were written."""
+    deleted: tuple[str, ...]
+    deleted_bytes: int
+
+
+class LakeKeeper(Protocol):
+    """Keeps the lake small, as cluster.yaml says."""
+
+    def keep(self) -> Kept:
+        """Aggregate settled days, delete what has served its time. Raises LakeError; repeating is safe."""
         ...

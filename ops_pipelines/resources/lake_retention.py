@@ -18,11 +18,12 @@ from pathlib import Path
 import pyarrow as pa
 from upath import UPath
 
+from ops_pipelines.clock import Clock
 from ops_pipelines.frames.aggregate_schema import EVERY
 from ops_pipelines.frames.aggregates import aggregate
 from ops_pipelines.frames.hours import layout_of, merged_slices
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.ports.lake import Kept, LakeError
 from ops_pipelines.resources.lake import ParquetLake
 from ops_pipelines.resources.lake_files import (
     is_local,
@@ -112,6 +113,21 @@ def retain(lake: ParquetLake, *, now: datetime, settings: RetentionSettings) -> 
             _delete(path, report, lake)
             _remove_if_empty(path.parent)
     return report
+
+
+class Housekeeper:
+    """Keeps one lake by one set of settings; see `ports.lake.LakeKeeper`."""
+
+    def __init__(self, lake: ParquetLake, *, settings: RetentionSettings, clock: Clock) -> None:
+        self._lake = lake
+        self._settings = settings
+        self._clock = clock
+
+    def keep(self) -> Kept:
+        now = self._clock.now()
+        done = retain(self._lake, now=now, settings=self._settings)
+        self._lake.clean(now)
+        return Kept(aggregated=tuple(done.aggregated), deleted=tuple(done.deleted), deleted_bytes=done.deleted_bytes)
 
 
 class _Day:

@@ -8,7 +8,10 @@ from ops_pipelines.flow.cluster import Cluster
 
 def definitions_on(cluster: Cluster, **resources: object) -> dg.Definitions:
     """Return the definitions with `cluster`, and other resources as given."""
-    unused = {name: dg.ResourceDefinition.hardcoded_resource(None) for name in ("observatory", "lake", "live_cycle")}
+    unused = {
+        name: dg.ResourceDefinition.hardcoded_resource(None)
+        for name in ("observatory", "lake", "lake_keeper", "live_cycle")
+    }
     given = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in resources.items()}
     return build_defs(
         {

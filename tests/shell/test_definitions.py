@@ -110,6 +110,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "verify_nodes",
         "report_shift",
         "fill_hour",
+        "keep_lake",
         "pause_autopilot",
         "resume_autopilot",
         "approve_plan",
@@ -122,7 +123,11 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "drained_node_sensor",
         "live_cycle_sensor",
     }
-    assert {schedule.name for schedule in repository.schedule_defs} == {"shift_report_schedule", "hour_schedule"}
+    assert {schedule.name for schedule in repository.schedule_defs} == {
+        "shift_report_schedule",
+        "hour_schedule",
+        "keep_lake_schedule",
+    }
 
 
 def test_sensors_and_schedules_run_by_default() -> None:
@@ -137,6 +142,7 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "live_cycle_sensor": dg.DefaultSensorStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
         "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "keep_lake_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 
 
