@@ -128,6 +128,31 @@ DRAWINGS: Mapping[str, tuple[Drawing, ...]] = {
             entity="target",
         ),
     ),
+    "gpu_efficiency": (
+        Drawing(
+            title="SM activity of the jobs of a node",
+            values=gauge("sm_active_ratio"),
+            needs="sm_active_ratio",
+            unit="%",
+            fold=Fold.MEAN,
+        ),
+        Drawing(
+            title="Utilisation of the jobs of a node",
+            values=gauge("utilisation_ratio"),
+            needs="utilisation_ratio",
+            unit="%",
+            fold=Fold.MEAN,
+        ),
+    ),
+    "monitoring_coverage": (
+        Drawing(
+            title="Samples that are there, of those expected",
+            values=gauge("coverage_ratio"),
+            needs="coverage_ratio",
+            unit="%",
+            fold=Fold.MEAN,
+        ),
+    ),
     "kernel_events": (
         Drawing(title="Lines", values=gauge("ones"), needs="ones", unit="", fold=Fold.COUNT),
     ),

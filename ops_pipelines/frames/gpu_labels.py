@@ -16,6 +16,8 @@ _UUID = ("UUID", "uuid", "gpu_uuid", "GPU_UUID", "gpuUuid")
 _PCI = ("pci_bus_id", "pci_address", "pciBusId", "PCI_BUS_ID", "gpu_pci_bus_id", "bus_id", "pci_bdf")
 _INDEX = ("gpu", "gpu_index", "gpu_id", "index", "GPU")
 _MIG = ("GPU_I_ID", "gpu_i_id", "gpu_instance_id", "mig_instance")
+NAMING_LABELS = frozenset({*_UUID, *_PCI, *_INDEX})
+"""Labels that name a GPU in one way or another."""
 _TEXTS: Mapping[str, tuple[str, ...]] = {
     "gpu_serial": ("gpu_serial", "serial", "serial_number", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_SERIAL_NUMBER"),
     "gpu_model": ("modelName", "model_name", "gpu_model", "card_model", "DCGM_FI_DEV_NAME", "product_name", "name"),

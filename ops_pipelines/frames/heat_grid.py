@@ -1,8 +1,8 @@
-"""An hour of one column as a grid, nodes x time: gauges as they are, counters as rates. Computes; draws nothing."""
+"""Hours of one column as a grid, nodes x time: gauges as they are, counters as rates. Computes; draws nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import pairwise
 
@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from ops_pipelines.frames.row_order import RowOrder, microseconds, natural_order, numbers, order_rows, text_codes
 
 TIME_BINS = 120
-"""Half a minute each in an hour; coarser grids are binned from this one."""
+"""At most: half a minute each in an hour. Coarser grids are binned from this one."""
+_BIN_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 30, 40, 60, TIME_BINS)
+_ENTITIES_ENOUGH = 64
+"""How often there are samples is judged on so many entities."""
 _HOUR = 3_600_000_000
 
 Values = Callable[[pa.Table, RowOrder | None], NDArray[np.float64]]
@@ -41,16 +44,53 @@ class Grid:
     fold: Fold
 
     def coarser(self, *, rows: int, columns: int) -> "Grid":
-        """Return this grid with at most `rows` rows; `columns` must divide the columns that are there."""
-        values = self.values.reshape(len(self.names), columns, -1)
-        values = _folded(values, self.fold, axis=2)
+        """Return this grid with at most so many rows and columns."""
+        values = _narrowed(self.values, columns, self.fold, axis=1)
         names = self.names
         if len(names) > rows:
-            edges = np.linspace(0, len(names), rows + 1).round().astype(np.int64)
-            spans = list(pairwise(edges))
-            values = np.stack([_folded(values[low:high], self.fold, axis=0) for low, high in spans])
-            names = tuple(f"{names[low]} ... {names[high - 1]}" for low, high in spans)
-        return Grid(names=names, values=values, start=self.start, end=self.end, fold=self.fold)
+            names = tuple(f"{names[low]} ... {names[high - 1]}" for low, high in _spans(len(names), rows))
+        return Grid(
+            names=names,
+            values=_narrowed(values, rows, self.fold, axis=0),
+            start=self.start,
+            end=self.end,
+            fold=self.fold,
+        )
+
+
+def _spans(length: int, count: int) -> list[tuple[int, int]]:
+    edges = np.linspace(0, length, count + 1).round().astype(np.int64)
+    return list(pairwise(edges.tolist()))
+
+
+def _narrowed(values: NDArray[np.float64], count: int, fold: Fold, *, axis: int) -> NDArray[np.float64]:
+    length = values.shape[axis]
+    if length <= count:
+        return values
+    spans = _spans(length, count)
+    return np.stack([_folded(values.take(range(low, high), axis), fold, axis=axis) for low, high in spans], axis)
+
+
+def join_hours(grids: Mapping[datetime, Grid]) -> Grid:
+    """Return the grids of single hours as one, in order of time; hours that are not there hold nothing.
+
+    Raises ValueError without any.
+    """
+    if not grids:
+        raise ValueError("there are no hours to join")
+    start, end = min(grids), max(grids) + timedelta(hours=1)
+    count = int((end - start) / timedelta(hours=1))
+    width = max(1, TIME_BINS // count)
+    fold = next(iter(grids.values())).fold
+    names = natural_order({name for grid in grids.values() for name in grid.names})
+    place = {name: number for number, name in enumerate(names)}
+    values = np.full((len(names), count * width), 0.0 if fold is Fold.COUNT else np.nan)
+    for hour, grid in grids.items():
+        coarse = _narrowed(grid.values, width, fold, axis=1)
+        first = int((hour - start) / timedelta(hours=1)) * width
+        columns = np.arange(width) * coarse.shape[1] // width
+        values[[place[name] for name in grid.names], first : first + width] = coarse[:, columns]
+    return Grid(names=tuple(names), values=values, start=start, end=end, fold=fold)
 
 
 def _folded(values: NDArray[np.float64], fold: Fold, *, axis: int) -> NDArray[np.float64]:
@@ -81,15 +121,26 @@ def grid_of(rows: pa.Table, values: NDArray[np.float64], *, by: str, fold: Fold)
     names = natural_order(spoken[code] for code in seen)
     place = {name: number for number, name in enumerate(names)}
     row_of_code = np.array([place.get(word, 0) for word in spoken], dtype=np.int64)
-    cells = row_of_code[codes] * TIME_BINS + (times - start) * TIME_BINS // (end - start)
-    size = len(names) * TIME_BINS
+    # Events have no rhythm; samples must meet a bin each, or every second bin would seem to lack data.
+    bins = TIME_BINS if fold is Fold.COUNT else _bin_count(times - start, codes, span=end - start)
+    cells = row_of_code[codes] * bins + (times - start) * bins // (end - start)
+    size = len(names) * bins
     return Grid(
         names=tuple(names),
-        values=_fold_cells(cells, values, size, fold).reshape(len(names), TIME_BINS),
+        values=_fold_cells(cells, values, size, fold).reshape(len(names), bins),
         start=datetime.fromtimestamp(start / 1e6, UTC),
         end=datetime.fromtimestamp(end / 1e6, UTC),
         fold=fold,
     )
+
+
+def _bin_count(since: NDArray[np.int64], codes: NDArray[np.int64], *, span: int) -> int:
+    """Return into how many parts a stretch can be cut so that whoever is sampled has a sample in each."""
+    some = codes < _ENTITIES_ENOUGH
+    places = np.unique(codes[some].astype(np.int64) * span + since[some])
+    gaps = np.diff(places)[np.diff(places // span) == 0]
+    sampled = span / float(np.median(gaps)) if len(gaps) else 1.0
+    return max(count for count in _BIN_COUNTS if count <= max(sampled, 1.0) * 1.01)
 
 
 def _fold_cells(cells: NDArray[np.int64], values: NDArray[np.float64], size: int, fold: Fold) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ class Layout:
     def of(cls, block: SeriesBlock) -> "Layout":
         codes: dict[str, int] = {}
         name_codes = np.fromiter((codes.setdefault(name, len(codes)) for name in block.names), np.int32)
-        label_sets, sets = _number_label_sets(block.labels)
+        label_sets, sets = number_label_sets(block.labels)
         return cls(
             block=block,
             starts=np.cumsum(block.counts) - block.counts,
@@ -57,7 +57,7 @@ class Layout:
         return self.starts[series][place] + within, place
 
 
-def _number_label_sets(labels: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], NDArray[np.int32]]:
+def number_label_sets(labels: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], NDArray[np.int32]]:
     """Return the distinct label sets, and the number of each series' own. Objects are compared first, then contents."""
     ids = np.fromiter(map(id, labels), np.int64, len(labels))
     _, firsts, inverse = np.unique(ids, return_index=True, return_inverse=True)

@@ -9,12 +9,19 @@ from typing import NamedTuple
 
 from ops_pipelines.domain.identity import parse_pci_address
 
-_CODE = re.compile(r"\bS?Xid\s{0,3}\([^()]{1,60}\)\s{0,2}:\s{0,3}(\d{1,6})\b|\bXid=(\d{1,4})\b")
+_CODE = re.compile(
+    r"\bS?Xid\s{0,3}\([^()]{1,60}\)\s{0,2}:\s{0,3}(\d{1,6})\b|\bXid=(\d{1,4})\b"
+    r"|\bNVSwitch (?:non-)?fatal error (\d{1,6})\b"
+)
 _PCI = re.compile(r"(?<![0-9a-fA-F])([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-fA-F:])")
 _DEVICE = re.compile(
     r"\b(nvidia-nvswitch\d{1,3}|mlx[45]_(?!core|ib\b|en\b)[A-Za-z0-9_]{1,20}|nvme\d{1,3}(?:n\d{1,3}(?:p\d{1,3})?)?|md\d{1,3}|dm-\d{1,4}|sd[a-z]{1,3}\d{0,3}"
     r"|bond\d{1,3}|ib\d{1,3}|eth\d{1,3}|en[ospx][a-z0-9]{1,14}|ata\d{1,3}(?:\.\d{2})?|GPU ?\d{1,2}\b"
     r"|(?:CPU|cpu) ?#?\d{1,4}\b|MC\d{1,3}|DIMM[_#A-Z0-9]{1,16})"
+)
+_STEP_MARKS = ("StepId=", "*** JOB ", "*** STEP ", ".batch] ", ".extern] ", ".interactive] ")
+_STEP_OF_JOB = re.compile(
+    r"\bStepId=(\d{1,10})\b|\*\*\* (?:JOB|STEP) (\d{1,10})\b|\[(\d{1,10})\.(?:batch|extern|interactive)\] "
 )
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
 _JOB = re.compile(r"\b(?:JOB|STEP|[Jj]ob(?:[Ii]d)?[= ]|SLURM_JOB_ID=)\s?(\d{1,10})\b")
@@ -67,7 +74,9 @@ def fault_details(text: str) -> FaultDetails:
     if link is not None:
         named = f"link {link[1]}" if named is None else f"{named}/link {link[1]}"
     return FaultDetails(
-        None if code is None else int(code[1] or code[2]), None if found is None else parse_pci_address(found[1]), named
+        None if code is None else int(code[1] or code[2] or code[3]),
+        None if found is None else parse_pci_address(found[1]),
+        named,
     )
 
 
@@ -75,6 +84,14 @@ def job_of(text: str) -> str | None:
     """Return the Slurm job that a line of Slurm names."""
     match = _JOB.search(text)
     return None if match is None else match[1]
+
+
+def job_of_step(text: str) -> str | None:
+    """Return the job of a step that any line names in the words of slurmstepd."""
+    if not any(mark in text for mark in _STEP_MARKS):
+        return None
+    match = _STEP_OF_JOB.search(text)
+    return None if match is None else match[1] or match[2] or match[3]
 
 
 def training_numbers(text: str) -> TrainingNumbers:

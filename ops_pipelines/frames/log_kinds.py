@@ -28,7 +28,7 @@ _OTHER = {
     "the output of nvidia-smi -q": re.compile(
         r"=+NVSMI LOG=+|\s{0,32}[A-Z][\w /()-]{1,60}\s{1,48}: |GPU [0-9A-F]{8}:|\s{4,32}[A-Z][\w /-]{1,60}$"
     ),
-    "the output of perfquery": re.compile(r"# Port (?:extended )?counters|[A-Za-z0-9]{4,40}:\.{2,60}\S"),
+    "the output of perfquery": re.compile(r"# Port[\w ]{0,40} counters: Lid|[A-Za-z0-9]{4,40}:\.{2,60}\S"),
     "the output of ibnetdiscover": re.compile(
         r"(?:vendid|devid|sysimgguid|switchguid|caguid)=0x|\[\d{1,3}\]\(|(?:Switch|Ca)\t|\[\d|#"
     ),
@@ -45,7 +45,7 @@ _FIRST = {
         r"# (?:HELP|TYPE) |[a-zA-Z_:][a-zA-Z0-9_:]{0,200}\{|[a-zA-Z][a-zA-Z0-9:]{0,60}_[a-zA-Z0-9_:]{1,140} [+-]?\d"
     ),
     "the output of nvidia-smi -q": re.compile(r"=+NVSMI LOG=+"),
-    "the output of perfquery": re.compile(r"# Port (?:extended )?counters"),
+    "the output of perfquery": re.compile(r"# Port[\w ]{0,40} counters: Lid"),
     "the output of ibnetdiscover": re.compile(r"#|vendid="),
     "the output of scontrol": re.compile(r"(?:NodeName|JobId|PartitionName|ReservationName)=\S"),
     "the output of sinfo or squeue": re.compile(r"\s{0,20}(?:PARTITION +AVAIL|NODELIST +|JOBID +PARTITION|JobID +)"),

@@ -81,8 +81,10 @@ _BRACKET_RANK = re.compile(
     r"\[(?:rank ?|Rank |RANK )(\d{1,7})\][:,]?\s?|\[PG [^\]]{0,80}?Rank (\d{1,7})\]\s?"
     r"|\[\d{1,9},(\d{1,7})\]<std(?:out|err)>:\s?"
 )
+_LOGGER = re.compile(rf"[A-Za-z_][\w.]{{0,120}}: (?=\[(?:{_LEVEL_WORDS})\])")
 _BRACKET_SKIP = re.compile(
-    r"\[default\d{1,4}\]:\s?|\[[\w.<>/-]{1,80}:\d{1,6}(?::[^\]\s]{0,80})?\]\s?|\[PID:? ?\d{1,9}\]\s?|\[c10d\]\s?"
+    r"\[default\d{1,4}\]:\s?|\[[\w.<>/-]{1,80}:\d{1,6}(?::[^\]\s]{0,80})?\]\s?"
+    r"|\[PID:? ?\d{1,9}\]\s?|\[\d{1,10}\.(?:batch|extern|interactive|\d{1,6})\]\s?|\[c10d\]\s?"
 )
 _C10D = re.compile(r"\[([EWIFD])(?:(\d{1,2}?)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)? [\w./-]{1,80}:\d{1,6}\]\s?")
 _GLOG = re.compile(r"([IWEFD])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? {1,8}(?:\d{1,10} )?\S{1,120}?\]\s?")
@@ -99,7 +101,9 @@ _RFC5424 = re.compile(
 _TAG = re.compile(
     r"([A-Za-z][\w./()@-]{0,63}?)(?:\[\d{1,10}(?::\d{1,10})?\]):\s?|(kernel|nv-fabricmanager|nvidia-fabricmanager):\s?"
 )
-_SLURM = re.compile(r"(?:slurmstepd|slurmd|slurmctld|slurmdbd|slurmrestd|srun|salloc|sbatch|sackd)(?:-\S{1,128})?:\s")
+_SLURM = re.compile(
+    r"(?:slurmstepd|slurmd|slurmctld|slurmdbd|slurmrestd|srun|salloc|sbatch|sackd)(?:-([A-Za-z0-9][\w.-]{0,127}))?:\s"
+)
 _LEVEL = re.compile(
     rf"\s{{0,4}}(?:[|-] ?)?(?:\d{{1,9}} (?={_LEVEL_WORDS}))?({_LEVEL_WORDS})\b(?:[:|,-]|\s|$)[\s|]{{0,4}}"
     r"|(error|fatal|debug\d?|verbose|info|warning|err|crit)(?::\s|\[\d)",
@@ -342,10 +346,13 @@ class PrefixReader:
             return time, node, LEVELS[match[2]], origin, match.end()
         match = _SLURM.match(text, position)
         if match is not None:
-            return time, node, level, origin or Origin.PROGRAM, match.end()
+            return time, node or match[1], level, origin or Origin.PROGRAM, match.end()
         match = _TAG.match(text, position)
         if match is not None:
             return time, node, level, origin or origin_of_tag(match[1] or match[2]), match.end()
+        match = _LOGGER.match(text, position)
+        if match is not None:
+            return time, node, level, origin or Origin.PROGRAM, match.end()
         match = _FILE_NAME.match(text, position) or _LOGFMT.match(text, position)
         if match is not None:
             if level is None and "=" in match[0]:

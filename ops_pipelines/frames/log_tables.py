@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ops_pipelines.frames.log_details import fault_details, job_of, training_numbers
+from ops_pipelines.frames.log_details import fault_details, job_of, job_of_step, training_numbers
 from ops_pipelines.frames.log_json import Unreadable, read_json_line
 from ops_pipelines.frames.log_kinds import is_binary
 from ops_pipelines.frames.log_matching import Origin, Rule, read_rules
@@ -246,7 +246,7 @@ def _into_tables(
         if not is_kernel:
             columns.put("rank", said.rank)
             is_of_slurm = rule is not None and rule.component == "scheduler"
-            columns.put("job", row.job or (job_of(row.text) if is_of_slurm else None))
+            columns.put("job", row.job or job_of_step(row.text) or (job_of(row.text) if is_of_slurm else None))
     tables: dict[str, pa.Table] = {}
     for name, columns in (("kernel_events", kernel), ("job_logs", job)):
         if columns.count:

@@ -1,7 +1,7 @@
 """Answers of metric sources -> rows of the lake: decoded, placed, gated. The one way in, live and for history."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from ops_pipelines.frames.exposition import decode_exposition
 from ops_pipelines.frames.hours import merge
-from ops_pipelines.frames.node_names import NodeNames
+from ops_pipelines.frames.known_gpus import split_by_known_gpus
+from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind
 from ops_pipelines.frames.range_answer import decode_range_answer
 from ops_pipelines.frames.refused_points import Joined
@@ -44,25 +45,29 @@ def read_page(page: Page, *, names: NodeNames) -> PageRead:
         if page.kind is BodyKind.EXPOSITION:
             exposition = decode_exposition(page.body, default_time=page.end)
             block, refused = exposition.block, exposition.refused
+            blocks: Sequence[SeriesBlock] = (block,)
         else:
             block = decode_range_answer(page.body)
-    except WrongKind as exc:
+            blocks = split_by_known_gpus(block)
+    except ValueError as exc:
+        if page.kind is BodyKind.RANGE_ANSWER or not isinstance(exc, WrongKind):
+            raise SourceNonsense(f"{page.source} answered what cannot be read: {exc}") from exc
         # One odd exporter must not cost the cycle of all others.
         whole = Refused(
             record="page", reason="wrong_kind", detail=str(exc), text=readable(page.body[:200].decode(errors="replace"))
         )
         return PageRead(parsed=Parsed(read=1, accepted=0, ignored=0, refused=(whole,)), block=_NOTHING)
-    except ValueError as exc:
-        raise SourceNonsense(f"{page.source} answered what cannot be read: {exc}") from exc
-    placed = tabulate(block, source=page.source, names=names, node=page.node, at=page.end, query=page.query)
-    parsed = Parsed(
-        read=placed.read + len(refused),
-        accepted=placed.accepted,
-        ignored=placed.ignored,
-        refused=Joined(refused, placed.refused),
-        tables=placed.tables,
+    placed = combine(
+        tabulate(each, source=page.source, names=names, node=page.node, at=page.end, query=page.query)
+        for each in blocks
     )
+    parsed = replace(placed, read=placed.read + len(refused), refused=Joined(refused, placed.refused))
     return PageRead(parsed=parsed, block=block)
+
+
+def told_times(block: SeriesBlock) -> set[datetime]:
+    """Return the times of which the source said anything."""
+    return {datetime.fromtimestamp(time / 1000, UTC) for time in np.unique(block.times).tolist()}
 
 
 def watched_samples(page: Page, block: SeriesBlock) -> tuple[Sample, ...]:
@@ -80,7 +85,10 @@ def watched_samples(page: Page, block: SeriesBlock) -> tuple[Sample, ...]:
 
 
 def combine(parts: Iterable[Parsed]) -> Parsed:
-    """Return several as one: counts added, rows of a table merged cell by cell, the later part's cells on top."""
+    """Return several as one: counts added, rows of a table merged cell by cell, the later part's cells on top.
+
+    Rows that only one part has stay as they are.
+    """
     listed = list(parts)
     tables: dict[str, list[pa.Table]] = {}
     for part in listed:
@@ -91,17 +99,22 @@ def combine(parts: Iterable[Parsed]) -> Parsed:
         accepted=sum(part.accepted for part in listed),
         ignored=sum(part.ignored for part in listed),
         refused=Joined(*(part.refused for part in listed)),
-        tables={name: merge(name, rows) for name, rows in tables.items()},
+        tables={name: merge(name, rows) if len(rows) > 1 else rows[0] for name, rows in tables.items()},
     )
 
 
+def settle_nodes(parsed: Parsed, names: NodeNames) -> Parsed:
+    """Return the same with nodes named as cluster.yaml names them, and unknown ones marked."""
+    return replace(parsed, tables={name: mark_nodes(rows, names) for name, rows in parsed.tables.items()})
+
+
 def rejected_rows(refused: Sequence[Refused], *, source: str, at: datetime) -> pa.Table:
-    """Return rejected records as rows of the lake's own table, so that none is lost."""
+    """Return rejected records as rows of the lake's own table, so that none is lost; those without a time have `at`."""
     return TABLES[REJECTED].from_rows(
         {
             "source": source,
             "record": each.record,
-            "time": at,
+            "time": each.at or at,
             "into": each.into,
             "reason": each.reason,
             "detail": each.detail,

@@ -6,6 +6,7 @@ The counts close: read = accepted + rejected + ignored. What a record is, each f
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Refused:
     """The record, made readable (`frames.signals.readable`)."""
     into: str | None = None
     """The table that it would have gone to, where that is known."""
+    at: datetime | None = None
+    """When it was measured, where it says so and can be believed."""
 
 
 @runtime_checkable

@@ -1,12 +1,13 @@
-"""Pictures of an hour, as Markdown that the Dagster UI shows: a heat strip (nodes x time) or a line.
+"""Pictures of hours, as Markdown that the Dagster UI shows: a heat strip (nodes x time) or a line.
 
 A small one per table that opens at once (the UI shows Markdown inline below about 900 characters), and a large one with
 axes for the dialog. Colours are viridis, which all eyes can order; grey is missing data, and never a value.
 """
 
+import re
 from base64 import b64encode
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from html import escape
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ops_pipelines.frames.drawings import DRAWINGS, Drawing
-from ops_pipelines.frames.heat_grid import Fold, Grid, grid_of
+from ops_pipelines.frames.heat_grid import Fold, Grid, grid_of, join_hours
 from ops_pipelines.frames.png import Colour, encode_png
 
 INLINE_AT_MOST = 890
@@ -46,8 +47,26 @@ def picture_of(table_name: str, rows: pa.Table) -> str:
     drawing, grid = _choose(table_name, rows)
     if drawing is None or grid is None:
         return _nothing(table_name, rows)
+    return _small(grid, drawing=drawing)
+
+
+def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str:
+    """Return one small picture of some hours of a table, of what the newest of them has to show."""
+    filled = {hour: rows for hour, rows in hours.items() if rows.num_rows}
+    if not filled:
+        return "No rows."
+    newest = filled[max(filled)]
+    drawing, _ = _choose(table_name, newest)
+    if drawing is None:
+        return _nothing(table_name, newest)
+    grids = {hour: _draw(drawing, rows) for hour, rows in filled.items()}
+    return _small(join_hours({hour: grid for hour, grid in grids.items() if grid is not None}), drawing=drawing)
+
+
+def _small(grid: Grid, *, drawing: Drawing) -> str:
     if len(grid.names) == 1:
-        return sparkline(grid.coarser(rows=1, columns=60).values[0], title=drawing.title, unit=drawing.unit)
+        title = f"{drawing.title}, {_span(grid)}"
+        return sparkline(grid.coarser(rows=1, columns=60).values[0], title=title, unit=drawing.unit)
     return heat_strip(grid, drawing=drawing)
 
 
@@ -60,14 +79,19 @@ def large_picture_of(table_name: str, rows: pa.Table) -> str:
 
 
 def _choose(table_name: str, rows: pa.Table) -> tuple[Drawing | None, Grid | None]:
-    counted = rows.append_column("ones", pa.array(np.ones(rows.num_rows)))
     for drawing in DRAWINGS.get(table_name, ()):
-        chosen = counted.filter(pc.is_valid(counted.column(drawing.needs)))
-        if chosen.num_rows:
-            grid = grid_of(chosen, drawing.values(chosen, None), by=drawing.by, fold=drawing.fold)
-            if grid is not None:
-                return drawing, grid
+        grid = _draw(drawing, rows)
+        if grid is not None:
+            return drawing, grid
     return None, None
+
+
+def _draw(drawing: Drawing, rows: pa.Table) -> Grid | None:
+    counted = rows.append_column("ones", pa.array(np.ones(rows.num_rows)))
+    chosen = counted.filter(pc.is_valid(counted.column(drawing.needs)))
+    if not chosen.num_rows:
+        return None
+    return grid_of(chosen, drawing.values(chosen, None), by=drawing.by, fold=drawing.fold)
 
 
 def _nothing(table_name: str, rows: pa.Table) -> str:
@@ -78,11 +102,11 @@ def heat_strip(grid: Grid, *, drawing: Drawing) -> str:
     """Return a strip of entities x time with its legend, the finest that stays inline."""
     words = ""
     for rows, columns, colours in _SIZES:
-        words = legend(grid, drawing=drawing, row_count=rows)
         coarse = grid.coarser(rows=rows, columns=columns)
+        words = legend(grid, drawing=drawing, drawn=coarse)
         pixels = _levels(coarse.values, *scale_of(grid, unit=drawing.unit), colours)
         tall = max(2, min(12, 160 // len(pixels)))
-        wide = _WIDTH // columns
+        wide = _WIDTH // pixels.shape[1]
         body = encode_png(pixels.repeat(tall, 0).repeat(wide, 1), palette=palette(colours))
         markdown = f"{_image('heat strip', 'png', body)}\n\n{words}"
         if len(markdown) < INLINE_AT_MOST:
@@ -90,19 +114,32 @@ def heat_strip(grid: Grid, *, drawing: Drawing) -> str:
     return words
 
 
-def legend(grid: Grid, *, drawing: Drawing, row_count: int) -> str:
-    """Return the line below a picture of so many rows: what is drawn, from which colour to which, what grey means."""
+def legend(grid: Grid, *, drawing: Drawing, drawn: Grid) -> str:
+    """Return the line below a picture: what is drawn, from which colour to which, of whom, when, what grey means.
+
+    `drawn` is `grid` as coarse as the picture has it.
+    """
     low, high = float(np.nanmin(grid.values)), float(np.nanmax(grid.values))
     bottom, top = scale_of(grid, unit=drawing.unit)
     colours = f"dark {readable(bottom, drawing.unit)}, yellow {readable(top, drawing.unit)}"
     if (low, high) != (bottom, top):
         colours += f" (seen {readable(low, drawing.unit)} to {readable(high, drawing.unit)})"
-    each = -(-len(grid.names) // row_count)
+    each = -(-len(grid.names) // len(drawn.values))
     packed = f" (about {each} a row)" if each > 1 else ""
-    missing = float(np.isnan(grid.values).mean())
+    missing = float(np.isnan(drawn.values).mean())
     grey = f" · grey: no data ({readable(max(missing, 0.001), '%')})" if missing else ""
-    span = f"{grid.start:%H:%M}-{grid.end:%H:%M} UTC"
-    return f"{drawing.title}: {colours} · {_entities(grid, drawing)}{packed}, {span}{grey}"
+    whose = f"{_entities(grid, drawing)} from {_plain(grid.names[0])} (top) to {_plain(grid.names[-1])}{packed}"
+    return f"{drawing.title}: {colours} · {whose} · {_span(grid)}{grey}"
+
+
+def _span(grid: Grid) -> str:
+    newest = f"{grid.end:%H:%M}" if grid.end - grid.start == timedelta(hours=1) else f"{grid.end:%Y-%m-%d %H:%M}"
+    return f"{grid.start:%Y-%m-%d %H:%M} to {newest} UTC"
+
+
+def _plain(name: str) -> str:
+    """Return a name from data, short, without what Markdown would take for its own."""
+    return re.sub(r"[^\w./: ()-]", "?", name if len(name) <= 24 else f"{name[:11]}..{name[-11:]}", flags=re.ASCII)
 
 
 def _entities(grid: Grid, drawing: Drawing) -> str:
@@ -140,7 +177,7 @@ def sparkline(values: Sequence[float] | NDArray[np.float64], *, title: str, unit
         return f"{title}: no data."
     low, high = float(line[known].min()), float(line[known].max())
     heights = np.full(len(line), 20) if high == low else 37 - np.round(34 * (np.nan_to_num(line) - low) / (high - low))
-    wide = 6
+    wide = max(6, _WIDTH // len(line))
     runs = _runs(known)
     path = "".join(
         "M" + " ".join(f"{place * wide + 3},{int(heights[place])}" for place in range(first, end)) + "h1"
@@ -209,7 +246,7 @@ def large_strip(grid: Grid, *, drawing: Drawing) -> str:
         f'<rect x="{left + 340}" y="{bar}" width="24" height="12" fill="#c8ccd2"/>'
         f'<text x="{left + 370}" y="{bar + 10}">no data</text></svg>'
     )
-    return f"{_image('heat strip', 'svg+xml', svg.encode())}\n\n{legend(grid, drawing=drawing, row_count=64)}"
+    return f"{_image('heat strip', 'svg+xml', svg.encode())}\n\n{legend(grid, drawing=drawing, drawn=coarse)}"
 
 
 def _placed(pixels: NDArray[np.uint8], colours: int, x: int, y: int, wide: int, height: int) -> str:

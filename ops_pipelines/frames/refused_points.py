@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.gates import Fate
+from ops_pipelines.frames.gates import NEWEST_MS, OLDEST_MS, Fate
 from ops_pipelines.frames.parsed import CountsReasons, Refused
 from ops_pipelines.frames.series import SeriesBlock
 from ops_pipelines.frames.signals import readable
@@ -70,13 +70,14 @@ class RefusedPoints(Sequence[Refused]):
         else:
             record = f"{name} {show_time(time)}"
             if fate is Fate.CONFLICTING_DUPLICATE:
-                record = f"{record} #{point}"
+                record = f"{record} {value!r}"
         return Refused(
             record=record,
             reason=fate.reason,
             detail=self._explain(series, point),
             text=readable(f"{name} {value!r} {time}"),
             into=self._tables[int(self._table_codes[place])],
+            at=_believed(time, fate),
         )
 
 
@@ -113,6 +114,12 @@ class Joined(Sequence[Refused]):
         for part in self._parts:
             counts.update(part.count_reasons() if isinstance(part, CountsReasons) else (each.reason for each in part))
         return counts
+
+
+def _believed(time_ms: int, fate: Fate) -> datetime | None:
+    if fate in (Fate.BAD_TIME, Fate.IN_FUTURE) or not OLDEST_MS <= time_ms <= NEWEST_MS:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def name_series(block: SeriesBlock, series: int) -> str:

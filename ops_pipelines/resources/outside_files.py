@@ -95,10 +95,15 @@ def _read_archive(name: str, body: bytes) -> dict[str, bytes]:
 
 
 def _read_directory(place: Path, *, max_bytes: int) -> dict[str, bytes]:
-    """Return the files below a directory. Links to directories are not followed: sysfs links in circles."""
+    """Return the files below a directory. Links to directories are not followed, for sysfs links in circles.
+
+    But for those that a class of sysfs is made of: right below `place`, named as the directory that they lead to.
+    """
     found: dict[str, bytes] = {}
     size = 0
-    for path in sorted(place.rglob("*")):
+    entries = [each for each in place.iterdir() if each.is_symlink() and each.is_dir()]
+    members = [each for each in entries if each.resolve().name == each.name]
+    for path in sorted((*place.rglob("*"), *(path for each in members for path in each.rglob("*")))):
         if not path.is_file():
             continue
         try:

@@ -20,6 +20,7 @@ TOPOLOGY = Topology(
     places={NodeName("gpu001"): Place(rack="r1", nvlink_domain="gpu001", leaf_switch="s1")}, gpus_per_node=8
 )
 GPU = {"node": "gpu001", "device": "GPU-1", "time": AT, "gpu_uuid": "GPU-1"}
+LATER = {"time": AT + timedelta(hours=1)}
 
 
 def test_a_gpu_is_one_row_with_its_newest_labels() -> None:
@@ -108,16 +109,21 @@ def test_a_gpu_that_changed_its_seat_is_a_move_and_one_that_stayed_is_none() -> 
     before = TABLES["gpu_telemetry"].from_rows(
         [
             GPU | {"gpu_serial": "S1", "pci_address": "0000:18:00", "gpu_index": 0},
-            GPU | {"device": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
+            GPU
+            | {"device": "GPU-2", "gpu_uuid": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
         ]
     )
     after = TABLES["gpu_telemetry"].from_rows(
         [
-            GPU | {"node": "gpu002", "gpu_serial": "S1", "pci_address": "0000:18:00", "gpu_index": 0},
-            GPU | {"device": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
+            GPU | LATER | {"node": "gpu002", "gpu_serial": "S1", "pci_address": "0000:18:00", "gpu_index": 0},
+            GPU
+            | LATER
+            | {"device": "GPU-2", "gpu_uuid": "GPU-2", "gpu_serial": "S2", "pci_address": "0000:1b:00", "gpu_index": 1},
         ]
     )
 
     moves = moves_between(inventory_from_telemetry(before), inventory_from_telemetry(after))
 
-    assert moves == [{"gpu": "S1", "was": "gpu001 0000:18:00 index 0", "is": "gpu002 0000:18:00 index 0"}]
+    assert [(move["gpu"], move["what"], move["was"], move["is"]) for move in moves] == [
+        ("S1", "transferred", "gpu001 0000:18:00 index 0", "gpu002 0000:18:00 index 0")
+    ]

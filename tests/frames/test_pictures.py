@@ -4,7 +4,8 @@ import re
 import struct
 import zlib
 from base64 import b64decode
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,6 +24,7 @@ from ops_pipelines.frames.pictures import (
     large_picture_of,
     palette,
     picture_of,
+    picture_of_hours,
     readable,
     sparkline,
 )
@@ -260,3 +262,78 @@ def test_names_stand_in_the_order_of_people() -> None:
         "node10",
         "node²",
     ]
+
+
+def sampled(*, every_seconds: int, hour: datetime = HOUR, nodes: Sequence[str] = ("a", "b")) -> pa.Table:
+    """Return an hour of two nodes' GPUs, sampled so often."""
+    return TABLES["gpu_telemetry"].from_rows(
+        {"node": node, "device": "x", "time": hour + timedelta(seconds=seconds), "temperature_celsius": 50.0 + place}
+        for place, node in enumerate(nodes)
+        for seconds in range(0, 3600, every_seconds)
+    )
+
+
+@pytest.mark.parametrize("every_seconds", [15, 30, 31, 45, 60, 300, 600, 3600])
+def test_what_is_sampled_seldom_is_not_missing_in_between(every_seconds: int) -> None:
+    markdown = picture_of("gpu_telemetry", sampled(every_seconds=every_seconds))
+
+    assert "no data" not in markdown
+    assert "2 nodes from a (top) to b" in markdown
+
+
+@pytest.mark.parametrize("every_seconds", [15, 60, 3600])
+def test_hours_are_one_picture_in_which_an_hour_that_is_not_there_is_grey(every_seconds: int) -> None:
+    later = HOUR + timedelta(hours=2)
+    hours = {
+        later: sampled(every_seconds=every_seconds, hour=later),
+        HOUR: sampled(every_seconds=every_seconds),
+        HOUR + timedelta(hours=1): TABLES["gpu_telemetry"].from_rows([]),
+    }
+
+    markdown = picture_of_hours("gpu_telemetry", hours)
+    pixels, _ = decode_png(image_in(markdown))
+
+    thirds = np.split(pixels[:, : pixels.shape[1] // 3 * 3], 3, axis=1)
+    assert [bool((third == 0).all()) for third in thirds] == [False, True, False]
+    assert f"{HOUR:%Y-%m-%d %H:%M} to {HOUR + timedelta(hours=3):%Y-%m-%d %H:%M} UTC" in markdown
+    assert "grey: no data (33.3 %)" in markdown
+
+
+def test_a_node_that_came_later_is_grey_before() -> None:
+    later = HOUR + timedelta(hours=1)
+    hours = {HOUR: sampled(every_seconds=60), later: sampled(every_seconds=60, hour=later, nodes=("a", "b", "c"))}
+
+    pixels, _ = decode_png(image_in(picture_of_hours("gpu_telemetry", hours)))
+
+    half = pixels.shape[1] // 2
+    assert set(np.unique(pixels[-1, :half])) == {0}
+    assert 0 not in pixels[-1, half:]
+    assert 0 not in pixels[0]
+
+
+def test_hours_without_rows_are_a_sentence() -> None:
+    assert picture_of_hours("gpu_telemetry", {}) == "No rows."
+    assert picture_of_hours("gpu_telemetry", {HOUR: TABLES["gpu_telemetry"].from_rows([])}) == "No rows."
+
+
+@pytest.mark.parametrize("count", [1, 24, 60, 61, 200])
+def test_the_picture_of_many_hours_stays_inline(count: int) -> None:
+    hours = {
+        HOUR + number * timedelta(hours=1): sampled(every_seconds=900, hour=HOUR + number * timedelta(hours=1))
+        for number in range(count)
+    }
+
+    markdown = picture_of_hours("gpu_telemetry", hours)
+
+    assert len(markdown) < INLINE_AT_MOST
+    assert "no data" not in markdown
+    decode_png(image_in(markdown))
+
+
+def test_names_from_data_cannot_become_markup() -> None:
+    hostile = "](javascript:x) <b>![y]*_`|"
+
+    markdown = picture_of("gpu_telemetry", sampled(every_seconds=60, nodes=(hostile, "node1")))
+
+    words = markdown.split("\n\n", maxsplit=1)[1]
+    assert not set(words) & set("[]<>*`|!")

@@ -15,7 +15,10 @@ from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode,
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.cluster_config import (
+    AccountingKind,
+    ClusterConfig,
     FleetKind,
+    LakeConfig,
     LogsKind,
     NodeNameSource,
     NotifierKind,
@@ -104,6 +107,85 @@ def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Pat
     CommandFleet(config.fleet.commands, clock=SystemClock())
     assert config.ledger.url == "postgresql+psycopg2://ops@db.example/ops"
     assert config.notifier.kind is NotifierKind.APPRISE
+    assert config.accounting is AccountingKind.SLURM
+    assert config.job_logs.paths == ("/home/*/slurm-%j.out",)
+    assert config.lake == LakeConfig(
+        url="/var/lib/ops_pipelines/lake", raw_days=30, five_minute_days=365, hourly_days=1825
+    )
+
+
+WITHOUT_TELEMETRY = """
+name: a
+state_directory: state
+policy: policy.yaml
+gpus_per_node: 8
+racks: [{name: r1, nodes: "gpu[001-002]"}]
+scheduler: {kind: simulator}
+logs: {kind: simulator}
+fleet: {kind: simulator}
+notifier: {kind: file}
+"""
+
+
+def read_with(directory: Path, text: str) -> ClusterConfig:
+    return read_cluster(write(directory, WITHOUT_TELEMETRY + text))
+
+
+def test_exporters_are_named_by_node_or_alone(tmp_path: Path) -> None:
+    config = read_with(
+        tmp_path,
+        """
+telemetry:
+  kind: exporters
+  targets: [{url: "http://{node}:9400/metrics", nodes: "gpu[001-002]"}, {url: "http://racks.example:9100/metrics"}]
+""",
+    )
+
+    assert config.telemetry.kind is TelemetryKind.EXPORTERS
+    assert [(target.url, len(target.nodes)) for target in config.telemetry.targets] == [
+        ("http://{node}:9400/metrics", 2),
+        ("http://racks.example:9100/metrics", 0),
+    ]
+
+
+def test_nvml_names_the_node_that_it_runs_on(tmp_path: Path) -> None:
+    assert read_with(tmp_path, "telemetry: {kind: nvml, node: gpu001}\n").telemetry.node == "gpu001"
+
+
+def test_loki_is_asked_for_kernel_lines_and_for_those_of_jobs(tmp_path: Path) -> None:
+    text = WITHOUT_TELEMETRY.replace(
+        "logs: {kind: simulator}", "logs: {kind: loki, url: 'http://loki:3100/', query: '{job=\"kernel\"}'}"
+    )
+    jobs = (
+        "telemetry: {kind: simulator}\n"
+        "job_logs: {kind: loki, url: 'http://loki:3100', query: '{a=\"b\"}', job_label: id}\n"
+    )
+
+    config = read_cluster(write(tmp_path, text + jobs))
+
+    assert config.logs.loki is not None
+    assert (config.logs.loki.url, config.logs.loki.query) == ("http://loki:3100", '{job="kernel"}')
+    assert config.job_logs.loki is not None
+    assert config.job_logs.loki.job_label == "id"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('telemetry: {kind: exporters, targets: [{url: "http://{node}:1/m"}]}', "go together"),
+        ('telemetry: {kind: exporters, targets: [{url: "http://a:1/m", nodes: "gpu001"}]}', "go together"),
+        ('telemetry: {kind: exporters, targets: [{url: "http://u:p@a:1/m"}]}', "url"),
+        ("telemetry: {kind: exporters, targets: []}", "targets"),
+        ("telemetry: {kind: nvml}", "node"),
+        ("telemetry: {kind: simulator}\nlake: {step_seconds: 7}", "part an hour evenly"),
+        ("telemetry: {kind: simulator}\nlake: {raw_days: 30, hourly_days: 29}", "order"),
+        ("telemetry: {kind: simulator}\njob_logs: {kind: files, paths: [/logs/all.out]}", "%j"),
+        ("telemetry: {kind: simulator}\naccounting: {kind: pbs}", "accounting"),
+    ],
+)
+def test_a_wrong_section_of_the_lake_is_told_by_its_key(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        read_with(tmp_path, f"{text}\n")
 
 
 @pytest.mark.parametrize("text", [pytest.param("", id="empty"), pytest.param("# nothing\n", id="only a comment")])

@@ -7,7 +7,6 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.frames.formats.log import tabulate_lines
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.job_log_files import JobLogFiles, parse_pattern
 from tests.ports.logs_contract import LogsContract
 
@@ -102,11 +101,6 @@ def test_pattern_that_cannot_name_a_job_is_refused(pattern: str) -> None:
 def test_no_pattern_is_refused() -> None:
     with pytest.raises(ValueError, match="empty never means all"):
         JobLogFiles([], clock=StoppedClock())
-
-
-def test_no_file_yet_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(SourceUnavailable, match="no readable log file"):
-        JobLogFiles([str(tmp_path / "slurm-%j.out")], clock=StoppedClock()).read_new(None, max_lines=9)
 
 
 def test_talkative_job_does_not_silence_the_others(tmp_path: Path) -> None:

@@ -87,3 +87,18 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
 
     with pytest.raises(UnreadableFile, match="neither a file nor a directory"):
         read_document(str(tmp_path / "pipe"), at=NOW, now=NOW)
+
+
+def test_a_class_of_sysfs_is_read_through_its_links_and_its_circles_are_not_followed(tmp_path: Path) -> None:
+    device = tmp_path / "devices" / "0000:18:00.0" / "infiniband" / "mlx5_0"
+    (device / "ports" / "1").mkdir(parents=True)
+    (device / "ports" / "1" / "state").write_bytes(b"4: ACTIVE\n")
+    (device / "device").symlink_to(device.parent.parent)
+    directory = tmp_path / "class" / "infiniband"
+    directory.mkdir(parents=True)
+    (directory / "mlx5_0").symlink_to(device)
+    (directory / "other").symlink_to(tmp_path / "devices")
+
+    document = read_document(str(directory), at=NOW, now=NOW)
+
+    assert document.files == {"mlx5_0/ports/1/state": b"4: ACTIVE\n"}

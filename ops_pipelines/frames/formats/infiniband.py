@@ -1,5 +1,5 @@
-"""InfiniBand and RoCE ports as rows of fabric_telemetry and inventory: sysfs trees, perfquery, ibnetdiscover, ibswinfo,
-ibstat, ibstatus, `rdma link`, `rdma statistic`.
+"""InfiniBand and RoCE ports as rows of fabric_telemetry and inventory: sysfs trees, perfquery, ibqueryerrors,
+ibnetdiscover, ibswinfo, ibstat, ibstatus, ibv_devinfo, `rdma link`, `rdma statistic`.
 
 A record is one port; in ibswinfo, one component of the switch. Data counters count units of four octets and become
 bytes here. An old 32-bit traffic counter that stands at its maximum has stopped counting and is left out; an error
@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.frames.formats import ibswinfo
+from ops_pipelines.frames.formats.infiniband_errors import counted_ports
 from ops_pipelines.frames.formats.infiniband_layouts import Port, discovered_ports, queried_ports, stated_ports
 from ops_pipelines.frames.formats.infiniband_names import DATA_COLUMNS, TRAFFIC_COLUMNS, port_cells
 from ops_pipelines.frames.formats.reading import Cell, Unbelievable, decode, in_bounds, word
@@ -20,8 +21,11 @@ from ops_pipelines.frames.parsed import Parsed, WrongKind
 
 _SYSFS = re.compile(r"(?:^|/)(?P<device>[^/]+)/ports/(?P<port>\d{1,3})/(?P<name>.+)$", re.ASCII)
 _SYSFS_DEVICE = re.compile(r"(?:^|/)(?P<device>[^/]+)/(?P<name>fw_ver|board_id|hca_type|node_guid|node_desc|hw_rev)$")
+_HOST_FOLDER = re.compile(r"(?:^|.*/)(?P<node>[A-Za-z0-9][\w.-]{0,253})/(?:sys/)?class/infiniband/[^/]+$", re.ASCII)
+"""A tree of several hosts has a folder for each."""
 _COUNTER_FILE = re.compile(r"\s*-?\d{1,20}\s*", re.ASCII)
 _FULL_32_BITS = float(2**32 - 1)
+_FULL_64_BITS = float(2**64 - 1)
 _HOST_DESCRIPTION = re.compile(
     r"(?P<node>[A-Za-z0-9][\w.-]*) +(?P<device>HCA-\d+|[a-z][a-z0-9_]*_(?:bond_?)?\d+|ib\d+)", re.ASCII
 )
@@ -48,7 +52,7 @@ def parse_tree(files: Mapping[str, bytes], *, source: str, at: datetime, node: s
     Raises WrongKind if no file of the tree is of this kind.
     """
     tally = Tally(source=source)
-    ports = list(_sysfs_ports(files))
+    ports = list(_sysfs_ports(files, root=source.partition("@")[0]))
     _add(tally, ports, at=at, node=node)
     if ports:
         return tally.parsed()
@@ -70,6 +74,7 @@ def _ports(text: str, *, source: str) -> Iterator[Port]:
     yield from queried_ports(text, source=source)
     yield from stated_ports(text)
     yield from discovered_ports(text)
+    yield from counted_ports(text)
 
 
 def _what_it_is(text: str) -> str:
@@ -80,12 +85,14 @@ def _what_it_is(text: str) -> str:
         return "found one number; a counter file of sysfs has its name from its folder: ingest the folder"
     return (
         f"found {start.splitlines()[0][:60]!r}, expected sysfs, perfquery, ibnetdiscover, ibswinfo, ibstat, ibstatus, "
-        "or rdma"
+        "ibv_devinfo, ibqueryerrors or rdma"
     )
 
 
-def _sysfs_ports(files: Mapping[str, bytes]) -> Iterable[Port]:
-    """Yield the ports of a tree, by the folder that holds `ports/`."""
+def _sysfs_ports(files: Mapping[str, bytes], *, root: str) -> Iterable[Port]:
+    """Yield the ports of a tree, by the folder that holds `ports/`: one below `root`, or `root` itself."""
+    if any(path.startswith("ports/") for path in files):
+        files = {f"{root}/{path}": body for path, body in files.items()}
     devices: dict[str, dict[str, str]] = {}
     ports: dict[tuple[str, str, int], dict[str, str]] = {}
     for path, body in sorted(files.items()):
@@ -99,6 +106,8 @@ def _sysfs_ports(files: Mapping[str, bytes]) -> Iterable[Port]:
             else devices.setdefault(folder, {})
         )
         values.setdefault(match["name"].rsplit("/", 1)[-1].lower(), decode(body).strip())
+    hosts = {folder: match["node"] for folder, _, _ in ports if (match := _HOST_FOLDER.fullmatch(folder))}
+    is_of_many = len(set(hosts.values())) > 1
     for (folder, device, port), values in sorted(ports.items()):
         about = devices.get(folder, {})
         described = _HOST_DESCRIPTION.fullmatch(about.get("node_desc", "").strip())
@@ -106,7 +115,7 @@ def _sysfs_ports(files: Mapping[str, bytes]) -> Iterable[Port]:
             record=f"{folder}/ports/{port}",
             text=" ".join(f"{name}={value}" for name, value in values.items())[:1000],
             device=f"{device}/{port}",
-            node=described["node"] if described else None,
+            node=described["node"] if described else (hosts.get(folder) if is_of_many else None),
             values=values,
             guid=word(about.get("node_guid")),
             model=word(about.get("hca_type")),
@@ -135,6 +144,10 @@ def _accept(tally: Tally, port: Port, *, at: datetime, node: str | None) -> None
     for column in TRAFFIC_COLUMNS:
         units = 4 if column in DATA_COLUMNS else 1
         if cells.get(column) == _FULL_32_BITS * units:
+            cells[column] = None
+    # All 64 bits set is how drivers say that they do not have a counter.
+    for column, value in cells.items():
+        if value in (_FULL_64_BITS, 4 * _FULL_64_BITS):
             cells[column] = None
     bounded = in_bounds("fabric_telemetry", cells)
     if not bounded:

@@ -1,7 +1,7 @@
 """The layouts of fabric tools' outputs, each taken apart into ports: names to texts.
 
-Here: perfquery, ibstat, ibstatus, `rdma link`, `rdma statistic`, both forms of ibnetdiscover. Not here: what a name
-means (`infiniband_names`), the sysfs tree and what is believed (`infiniband`).
+Here: perfquery, ibstat, ibstatus, ibv_devinfo, `rdma link`, `rdma statistic`, both forms of ibnetdiscover. Not here:
+what a name means (`infiniband_names`), the sysfs tree and what is believed (`infiniband`).
 """
 
 import re
@@ -77,8 +77,8 @@ def _queried(
     )
 
 
-_STAT_ADAPTER = re.compile(r"^CA '(?P<device>[^']{1,100})'\s*$")
-_STAT_PORT = re.compile(r"^\s+Port (?P<port>\d{1,3}):\s*$", re.ASCII)
+_STAT_ADAPTER = re.compile(r"^(?:CA '(?P<quoted>[^']{1,100})'|hca_id:\s*(?P<bare>\S{1,100}))\s*$")
+_STAT_PORT = re.compile(r"^\s+(?:Port (?P<port>\d{1,3}):|port:\s*(?P<number>\d{1,3}))\s*$", re.ASCII)
 _STATUS_PORT = re.compile(r"^Infiniband device '(?P<device>[^']{1,100})' port (?P<port>\d{1,3}) status:\s*$", re.ASCII)
 _STATED = re.compile(r"^\s+(?P<name>[A-Za-z_][\w ]*?)\s*:\s*(?P<value>.*)$", re.ASCII)
 _RDMA = re.compile(
@@ -88,7 +88,7 @@ _RDMA = re.compile(
 
 
 def stated_ports(text: str) -> Iterator[Port]:
-    """Yield the ports of ibstat, ibstatus, `rdma link` and `rdma statistic`."""
+    """Yield the ports of ibstat, ibstatus, ibv_devinfo, `rdma link` and `rdma statistic`."""
     about: dict[str, str] = {}
     device, found = "", None
     for number, line in enumerate(text.split("\n"), start=1):
@@ -99,10 +99,11 @@ def stated_ports(text: str) -> Iterator[Port]:
                 yield _stated(*found, about=about)
             found = None
             if adapter:
-                device, about = adapter["device"], {}
+                device, about = adapter["quoted"] or adapter["bare"], {}
             elif port:
                 about = {} if status else about
-                found = (f"{status['device'] if status else device}/{port['port']}", number, dict[str, str]())
+                of_adapter = port.groupdict().get("number") or port["port"]
+                found = (f"{status['device'] if status else device}/{of_adapter}", number, dict[str, str]())
             continue
         match = _STATED.match(line)
         if match and (found or device):
@@ -124,8 +125,9 @@ def _stated(device: str, line: int, values: Mapping[str, str], *, about: Mapping
         device=device,
         values=values,
         guid=word(values.get("port_guid", about.get("node_guid", ""))),
-        model=word(about.get("ca_type", "")),
-        firmware_version=word(about.get("firmware_version", "")),
+        model=word(about.get("ca_type", about.get("hca_type", ""))),
+        part_number=word(about.get("board_id", "")),
+        firmware_version=word(about.get("firmware_version", about.get("fw_ver", ""))),
     )
 
 

@@ -81,6 +81,7 @@ LANE_GIGABITS: Mapping[str, float] = {
 }
 """Nominal rate of one lane, as sysfs rounds it."""
 _RATE = re.compile(r"(?P<gigabits>\d{1,6}(?:\.\d{1,4})?)(?:\s*Gb/sec)?(?:\s*\(.*\))?", re.ASCII | re.IGNORECASE)
+_SHOUTED = re.compile(r"[A-Z_]{1,30} \((?P<number>\d)\)", re.ASCII)
 _WORDED = re.compile(r"(?:(?P<number>\d{1,3})\s*:\s*)?(?P<word>[A-Za-z_ ]*)", re.ASCII)
 
 
@@ -113,6 +114,10 @@ def _counter(values: Mapping[str, str], names: tuple[str, ...], *, column: str) 
 def _state(text: str | None, words: Mapping[str, int], *, name: str) -> float | None:
     if text is None or is_absent(text):
         return None
+    # ibv_devinfo: PORT_ACTIVE (4), LINK_UP (5).
+    shouted = _SHOUTED.fullmatch(text.strip())
+    if shouted:
+        return float(shouted["number"])
     match = _WORDED.fullmatch(text.strip())
     if match and match["number"]:
         return float(match["number"])

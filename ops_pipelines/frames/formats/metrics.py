@@ -7,6 +7,7 @@ Decoding the text, and telling it from files of another kind, is `frames.exposit
 from datetime import datetime
 
 from ops_pipelines.frames.exposition import Exposition, decode_exposition
+from ops_pipelines.frames.formats.reading import as_utf8
 from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.frames.refused_points import Joined
@@ -21,7 +22,7 @@ def parse(body: bytes, *, source: str, at: datetime, node: str | None = None, na
     `names` a label that cluster.yaml knows wins over one that it does not; without, names stay as they are. Times are
     not compared with `at`: a file may be of any day.
     """
-    return place(decode_exposition(body, default_time=at), source=source, node=node, names=names)
+    return place(decode_exposition(as_utf8(body), default_time=at), source=source, node=node, names=names)
 
 
 def place(exposition: Exposition, *, source: str, node: str | None, names: NodeNames | None) -> Parsed:

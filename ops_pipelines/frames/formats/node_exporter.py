@@ -4,6 +4,7 @@ from datetime import datetime
 
 from ops_pipelines.frames.exposition import decode_exposition
 from ops_pipelines.frames.formats.metrics import place
+from ops_pipelines.frames.formats.reading import as_utf8
 from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 
@@ -15,7 +16,7 @@ def parse(body: bytes, *, source: str, at: datetime, node: str | None = None, na
 
     The scrape itself seldom names its node: give `node`, else the kernel's own name in node_uname_info counts.
     """
-    exposition = decode_exposition(body, default_time=at)
+    exposition = decode_exposition(as_utf8(body), default_time=at)
     series = exposition.block.names
     if series and not any(name.startswith(_PREFIX) for name in series):
         first = series[0][:80]

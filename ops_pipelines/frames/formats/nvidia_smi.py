@@ -1,4 +1,5 @@
-"""What `nvidia-smi` prints, as rows: `-q -x` XML, `-q` text, `--query-gpu` CSV, the table, `-L`; and rocm-smi's JSON.
+"""What `nvidia-smi` prints, as rows: `-q -x` XML, `-q` text, `--query-gpu` CSV, dmon, the table, `-L`; and the
+JSON of AMD's rocm-smi and amd-smi.
 
 A record is one GPU in one output. It is refused if it names no GPU, if the tool could not read the GPU, or if one value
 is no number or cannot be. MIG devices are rows of their GPU's record. Times that the tool prints state no zone and are
@@ -11,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from ops_pipelines.domain.identity import parse_pci_address
-from ops_pipelines.frames.formats import rocm_smi
+from ops_pipelines.frames.formats import amd_smi, rocm_smi
+from ops_pipelines.frames.formats.nvidia_smi_dmon import dmon_reports
 from ops_pipelines.frames.formats.nvidia_smi_layouts import (
     LISTED_GPU,
     TABLE_HEADING,
@@ -43,9 +45,11 @@ def parse(body: bytes, *, source: str, at: datetime, node: str | None = None) ->
     text = decode(body)
     if rocm_smi.is_rocm_smi(text):
         return rocm_smi.parse(text, source=source, at=at, node=node)
+    if amd_smi.is_amd_smi(text):
+        return amd_smi.parse(text, source=source, at=at, node=node)
     tally = Tally(source=source)
     full = list(_full_reports(text))
-    short = list(_short_reports(text))
+    short = list(_short_reports(text)) or ([] if full else list(dmon_reports(text)))
     if not full and not short and not _is_empty_log(text):
         raise WrongKind(_what_it_is(text))
     for report in full or short:
@@ -94,8 +98,8 @@ def _what_it_is(text: str) -> str:
         return "the file is empty; expected output of nvidia-smi"
     if start.startswith(("# HELP", "# TYPE")):
         return "found exposition text of an exporter; ingest it as kind metrics"
-    if re.search(r"^# gpu\s+(?:pid|pwr|sm)", start, re.MULTILINE):
-        return "found rows of dmon or pmon, which do not say which GPU has which index; use nvidia-smi -q -x"
+    if re.search(r"^#\s*gpu\s+pid", start, re.MULTILINE):
+        return "found the processes of pmon, expected GPUs; use nvidia-smi -q -x"
     if "," in start.split("\n")[0] and re.search(r"GPU-[0-9a-f-]{8}|\bMiB\b|\bNVIDIA\b|\[N/A\]", start):
         return "found CSV without a header that names the GPUs' columns; use --format=csv, without noheader"
     if LISTED_GPU.search(text):

@@ -35,6 +35,13 @@ def decode(body: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
+def as_utf8(body: bytes) -> bytes:
+    """Return text that a Windows shell redirected, UTF-16 with its byte order mark, as UTF-8; all else as it is."""
+    if body[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return body
+    return body.decode("utf-16", errors="replace").encode("utf-8", errors="replace")
+
+
 _ABSENT = frozenset(
     {
         "",

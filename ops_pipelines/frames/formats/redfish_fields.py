@@ -4,6 +4,7 @@ Here: the tables of resource types and of lists within them. Not here: which obj
 (`redfish_components`).
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 from ops_pipelines.frames.formats.reading import Cell, Unbelievable, number, size, whole, word
@@ -28,7 +29,25 @@ def _limit(document: Json) -> float | None:
 
 def _temperature(entry: Json) -> Measured:
     value = entry.get("ReadingCelsius", entry.get("CurrentReading", entry.get("Reading")))
-    return {"temperature_celsius": number(value, name="ReadingCelsius"), "temperature_limit_celsius": _limit(entry)}
+    found = number(value, name="ReadingCelsius")
+    return {
+        "temperature_celsius": found,
+        "temperature_limit_celsius": _limit(entry),
+        "inlet_temperature_celsius": _inlet(found, entry),
+    }
+
+
+def _inlet(celsius: float | None, entry: Json) -> float | None:
+    """Return the temperature if its sensor measures the air that enters; None for one that no room has."""
+    if celsius is None or celsius > _HOTTEST_AIR:
+        return None
+    named = " ".join(str(entry.get(name, "")) for name in ("Name", "MemberId", "Id"))
+    return celsius if entry.get("PhysicalContext") == "Intake" or _INLET.search(named) else None
+
+
+_HOTTEST_AIR = 120
+"""The upper bound of the catalogue; a sensor itself may show more."""
+_INLET = re.compile(r"\binlet|inlet[ _]?(?:temp|ambient|air)|front[ _-]?(?:panel[ _])?ambient", re.IGNORECASE)
 
 
 def _fan(entry: Json) -> Measured:
@@ -116,8 +135,11 @@ def _measured(value: object, unit: str, document: Json, *, is_fan: bool) -> Meas
     known = _UNITS.get(shown)
     if known is None or found is None:
         return {"temperature_limit_celsius": _limit(document)} if known and known[0] == "temperature_celsius" else {}
-    limit = _limit(document) if known[0] == "temperature_celsius" else None
-    return {known[0]: found * known[1], "temperature_limit_celsius": limit}
+    measured: Measured = {known[0]: found * known[1]}
+    if known[0] == "temperature_celsius":
+        measured["temperature_limit_celsius"] = _limit(document)
+        measured["inlet_temperature_celsius"] = _inlet(found, document)
+    return measured
 
 
 def _environment(document: Json) -> Measured:

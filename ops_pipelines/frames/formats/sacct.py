@@ -30,7 +30,7 @@ _NAMES: Mapping[str, str] = {
 } | {
     # The database's own names (job_table), and those of tables made from them.
     "id_job": "JobIDRaw",
-    "job_id": "JobID",
+    "job_id": "TraceID",
     "job_name": "JobName",
     "time_submit": "Submit",
     "time_eligible": "Eligible",
@@ -55,7 +55,7 @@ _NAMES: Mapping[str, str] = {
     "team": "Account",
     "restart_cnt": "Restarts",
 }
-_IDS = frozenset(("JobID", "JobIDRaw"))
+_IDS = frozenset(("JobID", "JobIDRaw", "TraceID"))
 _BESIDE_IDS = frozenset(
     ("State", "Start", "End", "Submit", "ExitCode", "Elapsed", "ElapsedRaw", "AllocTRES", "JobName")
 )
@@ -191,6 +191,7 @@ def _reads(read: Callable[[str], object]) -> Callable[[str], bool]:
 
 _STRICT: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(("JobID", "JobIDRaw"), _reads(values.read_job_id)),
+    "TraceID": _reads(values.read_trace_id),
     **dict.fromkeys(("Submit", "Eligible", "Start", "End"), _reads(values.read_time)),
     **dict.fromkeys(("Elapsed", "Timelimit", "TotalCPU", "CPUTime"), _reads(values.read_duration)),
     **dict.fromkeys(("NNodes", "NCPUS", "AllocCPUS", "ReqCPUS", "AllocNodes", "GID", "UID"), _reads(values.read_count)),

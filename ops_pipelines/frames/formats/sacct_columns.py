@@ -130,6 +130,8 @@ class Columns:
         """Return job and step of each row; a database has array and task in columns of their own."""
         if "JobID" in self._by_name:
             return self._read(_job_id, "JobID")
+        if "TraceID" in self._by_name:
+            return self._read(values.read_trace_id, "TraceID")
         found = self._read(_exported_id, "JobIDRaw")
         arrays, tasks = self._read(_raw_id, "id_array_job"), self._read(values.read_count, "id_array_task")
         return [

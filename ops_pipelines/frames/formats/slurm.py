@@ -185,6 +185,16 @@ class _File:
         self._site.add_node(cells)
         return True
 
+    def _group(self, cells: Mapping[str, str], *, beside: Sequence[Mapping[str, str]]) -> bool:
+        """Take a row of nodes that are alike: how many they are, and each of them if it names them."""
+        names = self._site.listed_nodes(cells)
+        has_figures = any(name.startswith(("NODES", "CPUS(")) for name in cells if name != "NODELISTS")
+        is_counted = (has_figures or not names) and add_figures(self._site, cells, beside=beside)
+        of_each = {name: cell for name, cell in cells.items() if name != "CPUS(A/I/O/T)"}
+        for name in names:
+            self._site.add_node({**of_each, "NODELIST": name})
+        return is_counted or bool(names)
+
     def _json_node(self, row: answers.Row) -> bool:
         self._site.add_json_node(row)
         return True
@@ -200,7 +210,7 @@ class _File:
             layouts.Of.JOB: lambda: self._job(cells),
             layouts.Of.NODE: lambda: self._node(cells),
             layouts.Of.QUEUE: lambda: add_queue(self._site, cells),
-            layouts.Of.FIGURES: lambda: add_figures(self._site, cells, beside=beside),
+            layouts.Of.FIGURES: lambda: self._group(cells, beside=beside),
             layouts.Of.NOTHING: lambda: False,
         }
         self._take(record, takes[of], text=text, into=_INTO[of])
@@ -246,10 +256,11 @@ class _File:
             problem = Unbelievable(wrong.reason, wrong.detail)
             self._tally.refuse(wrong.record, problem, text=wrong.text, into=_INTO[of])
         whole = [headers.named(names, cells) for cells in rows.rows()]
+        is_summary = {"AVAIL", "NODES"} <= set(names) and "HOSTNAMES" not in names
         for number, cells in enumerate(whole):
             text = "|".join(rows.row(number))
             kind = of
-            if of is layouts.Of.NODE and not headers.is_one_node(cells):
+            if of is layouts.Of.NODE and (is_summary or not headers.is_one_node(cells)):
                 kind = layouts.Of.FIGURES
             elif of is layouts.Of.JOB and "JOBID" not in cells:
                 kind = layouts.Of.QUEUE

@@ -47,7 +47,9 @@ def read_answer(text: str) -> Answer | None:
     try:
         document = _DECODER.decode(text.strip("\ufeff \t\r\n\x00"))
     except (ValueError, RecursionError) as exc:
-        return _salvage(text, why=f"{type(exc).__name__}: {exc}"[:200])
+        return _bare(_lines(text)) or _salvage(text, why=f"{type(exc).__name__}: {exc}"[:200])
+    if isinstance(document, list):
+        return _bare(document)
     if not isinstance(document, dict):
         return None
     for key in _LISTS:
@@ -62,7 +64,30 @@ def read_answer(text: str) -> Answer | None:
                 errors=errors if isinstance(errors, list) else (),
                 version=_version(document),
             )
-    return None
+    return _bare([document])
+
+
+def _bare(records: Sequence[object]) -> Answer | None:
+    """Return records that were taken out of an answer, as `jq .jobs` and `jq .jobs[]` do; None if they are others."""
+    first = next((record for record in records if isinstance(record, dict)), {})
+    is_job = "job_id" in first and ("job_state" in first or ("time" in first and "state" in first))
+    is_node = "name" in first and "state" in first and "real_memory" in first
+    return Answer(key="jobs" if is_job else "nodes", records=records) if is_job or is_node else None
+
+
+def _lines(text: str) -> list[object]:
+    """Return the objects of a text that holds one a line, or several in a row; empty if that is not so."""
+    found: list[object] = []
+    position, stripped = 0, text.strip("\ufeff \t\r\n\x00")
+    try:
+        while position < len(stripped):
+            record, position = _DECODER.raw_decode(stripped, position)
+            found.append(record)
+            while position < len(stripped) and stripped[position] in " \t\r\n":
+                position += 1
+    except (ValueError, RecursionError):
+        return []
+    return found
 
 
 def _salvage(text: str, *, why: str) -> Answer | None:

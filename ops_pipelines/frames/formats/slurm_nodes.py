@@ -12,9 +12,12 @@ from ops_pipelines.frames.formats import slurm_json as read
 from ops_pipelines.frames.formats import slurm_values as values
 from ops_pipelines.frames.formats.reading import Cell, Unbelievable
 from ops_pipelines.frames.formats.tally import Tally
+from ops_pipelines.frames.host_list import expand_host_list
 
 _MIB = 2**20
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253})", re.ASCII)
+_MAX_LISTED = 500_000
+"""# Assumption: no honest file lists more nodes, repeated by partition; a forged one must come to an end."""
 FROM_SCONTROL: Mapping[str, str] = {
     "NodeName": "NODELIST",
     "State": "STATE",
@@ -39,6 +42,24 @@ class Site:
     _nodes: dict[str, dict[str, Cell]] = field(default_factory=dict)
     _partitions: dict[str, list[str]] = field(default_factory=dict)
     _figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    _listed_count: int = 0
+
+    def listed_nodes(self, cells: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the nodes of a row about nodes that are alike, as `gpu[001-008]`; none if it lists none.
+
+        Raises Unbelievable.
+        """
+        listed = (cells.get("NODELIST") or cells.get("NODELISTS") or "").strip()
+        if values.is_nothing(listed) or listed.startswith("("):
+            return ()
+        try:
+            names = expand_host_list(listed)
+        except ValueError as exc:
+            raise Unbelievable("bad_node_name", str(exc)[:200]) from exc
+        self._listed_count += len(names)
+        if self._listed_count > _MAX_LISTED:
+            raise Unbelievable("too_many_nodes", f"{values.shown(listed)}: over {_MAX_LISTED} nodes in this file")
+        return names
 
     def add_node(self, cells: Mapping[str, str]) -> None:
         """Take one node of text, with sinfo's names of columns. Raises Unbelievable."""

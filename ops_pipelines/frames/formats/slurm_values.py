@@ -312,6 +312,15 @@ def read_job_id(text: str) -> tuple[str, str | None]:
     return found["job"], found["step"]
 
 
+_TRACE_ID = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}[_-][A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+def read_trace_id(text: str) -> tuple[str, str | None]:
+    """Return the job of a published trace, whose ids are numbers or `mitsc-00001`. Raises Unbelievable."""
+    cell = text.strip()
+    return (cell, None) if _TRACE_ID.fullmatch(cell) else read_job_id(cell)
+
+
 def read_label(text: str) -> str | None:
     """Return a short text as one printable line; None for none."""
     cell = text.strip()

@@ -337,3 +337,87 @@ def test_no_tree_breaks_it(path: str, body: bytes, other: str) -> None:
         return
 
     check(parsed)
+
+
+DEVINFO = b"""hca_id:\tmlx5_7
+\ttransport:\t\t\tInfiniBand (0)
+\tfw_ver:\t\t\t\t28.39.2048
+\tnode_guid:\t\t\tb83f:d203:0000:1234
+\tboard_id:\t\t\tMT_0000000838
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_DOWN (1)
+\t\t\tport_lid:\t\t26
+\t\t\tlink_layer:\t\tEthernet
+"""
+
+
+def test_ibv_devinfo_states_ports_below_their_adapter() -> None:
+    parsed = read(DEVINFO)
+
+    (row,), (part,) = rows(parsed), rows(parsed, "inventory")
+    assert (row["device"], row["link_state"], row["link_layer"]) == ("mlx5_7/1", 1.0, "Ethernet")
+    assert (part["firmware_version"], part["part_number"], part["uuid"]) == (
+        "28.39.2048",
+        "MT_0000000838",
+        "b83f:d203:0000:1234",
+    )
+
+
+def test_ibqueryerrors_gives_the_ports_that_err_and_passes_over_their_sum() -> None:
+    body = (
+        b'Errors for "gpu-20 mlx5_3"\n'
+        b"   GUID 0xb83fd20300da1138 port 1: [SymbolErrorCounter == 5] [PortXmitWait == 44]\n"
+        b'Errors for 0xb83fd20300aa0001 "MF0;spine-3:MQM9700/U1"\n'
+        b"   GUID 0xb83fd20300aa0001 port ALL: [LinkDownedCounter == 9]\n"
+        b"   GUID 0xb83fd20300aa0001 port 7: [LinkDownedCounter == 9]\n"
+        b"   GUID 0xb83fd20300aa0001 port 8: nothing\n"
+        b"## Summary: 2 nodes checked, 2 bad nodes found\n"
+    )
+
+    parsed = read(body)
+
+    found = {(row["node"], row["device"]): row for row in rows(parsed)}
+    assert found["gpu-20", "mlx5_3/1"]["symbol_error_count"] == 5.0
+    assert found["", "0xb83fd20300aa0001/7"]["link_downed_count"] == 9.0
+    assert (len(found), parsed.reasons) == (2, {"malformed_line": 1})
+
+
+def test_rdma_in_json_is_read_as_its_text_is() -> None:
+    port = b'{"ifindex": 1, "ifname": "mlx5_0", "port": 1, "state": "ACTIVE", "physical_state": "LINK_UP"}'
+    body = b"[" + port + b', {"port": 2}, 3]'
+
+    parsed = read(body)
+
+    (row,) = rows(parsed)
+    assert (row["device"], row["link_state"], row["physical_state"]) == ("mlx5_0/1", 4.0, 5.0)
+    assert parsed.reasons == {"no_port_named": 1, "not_an_object": 1}
+
+
+def test_a_tree_of_several_hosts_names_them_by_their_folders() -> None:
+    ports = {"node_desc": "", "ports/1/state": "4: ACTIVE"}
+    files = {
+        f"{host}/sys/class/infiniband/mlx5_0/{name}": value.encode()
+        for host in ("gpu-01", "gpu-02")
+        for name, value in ports.items()
+    }
+
+    parsed = infiniband.parse_tree(files, source="tree", at=AT)
+
+    assert [(row["node"], row["device"]) for row in rows(parsed)] == [("gpu-01", "mlx5_0/1"), ("gpu-02", "mlx5_0/1")]
+
+
+def test_the_folder_of_one_adapter_is_a_tree_too() -> None:
+    files = {name.removeprefix("class/infiniband/mlx5_2/"): body for name, body in a_port().items()}
+
+    parsed = infiniband.parse_tree(files, source="mlx5_2@0f0f0f", at=AT)
+
+    assert [row["device"] for row in rows(parsed)] == ["mlx5_2/1"]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(2**64 - 2, 4.0 * (2**64 - 2)), (2**64 - 1, None)])
+def test_a_counter_with_all_bits_set_is_one_that_the_driver_does_not_have(value: int, expected: float | None) -> None:
+    # A float cannot tell these neighbours apart: both count as not there.
+    parsed = infiniband.parse_tree(a_port(counters__port_xmit_data=str(value)), source="tree", at=AT)
+
+    (row,) = rows(parsed)
+    assert row["transmit_bytes"] in (expected, None)

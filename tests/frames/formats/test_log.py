@@ -560,3 +560,67 @@ def test_public_training_log_gives_every_step() -> None:
 
     assert set(steps) == set(range(1, 2437))
     assert steps[1] == 1.1465
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7|alice|gpu|RUNNING|n1\n8|bob|gpu|PENDING|\n",
+        "99 (null) gpu:0\n3 gpu:2 gpu:2\n",
+        "123|n|gpu|acc|4|COMPLETED|0:0\n124|n|gpu|acc|4|FAILED|1:0\n",
+        "*****\nsdiag output at Fri Nov 20 10:00:00 2026 (1795168800)\n*****\nServer thread count:  3\n",
+        "# PortRcvErrorDetails counters: Lid 7 port 1\nPortSelect:......................1\n",
+        "+-----------------------------+\n"
+        "| NVIDIA-SMI 550.54.15  Driver Version: 550.54.15  |\n+-----------------------------+\n",
+        "CA    12  1 0xb83fd20300da1138 4x HDR - SW     3  7 0xb83fd20300aa0001 ( 'gpu-20 mlx5_3' - 'leaf 1' )\n"
+        "SW     3  7 0xb83fd20300aa0001 4x HDR - CA    12  1 0xb83fd20300da1138 ( 'leaf 1' - 'gpu-20 mlx5_3' )\n",
+    ],
+    ids=["squeue", "gres", "sacct", "sdiag", "perfquery", "nvidia-smi", "ibnetdiscover"],
+)
+def test_what_tools_print_is_no_log(text: str) -> None:
+    with pytest.raises(WrongKind, match="expected a log in plain text"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+------+\n| NVIDIA-SMI 550 |\n+------+\nstarting\nepoch 1 loss 2.0\nepoch 2 loss 1.9\n",
+        "JobId=5 JobName=x\n   UserId=u(1)\nstarting\nepoch 1 loss 2.0\n",
+        "hello\nworld\n",
+        "1 2\n3 4\n",
+        "+--------------------------+\n| name | value | rank | ms |\n+--------------------------+\n",
+        "==========================\nallreduce | 3.2\n==========================\n",
+    ],
+)
+def test_a_job_that_prints_such_rows_among_others_writes_a_log(text: str) -> None:
+    assert read(text).accepted == len(text.splitlines())
+
+
+def test_the_level_stands_behind_the_name_of_the_logger_in_older_torch() -> None:
+    row = row_of("[2026-11-20 05:18:55,123] torch.distributed.elastic.agent.server.api: [WARNING] Received 15 signal")
+
+    assert (row["level"], row["time"]) == ("warning", utc(2026, 11, 20, 5, 18, 55, 123_000))
+
+
+def test_the_fabric_manager_names_the_number_of_an_error() -> None:
+    said = "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci 00000000:86:00.0"
+
+    row = row_of(f"[Nov 20 2026 05:18:55] [ERROR] [tid 9] {said}", "kernel_events")
+
+    assert (row["code"], row["pci_address"]) == (20034, "0000:86:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "job", "node"),
+    [
+        ("[2026-11-20T05:18:55.123] [1234.batch] error: *** JOB 1234 CANCELLED ***", "1234", None),
+        ("slurmstepd-n3: error: Detected 1 oom_kill event in StepId=77.extern.", "77", "n3"),
+        ("slurmstepd: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-20T05:18:55 ***", "9", None),
+        ("error: *** JOBS ARE CHEAP ***", None, None),
+    ],
+)
+def test_a_line_of_a_step_names_its_job_and_level(text: str, job: str | None, node: str | None) -> None:
+    row = row_of(text)
+
+    assert (row["job"], row["node"], row["level"]) == (job, node, "error")

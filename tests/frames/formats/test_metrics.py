@@ -186,3 +186,34 @@ def test_no_bytes_break_it_and_the_counts_close(body: bytes) -> None:
     for name, table in parsed.tables.items():
         assert table.schema == TABLES[name].arrow()
         table.validate(full=True)
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-8-sig"])
+def test_a_page_that_a_windows_shell_redirected_is_read(codec: str) -> None:
+    body = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1",Hostname="n1"} 44\r\n'.encode(codec)
+
+    parsed = metrics.parse(body, source="scrape", at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert only_row(parsed, "gpu_telemetry")["temperature_celsius"] == 44.0
+
+
+def test_a_redirected_page_of_node_exporter_is_read() -> None:
+    parsed = node_exporter.parse("node_load1 1.5\n".encode("utf-16"), source="s", at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert only_row(parsed, "node_telemetry")["load_1m"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("sample", "column", "expected"),
+    [
+        ('dcgm_gpu_utilization{gpu="0",uuid="GPU-1"} 12', "utilisation_ratio", 0.12),
+        ('dcgm_total_energy_consumption{gpu="0",uuid="GPU-1"} 5000', "energy_joules", 5.0),
+        ('habanalabs_power_mW{UUID="01P0-HL"} 90500', "power_watts", 90.5),
+        ('xpum_temperature_celsius{uuid="u",location="mem"} 51', "memory_temperature_celsius", 51.0),
+        ('amd_gpu_package_power{gpu_id="0",serial_number="6"} 300', "power_watts", 300.0),
+    ],
+)
+def test_other_vendors_and_the_first_dcgm_exporter_fill_the_same_columns(
+    sample: str, column: str, expected: float
+) -> None:
+    assert only_row(parse(f"{sample}\n"), "gpu_telemetry")[column] == expected

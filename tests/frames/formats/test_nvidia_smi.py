@@ -290,7 +290,8 @@ def test_a_list_names_gpus_without_measuring() -> None:
         (b"NVIDIA H200, GPU-0f, 512 MiB\n", "noheader"),
         (b"# HELP x y\nx 1\n", "metrics"),
         (b"GPU 0: NVIDIA H200 (UUID: GPU-77)\n\t Link 0: 26.562 GB/s\n", "links"),
-        (b"# gpu    pwr  gtemp\n    0     69     41\n", "dmon"),
+        (b"# gpu      pid  type    sm\n    0     6941     C    95\n", "pmon"),
+        (b"# GPU output captures\n| a | b |\n", "expected"),
         (b'{"smartctl": {}}', "expected"),
         (b"\xff\xfe\xff\xd8", "expected"),
     ],
@@ -329,3 +330,54 @@ def test_no_bytes_break_it(body: bytes) -> None:
         return
 
     check(parsed)
+
+
+def test_dmon_gives_a_sample_for_every_row_that_says_when() -> None:
+    body = (
+        b"#Date       Time        gpu    pwr  mtemp     sm     fb\n"
+        b"#YYYYMMDD   HH:MM:SS    Idx      W      C      %     MB\n"
+        b" 20260714   08:12:38      1    543     70     95    100\n"
+        b" 20260714   08:12:39      1    544      -     96    100\n"
+        b" 20260714   08:12:40      1    544\n"
+    )
+
+    parsed = read(body)
+
+    rows = parsed.tables["gpu_telemetry"].to_pylist()
+    assert [(row["time"].second, row["power_watts"], row["memory_temperature_celsius"]) for row in rows] == [
+        (38, 543.0, 70.0),
+        (39, 544.0, None),
+    ]
+    assert {row["utilisation_ratio"] for row in rows} == {0.95, 0.96}
+    assert parsed.reasons == {"wrong_number_of_fields": 1}
+
+
+def test_amd_smi_states_values_with_units_and_says_which_it_has_not() -> None:
+    body = (
+        b'[{"gpu": 0, "usage": {"gfx_activity": {"value": 50, "unit": "%"}, "mm_activity": "N/A"}, '
+        b'"power": {"socket_power": {"value": 310, "unit": "W"}}, "temperature": {"edge": "N/A", '
+        b'"hotspot": {"value": 61, "unit": "C"}}, "mem_usage": {"total_vram": {"value": 196592, "unit": "MB"}}, '
+        b'"ecc": {"total_uncorrectable_count": 2}, "pcie": {"width": 16, "speed": {"value": 32, "unit": "GT/s"}}}, '
+        b'{"gpu": 1, "usage": {"gfx_activity": {"value": 500, "unit": "%"}}}, 7]'
+    )
+
+    parsed = read(body)
+
+    row = parsed.tables["gpu_telemetry"].to_pylist()[0]
+    measured = (row["utilisation_ratio"], row["power_watts"], row["temperature_celsius"], row["memory_total_bytes"])
+    assert measured == (0.5, 310.0, 61.0, 196592 * 2.0**20)
+    assert (row["ecc_uncorrectable_volatile_count"], row["pcie_link_generation"]) == (2.0, 5.0)
+    assert parsed.reasons == {"bad_value": 1, "out_of_range": 1}
+
+
+def test_amd_smi_static_names_the_gpu_and_its_parts() -> None:
+    body = (
+        b'{"gpu_data": [{"gpu": 0, "asic": {"market_name": "MI300X", "asic_serial": "0x5"}, '
+        b'"bus": {"bdf": "0000:05:00.0"}, "driver": {"version": "6.7.0"}, "vbios": {"version": "022.040"}}]}'
+    )
+
+    parsed = read(body)
+
+    row = parsed.tables["inventory"].to_pylist()[0]
+    assert (row["device"], row["model"], row["serial"], row["vendor"]) == ("0000:05:00", "MI300X", "0x5", "AMD")
+    assert (row["driver_version"], row["vbios_version"]) == ("6.7.0", "022.040")

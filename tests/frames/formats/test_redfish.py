@@ -388,3 +388,20 @@ def test_no_answer_breaks_it(kind: str, fields: Json) -> None:
     parsed = read_tree({"@odata.type": f"#{kind}.v1.{kind}", **fields}, a_thermal(a_temperature()))
 
     check(parsed)
+
+
+@pytest.mark.parametrize(
+    ("entry", "inlet"),
+    [
+        (a_temperature("System Board Inlet Temp", 24), 24.0),
+        (a_temperature("01-Front Ambient", 15), 15.0),
+        (a_temperature("Temp 3", 26, PhysicalContext="Intake"), 26.0),
+        (a_temperature("Exhaust", 40, PhysicalContext="Exhaust"), None),
+        (a_temperature("Inlet", 120), 120.0),
+        (a_temperature("Inlet", 121), None),
+    ],
+)
+def test_the_air_that_enters_is_told_from_other_temperatures(entry: Json, inlet: float | None) -> None:
+    (row,) = rows(read(a_thermal(entry)))
+
+    assert (row["temperature_celsius"], row["inlet_temperature_celsius"]) == (entry["ReadingCelsius"], inlet)

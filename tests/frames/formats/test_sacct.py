@@ -504,3 +504,16 @@ def test_files_that_were_damaged_close_their_counts(data: st.DataObject) -> None
             case _:
                 body[at:at] = body[at : at + 50]
     check(bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("identity", "job"),
+    [("mitsc-00001", "mitsc-00001"), ("application_15_2", "application_15_2"), ("12", "12"), ("a b", None)],
+)
+def test_a_published_trace_names_jobs_in_its_own_way(identity: str, job: str | None) -> None:
+    body = f"job_id,user,submit_ts,start_ts,end_ts,state\n{identity},u,100,200,300,COMPLETED\n"
+
+    parsed = sacct.parse(body.encode(), source="test", at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert [row["job"] for row in rows(parsed)] == ([] if job is None else [job])
+    assert parsed.reasons == ({"bad_job_id": 1} if job is None else {})

@@ -334,3 +334,56 @@ def test_files_that_were_damaged_close_their_counts(data: st.DataObject) -> None
             case _:
                 body[at:at] = body[at : at + 50]
     try_parse(bytes(body))
+
+
+SUMMARY = """PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST
+gpu*         up 1-00:00:00      2 drain* n[1-2]
+gpu*         up   infinite      1   idle n3
+all          up   infinite      1   idle n3
+debug      down      30:00      0    n/a
+"""
+
+
+@pytest.mark.parametrize("text", [SUMMARY, SUMMARY.split("\n", 1)[1]], ids=["header", "no header"])
+def test_a_summary_of_sinfo_names_every_node_and_counts_them_by_partition(text: str) -> None:
+    parsed = parse(text)
+
+    nodes = {row["node"]: (row["state"], row["partitions"]) for row in rows(parsed, "inventory")}
+    counts = {row["device"]: row["nodes_total_count"] for row in rows(parsed, "platform_telemetry")}
+    assert nodes == {"n1": ("drain*", "gpu"), "n2": ("drain*", "gpu"), "n3": ("idle", "all,gpu")}
+    assert counts["partition:gpu"] == 3.0
+    assert counts["partition:all"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("listed", "accepted", "reason"),
+    [
+        ("n[1-100000]", 1, None),
+        ("n[1-100001]", 0, "bad_node_name"),
+        ("n[a-b]", 0, "bad_node_name"),
+        ("n[3-1]", 0, "bad_node_name"),
+    ],
+)
+def test_a_list_of_nodes_is_taken_apart_or_refused(listed: str, accepted: int, reason: str | None) -> None:
+    parsed = parse(f"REASON   USER  TIMESTAMP           NODELIST\nbad gpu  root  2026-01-01T00:00:00 {listed}\n")
+
+    assert (parsed.accepted, parsed.reasons) == (accepted, {} if reason is None else {reason: 1})
+
+
+def test_lists_of_nodes_that_never_end_are_refused_in_the_end() -> None:
+    row = "bad gpu  root  2026-01-01T00:00:00 n[1-100000]\n"
+
+    parsed = parse("REASON   USER  TIMESTAMP           NODELIST\n" + 6 * row)
+
+    assert (parsed.accepted, parsed.reasons) == (5, {"too_many_nodes": 1})
+
+
+JOB = {"job_id": 7, "job_state": ["RUNNING"], "name": "train", "start_time": {"set": True, "number": 1_700_000_000}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps([JOB, {**JOB, "job_id": 8}]), json.dumps(JOB) + "\n" + json.dumps({**JOB, "job_id": 8}, indent=1)],
+)
+def test_jobs_that_were_taken_out_of_their_answer_are_jobs(text: str) -> None:
+    assert [row["job"] for row in rows(parse(text), "job_accounting")] == ["7", "8"]
