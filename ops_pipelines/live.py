@@ -10,7 +10,12 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from ops_pipelines.ports.lake import LakeError
+
+if TYPE_CHECKING:
+    from ops_pipelines.flow.observatory import Observatory
 
 UNTENDED_LIMIT_SECONDS = 60.0
 """Longer than a code server under load takes between two turns of a sensor."""
@@ -49,16 +54,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ops_pipelines.live", description=__doc__)
     parser.add_argument("--cluster", type=Path, default=Path(os.environ.get("OPS_PIPELINES_CLUSTER", "cluster.yaml")))
     parser.add_argument("--cycles", type=int, default=None, help="end after so many cycles, without a leash")
+    parser.add_argument("--untended-seconds", type=float, default=UNTENDED_LIMIT_SECONDS, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.cycles is None:
         leash = Leash(sys.stdin)
-        threading.Thread(target=_end_with, args=(leash,), daemon=True, name="end-with-leash").start()
+        threading.Thread(
+            target=_end_with, args=(leash, options.untended_seconds), daemon=True, name="end-with-leash"
+        ).start()
     _run(options.cluster, cycle_count=options.cycles)
     return 0
 
 
-def _end_with(leash: Leash) -> None:
-    why = leash.await_end(UNTENDED_LIMIT_SECONDS)
+def _end_with(leash: Leash, limit_seconds: float) -> None:
+    why = leash.await_end(limit_seconds)
     sys.stderr.write(f"live cycle ends: {why}\n")
     # At once, in the middle of whatever it does: every write of the lake appears whole or not at all.
     os._exit(0)
@@ -80,9 +88,17 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
         sys.stdout.write(f"{run_cycle(observatory, cluster, at=at)}\n")
         sys.stdout.flush()
         if done is not None and hour_of(at) != hour_of(done):
-            observatory.lake.tidy(observatory.clock.now())
+            _tidy(observatory)
         done = at
         cycle_count = None if cycle_count is None else cycle_count - 1
+
+
+def _tidy(observatory: "Observatory") -> None:
+    """Remove what readers no longer open; a lake that cannot be tidied now is tidied an hour later."""
+    try:
+        observatory.lake.tidy(observatory.clock.now())
+    except LakeError as problem:
+        sys.stderr.write(f"live cycle cannot tidy the lake: {problem}\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import dagster as dg
 
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.fill import Filled
-from ops_pipelines.ports.lake import Lake, Rows
+from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
+from ops_pipelines.ports.lake import Lake, Rows, Told
 
 # `backfill_policy` is beta in Dagster 1.13, and what it says is pinned by our tests and by the pinned version.
 warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.BetaWarning)
@@ -36,15 +37,39 @@ def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mappin
     if rows is None:
         return {}
     keys = set(context.partition_keys)
-    parted = {f"{hour:%Y-%m-%d-%H:%M}": part for hour, part in split_by_hour(rows).items()}
+    parted = {key_of_hour(hour): part for hour, part in split_by_hour(rows).items()}
     return {key: part for key, part in parted.items() if key in keys}
 
 
-def keep_rejected(filled: Filled, lake: Lake) -> None:
-    """Keep what was not believed beside what was."""
-    rejected = filled.tables.get("rejected_rows")
-    if rejected is not None and rejected.num_rows:
-        lake.add("rejected_rows", rejected)
+def told_by_partition(context: dg.AssetExecutionContext, filled: Filled, *, name: str) -> Mapping[str, Told]:
+    """Return what the sources told of a table, for each partition of the run."""
+    rows = by_partition(context, filled.tables.get(name))
+    times: dict[str, set[datetime]] = {}
+    for at in filled.retold:
+        times.setdefault(key_of_hour(hour_of(at)), set()).add(at)
+    return {key: Told(rows=rows.get(key), retold=frozenset(times.get(key, ()))) for key in context.partition_keys}
+
+
+def hour_before(key: str, *, found: Mapping[str, Rows], name: str, lake: Lake) -> Rows:
+    """Return the rows of the hour before a partition, with what this run found for it and has not stored yet."""
+    from ops_pipelines.frames.hours import merge
+
+    hour = hour_of_key(key) - HOUR
+    stored, fresh = lake.read_hour(name, hour), found.get(key_of_hour(hour))
+    return stored if fresh is None else merge(name, (stored, fresh))
+
+
+def keep_rejected(context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory) -> None:
+    """Keep what was not believed, and close its hours that are over: they have no asset of their own."""
+    rejected = by_partition(context, filled.tables.get("rejected_rows"))
+    lake = observatory.lake
+    for key in context.partition_keys:
+        hour, rows = hour_of_key(key), rejected.get(key)
+        if observatory.clock.now() < hour + HOUR:
+            if rows is not None:
+                lake.add("rejected_rows", rows)
+        elif rows is not None or lake.read_hour("rejected_rows", hour).num_rows:
+            lake.close_hour("rejected_rows", hour, filled=rows)
 
 
 def tell(context: dg.AssetExecutionContext, filled: Filled) -> None:
@@ -63,7 +88,13 @@ def intake_metadata(filled: Filled) -> dict[str, dg.MetadataValue]:
         "ignored_count": dg.MetadataValue.int(filled.ignored_count),
         "rejected_count": dg.MetadataValue.int(sum(filled.reasons.values())),
         "rejected_by_reason": table({"reason": reason, "records": number} for reason, number in filled.reasons.items()),
+        "sources_say": table({"warning": note} for note in filled.notes),
     }
+
+
+def key_of_hour(hour: datetime) -> str:
+    """Return the partition key of an hour."""
+    return hour.strftime(HOURS.fmt)
 
 
 def hour_of_key(key: str) -> datetime:

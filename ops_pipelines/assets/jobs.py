@@ -47,7 +47,7 @@ def accounting_of_all_jobs(
     start, end = covered(context)
     filled = fill_accounting(observatory, start=start, end=end)
     tell(context, filled)
-    keep_rejected(filled, observatory.lake)
+    keep_rejected(context, filled, observatory)
     for name in sorted(context.op_execution_context.selected_output_names):
         yield dg.Output(
             by_partition(context, filled.tables.get(name)), output_name=name, metadata=intake_metadata(filled)
@@ -92,5 +92,5 @@ def _lines(
     context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory, *, name: str
 ) -> dg.Output[Mapping[str, Rows]]:
     tell(context, filled)
-    keep_rejected(filled, observatory.lake)
+    keep_rejected(context, filled, observatory)
     return dg.Output(by_partition(context, filled.tables.get(name)), metadata=intake_metadata(filled))

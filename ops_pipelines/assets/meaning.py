@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_of_key
+from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_before, hour_of_key
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.fill import read_nodes_now
 from ops_pipelines.flow.observatory import HOUR, Observatory
@@ -34,9 +34,9 @@ def inventory(
     nodes = read_nodes_now(observatory)
     found: dict[str, Rows] = {}
     moves: list[Mapping[str, object]] = []
-    for key in context.partition_keys:
+    for key in sorted(context.partition_keys):
         hour = hour_of_key(key)
-        before = observatory.lake.read_hour("inventory", hour - HOUR)
+        before = hour_before(key, found=found, name="inventory", lake=observatory.lake)
         found[key] = build_inventory(
             gpu_telemetry[key],
             hour=hour,
@@ -100,12 +100,12 @@ def monitoring_coverage(
 
     found: dict[str, Rows] = {}
     missing: Sequence[Mapping[str, object]] = ()
-    for key in context.partition_keys:
+    for key in sorted(context.partition_keys):
         hour = hour_of_key(key)
         found[key] = measure_coverage(
             {name: hours[key] for name, hours in telemetry.items()},
             inventory=inventory[key],
-            before=observatory.lake.read_hour("monitoring_coverage", hour - HOUR),
+            before=hour_before(key, found=found, name="monitoring_coverage", lake=observatory.lake),
             hour=hour,
             step_seconds=observatory.step_seconds,
             topology=observatory.topology,

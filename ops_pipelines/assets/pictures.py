@@ -1,7 +1,10 @@
-"""What the page of a lake table shows of the hours that a run closed: how many rows, and a picture of the last one."""
+"""What the page of a lake table shows of the hours that a run closed: a picture of them all, and how many rows.
 
-from collections.abc import Mapping
-from datetime import datetime
+Dagster shows every hour of a run with what the run told, and in this order.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -10,18 +13,33 @@ from ops_pipelines.ports.lake import Rows
 
 
 def describe_hours(name: str, hours: Mapping[datetime, Rows]) -> Mapping[str, dg.MetadataValue]:
-    """Return rows by hour and a picture of the newest hour that has any: small enough to open at once."""
-    from ops_pipelines.frames.pictures import picture_of
+    """Return a picture, small enough to open at once, and the rows; of many hours, those with equally many together."""
+    from ops_pipelines.frames.drawings import DRAWINGS
+    from ops_pipelines.frames.pictures import picture_of_hours
 
-    shown: dict[str, dg.MetadataValue] = {
-        "row_count": dg.MetadataValue.int(sum(rows.num_rows for rows in hours.values())),
-        "rows_by_hour": table(
-            {"hour": f"{hour:%Y-%m-%d %H:%M}", "rows": rows.num_rows} for hour, rows in sorted(hours.items())
-        ),
-    }
-    filled = [hour for hour, rows in hours.items() if rows.num_rows]
-    if filled:
-        newest = max(filled)
-        shown["picture"] = dg.MetadataValue.md(picture_of(name, hours[newest]))
-        shown["picture_hour"] = dg.MetadataValue.text(f"{newest:%Y-%m-%d %H:%M} UTC")
+    shown: dict[str, dg.MetadataValue] = {}
+    if name in DRAWINGS:
+        shown["picture"] = dg.MetadataValue.md(picture_of_hours(name, hours))
+    shown["row_count"] = dg.MetadataValue.int(sum(rows.num_rows for rows in hours.values()))
+    if len(hours) > 1:
+        shown["hour_count"] = dg.MetadataValue.int(len(hours))
+        shown["rows_by_hour"] = table(_stretches({hour: rows.num_rows for hour, rows in sorted(hours.items())}))
     return shown
+
+
+def _stretches(counts: Mapping[datetime, int]) -> Iterator[Mapping[str, object]]:
+    """Yield stretches of hours in a row that have equally many rows."""
+    stretches: list[list[datetime]] = []
+    for hour, number in counts.items():
+        previous = stretches[-1][-1] if stretches else None
+        if previous is not None and hour - previous == timedelta(hours=1) and counts[previous] == number:
+            stretches[-1].append(hour)
+        else:
+            stretches.append([hour])
+    for stretch in stretches:
+        yield {
+            "from": f"{stretch[0]:%Y-%m-%d %H:%M}",
+            "to": f"{stretch[-1] + timedelta(hours=1):%Y-%m-%d %H:%M}",
+            "hours": len(stretch),
+            "rows_an_hour": counts[stretch[0]],
+        }

@@ -8,11 +8,11 @@ from ops_pipelines.assets.hours import (
     HOURS,
     LAKE_IO,
     ONE_RUN,
-    by_partition,
     covered,
     intake_metadata,
     keep_rejected,
     tell,
+    told_by_partition,
 )
 from ops_pipelines.flow.fill import fill_metrics
 from ops_pipelines.flow.observatory import Observatory
@@ -46,8 +46,7 @@ def telemetry_of_all_layers(
     chosen = sorted(context.op_execution_context.selected_output_names)
     filled = fill_metrics(observatory, tables=chosen, start=start, end=end)
     tell(context, filled)
-    keep_rejected(filled, observatory.lake)
+    keep_rejected(context, filled, observatory)
     for name in chosen:
-        yield dg.Output(
-            by_partition(context, filled.tables.get(name)), output_name=name, metadata=intake_metadata(filled)
-        )
+        told = told_by_partition(context, filled, name=name)
+        yield dg.Output(told, output_name=name, metadata=intake_metadata(filled))

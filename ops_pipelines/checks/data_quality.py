@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
-from ops_pipelines.checks.quality_page import failed_table, kinds_table, render_page
-from ops_pipelines.checks.suites import judge_profile
-from ops_pipelines.checks.verdict import HourVerdict, Outcome
+from ops_pipelines.assets.tables import table as shown_table
+from ops_pipelines.checks.quality_page import failed_rows, kind_rows, render_page
+from ops_pipelines.checks.suites import judge_profiles
+from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
+from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.cross_rules import Severity
 from ops_pipelines.frames.expectations import Measure
 from ops_pipelines.frames.schema import TABLES
@@ -22,9 +24,15 @@ from ops_pipelines.ports.lake import Lake
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ops_pipelines.frames.profile import Profile
+
 PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
 HARD_GATES = "hard_gates"
 EXPECTED_DATA = "expected_data"
+_HOURS_AT_ONCE = 24
+_NAMED_AT_MOST = 3
+_OWED_ALWAYS = frozenset({"gpu_telemetry", "node_telemetry"})
+"""Every cluster has GPUs and nodes; storage, facility or inference may have nobody who measures them."""
 _DESCRIPTIONS = {
     HARD_GATES: "What no hour of the lake may hold: another type, null keys, duplicates, impossible values. Blocks.",
     EXPECTED_DATA: "What sources owe us: complete, fresh, never contradicting itself. Warns.",
@@ -36,45 +44,72 @@ _SEVERITIES = {HARD_GATES: Severity.ERROR, EXPECTED_DATA: Severity.WARNING}
 class Expected:
     """What is known beforehand of one hour of one table."""
 
-    step_seconds: int = 15
+    step_seconds: int
     device_count: int | None = None
     """How many devices should have rows; None: nobody knows; 0: none, and an empty hour is in order."""
 
 
-Expect = Callable[[Lake, str, datetime], Expected]
-"""Lake, table, hour -> what is known beforehand."""
+Expect = Callable[[Observatory, str, datetime], Expected]
+"""Observatory, table, hour -> what is known beforehand."""
 WritePage = Callable[[Lake, str, datetime, str], str]
 """Lake, table, hour, HTML -> where the page was written."""
 
 
-def expected_by_inventory(lake: Lake, table: str, hour: datetime) -> Expected:
-    """Return what the inventory of the same hour leads us to expect, on a grid of 15 s."""
+def expected_by_inventory(observatory: Observatory, table: str, hour: datetime) -> Expected:
+    """Return what the inventory of the same hour leads us to expect, on the grid of the lake."""
     from ops_pipelines.frames.profile import expected_devices_of
 
-    return Expected(device_count=expected_devices_of(_read(lake, "inventory", hour), table=table))
+    inventory = _read(observatory.lake, "inventory", hour)
+    return Expected(step_seconds=observatory.step_seconds, device_count=expected_devices_of(inventory, table=table))
 
 
 def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourVerdict:
     """Return the verdicts on one hour of one table. Raises LakeError if it cannot be read."""
+    return judge_hours(lake, table=table, hours={hour: expected})[0]
+
+
+def judge_hours(lake: Lake, *, table: str, hours: Mapping[datetime, Expected]) -> tuple[HourVerdict, ...]:
+    """Return the verdicts on each of some hours of one table, in order of time; 24 at once, to bound memory.
+
+    Raises LakeError if one cannot be read.
+    """
+    judged: list[HourVerdict] = []
+    ordered = sorted(hours)
+    for first in range(0, len(ordered), _HOURS_AT_ONCE):
+        some = ordered[first : first + _HOURS_AT_ONCE]
+        profiles = [_profile(lake, table=table, hour=hour, expected=hours[hour]) for hour in some]
+        judged += [
+            HourVerdict(
+                table=table,
+                hour=profile.hour,
+                row_count=profile.row_count,
+                sample_count=profile.sample.num_rows,
+                verdicts=verdicts,
+                numbers=profile.values(),
+            )
+            for profile, verdicts in zip(profiles, judge_profiles(profiles), strict=True)
+        ]
+    return tuple(judged)
+
+
+def _profile(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> "Profile":
     from ops_pipelines.frames.profile import booted_nodes_of, profile_hour
 
     rows = _read(lake, table, hour)
     step, devices = expected.step_seconds, expected.device_count
+    if devices is None and not rows.num_rows and table not in _OWED_ALWAYS:
+        # Nobody expects it, and it was not there before either: nothing stopped. What did stop is told once here, and
+        # for a week by monitoring_coverage.
+        was_there = _read(lake, table, hour - timedelta(hours=1)).num_rows > 0
+        devices = None if was_there else 0
     profile = profile_hour(rows, table=table, hour=hour, step_seconds=step, expected_devices=devices)
     if any(value for (_, measure), value in profile.values().items() if measure is Measure.FALLS):
         booted = booted_nodes_of(rows if table == "node_telemetry" else _read(lake, "node_telemetry", hour))
         if booted:
-            profile = profile_hour(
+            return profile_hour(
                 rows, table=table, hour=hour, step_seconds=step, expected_devices=devices, booted_nodes=booted
             )
-    return HourVerdict(
-        table=table,
-        hour=hour,
-        row_count=profile.row_count,
-        sample_count=profile.sample.num_rows,
-        verdicts=judge_profile(profile),
-        numbers=profile.values(),
-    )
+    return profile
 
 
 def build_quality_checks(
@@ -85,8 +120,8 @@ def build_quality_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Return the checks of assets (name -> its tables in the lake): two each, of which `hard_gates` blocks.
 
-    They need a resource `lake`. A run over many hours judges each of them; started by hand without a partition, they
-    judge the hour that was filled last.
+    They need the resource `observatory`. A run over many hours judges each of them; started by hand without a
+    partition, they judge the hour that was filled last.
     """
     return [_checks_of(name, tuple(tables), expect, write_page) for name, tables in assets.items()]
 
@@ -108,19 +143,31 @@ def _checks_of(
         ],
         can_subset=True,
     )
-    def quality(context: dg.AssetCheckExecutionContext, lake: dg.ResourceParam[Lake]) -> Iterable[dg.AssetCheckResult]:
-        judged = []
-        pages = []
-        for hour in hours_to_judge(context, dg.AssetKey(asset)):
-            for table in tables:
-                verdict = judge_hour(lake, table=table, hour=hour, expected=expect(lake, table, hour))
-                judged.append(verdict)
-                if write_page is not None:
-                    pages.append(write_page(lake, table, hour, render_page(verdict)))
+    def quality(
+        context: dg.AssetCheckExecutionContext, observatory: dg.ResourceParam[Observatory]
+    ) -> Iterable[dg.AssetCheckResult]:
+        lake = observatory.lake
+        hours = hours_to_judge(context, dg.AssetKey(asset))
+        judged: list[HourVerdict] = []
+        for table in tables:
+            known = {hour: expect(observatory, table, hour) for hour in hours}
+            judged += judge_hours(lake, table=table, hours=known)
+        pages = (
+            {}
+            if write_page is None
+            else {
+                (each.table, each.hour): write_page(lake, each.table, each.hour, render_page(each)) for each in judged
+            }
+        )
         for key in sorted(context.selected_asset_check_keys, key=lambda key: key.name, reverse=True):
             yield _result(key, judged, pages)
 
     return quality
+
+
+def write_beside(lake: Lake, table: str, hour: datetime, html: str) -> str:
+    """Keep the page beside the hour that it judges; return where it is."""
+    return lake.write_page(table, hour, html)
 
 
 def hours_to_judge(context: dg.AssetCheckExecutionContext, asset: dg.AssetKey) -> list[datetime]:
@@ -140,41 +187,66 @@ def _hour_of(partition_key: str) -> datetime:
     return datetime.strptime(partition_key, PARTITION_FORMAT).replace(tzinfo=UTC)
 
 
-def _result(key: dg.AssetCheckKey, judged: Sequence[HourVerdict], pages: Sequence[str]) -> dg.AssetCheckResult:
+Pages = Mapping[tuple[str, datetime], str]
+"""Table, hour -> where its page is."""
+
+
+def _result(key: dg.AssetCheckKey, judged: Sequence[HourVerdict], pages: Pages) -> dg.AssetCheckResult:
     severity = _SEVERITIES[key.name]
     failed = sum(len(each.failed(severity)) for each in judged)
     about = [verdict for each in judged for verdict in each.verdicts if verdict.expectation.severity is severity]
-    bad_hours = sorted({each.hour for each in judged if each.failed(severity)})
+    bad = [each for each in judged if each.failed(severity)]
+    # The UI lists these in the order of the alphabet.
     metadata: dict[str, dg.MetadataValue] = {
-        "failed": dg.MetadataValue.md(failed_table(judged, severity=severity)),
-        "expectations": dg.MetadataValue.md(kinds_table(about)),
-        "row_count": dg.MetadataValue.int(sum(each.row_count for each in judged)),
         "expectation_count": dg.MetadataValue.int(len(about)),
+        "failed": shown_table(failed_rows(judged, severity=severity)),
         "failed_count": dg.MetadataValue.int(failed),
-        "not_judged_count": dg.MetadataValue.int(sum(each.outcome is Outcome.NOT_JUDGED for each in about)),
+        "judged_by_kind": shown_table(kind_rows(about)),
+        "not_judged_count": dg.MetadataValue.int(_not_judged(about)),
+        "row_count": dg.MetadataValue.int(sum(each.row_count for each in judged)),
     }
     if len(judged) > 1:
-        metadata["hours_that_failed"] = dg.MetadataValue.text(
-            ", ".join(f"{hour:{PARTITION_FORMAT}}" for hour in bad_hours) or "none"
-        )
-    if pages:
-        metadata["page"] = dg.MetadataValue.path(pages[0])
-        if len(pages) > 1:
-            metadata["pages"] = dg.MetadataValue.md("\n".join(f"- `{page}`" for page in pages))
+        metadata["hours_that_failed"] = shown_table(_hour_row(each, severity, pages) for each in bad)
+    worst = bad[0] if bad else judged[-1] if judged else None
+    if worst is not None and pages:
+        metadata["page"] = dg.MetadataValue.path(pages[worst.table, worst.hour])
     return dg.AssetCheckResult(
         check_name=key.name,
         asset_key=key.asset_key,
         passed=bool(judged) and not failed,
         severity=dg.AssetCheckSeverity.ERROR if judged and severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
-        description=_told(judged, failed, len(about)),
+        description=_told(judged, bad, about),
         metadata=metadata,
     )
 
 
-def _told(judged: Sequence[HourVerdict], failed: int, asked: int) -> str:
+def _hour_row(each: HourVerdict, severity: Severity, pages: Pages) -> Mapping[str, object]:
+    return {
+        "hour": f"{each.hour:{PARTITION_FORMAT}}",
+        "failed": len(each.failed(severity)),
+        "rows": each.row_count,
+        "page": pages.get((each.table, each.hour), ""),
+    }
+
+
+def _not_judged(about: Sequence[Verdict]) -> int:
+    return sum(each.outcome is Outcome.NOT_JUDGED for each in about)
+
+
+def _told(judged: Sequence[HourVerdict], bad: Sequence[HourVerdict], about: Sequence[Verdict]) -> str:
     if not judged:
         return "No hour has been filled yet: nothing to judge."
-    return f"{failed} of {asked} expectations failed." if failed else f"All {asked} expectations hold."
+    could = len(about) - _not_judged(about)
+    failed = [each.expectation.name for each in about if each.outcome is Outcome.FAILED]
+    if not about:
+        return "Nothing of this kind is expected of the table."
+    if not failed:
+        left = f" {len(about) - could:,} found nothing to judge." if len(about) > could else ""
+        return f"All {could:,} expectations that could be judged hold.{left}"
+    names = list(dict.fromkeys(failed))
+    more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+    where = f" in {len(bad)} of {len(judged)} hours" if len(judged) > 1 else ""
+    return f"{len(failed):,} of {could:,} expectations failed{where}: {', '.join(names[:_NAMED_AT_MOST])}{more}."
 
 
 def _read(lake: Lake, table: str, hour: datetime) -> "pa.Table":

@@ -3,7 +3,7 @@
 Shows, judges nothing. Everything that comes from data is escaped.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, counted
@@ -11,7 +11,6 @@ from ops_pipelines.frames.cross_rules import Severity
 from ops_pipelines.frames.expectations import Kind, Measure
 from ops_pipelines.frames.schema import TABLES
 
-_SHOWN_AT_MOST = 25
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2530;--dim:#5c6775;--line:#d9dee5;--back:#fff;--soft:#f4f6f8;
 --error:#b3261e;--warning:#8a5a00;--good:#1b6e3c}
@@ -172,30 +171,34 @@ def _table(heads: Iterable[str], rows: str) -> str:
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def failed_table(judged: Sequence[HourVerdict], *, severity: Severity) -> str:
-    """Return what failed as a Markdown table, the first 25; a sentence if nothing did."""
-    failed = [(hour, each) for hour in judged for each in hour.failed(severity)]
-    if not failed:
-        return "Nothing failed." if judged else "No hour has been filled yet."
-    lines = ["| hour | table | expectation | observed | expected | first example |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {hour.hour:%Y-%m-%d %H:%M} | {hour.table}"
-        f" | {_plain(each.expectation.name)}: {_plain(each.expectation.meaning)}"
-        f" | {_plain(each.observed_text)} | {_plain(each.expected_text)} | {_plain(' '.join(each.examples[:1]))} |"
-        for hour, each in failed[:_SHOWN_AT_MOST]
+def failed_rows(judged: Sequence[HourVerdict], *, severity: Severity) -> list[Mapping[str, object]]:
+    """Return what failed, an expectation a row, with the first hour in which it did; for the Dagster UI."""
+    several = len({each.table for each in judged}) > 1
+    found: dict[tuple[str, str], list[tuple[HourVerdict, Verdict]]] = {}
+    for hour in judged:
+        for each in hour.failed(severity):
+            found.setdefault((hour.table, each.expectation.name), []).append((hour, each))
+    rows: list[Mapping[str, object]] = []
+    for (table, name), failures in found.items():
+        first, verdict = failures[0]
+        rows.append(
+            {
+                **({"table": table} if several else {}),
+                "expectation": name,
+                "meaning": verdict.expectation.meaning,
+                "hours": len(failures),
+                "first_in": f"{first.hour:%Y-%m-%d %H:%M}",
+                "observed": verdict.observed_text,
+                "expected": verdict.expected_text,
+                "example": _readable(" ".join(verdict.examples[:1]))[:160],
+            }
+        )
+    return rows
+
+
+def kind_rows(verdicts: Sequence[Verdict]) -> list[Mapping[str, object]]:
+    """Return how many expectations of each kind failed, passed or were not judged; for the Dagster UI."""
+    return [
+        {"kind": kind, "failed": failed, "passed": passed, "not_judged": left}
+        for kind, failed, passed, left in _by_kind(verdicts)
     ]
-    left = len(failed) - _SHOWN_AT_MOST
-    return "\n".join(lines) + (f"\n\nand {left:,} more: see the page." if left > 0 else "")
-
-
-def kinds_table(verdicts: Sequence[Verdict]) -> str:
-    """Return how many expectations of each kind failed, passed or were not judged, as a Markdown table."""
-    lines = ["| kind | failed | passed | not judged |", "|---|---:|---:|---:|"]
-    lines += [f"| {kind} | {failed} | {passed} | {left} |" for kind, failed, passed, left in _by_kind(verdicts)]
-    return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Return a text that stays in its cell: what Markdown would take for its own is escaped."""
-    shown = _readable(text)[:160]
-    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>|#!" else letter for letter in shown)

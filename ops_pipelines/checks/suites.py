@@ -1,6 +1,8 @@
-"""Great Expectations behind one function: a profile in, verdicts out. The only module that knows it.
+"""Great Expectations behind one function: profiles in, verdicts out. The only module that knows it.
 
 It is imported when the first hour is judged (it costs seconds), with its analytics off and nothing written anywhere.
+An expectation costs it milliseconds however few rows there are, so the hours of a run are judged together; only what
+does not hold for all of them is judged hour by hour, and what has no value anywhere is not asked at all.
 """
 
 import os
@@ -14,29 +16,40 @@ from ops_pipelines.checks.verdict import Outcome, Verdict
 from ops_pipelines.frames.expectations import Expectation, Measure, expectations_of
 
 if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation as GxExpectation
+
     from ops_pipelines.frames.profile import Profile
 
 
 def judge_profile(profile: "Profile") -> tuple[Verdict, ...]:
     """Return Great Expectations' verdict on each expectation of the profile's table, in their order."""
-    import pyarrow as pa
-
-    expectations = expectations_of(profile.table)
-    numbers = profile.values()
-    counted = [each for each in expectations if each.measure is not None]
-    forms = [each for each in expectations if each.measure is None]
-    wide = pa.table({_cell(each): [_number(numbers, each)] for each in counted}).to_pandas()
-    texts = profile.sample.select([each.column for each in forms]).to_pandas().astype(object)
-    suites = _suites(profile.table)
-    answers = {**_validate(wide, suites.profile), **_validate(texts, suites.sample)}
-    return tuple(_verdict(each, answers[each.name], profile, numbers) for each in expectations)
+    return judge_profiles([profile])[0]
 
 
-class _Frame(Protocol):
-    """A pandas DataFrame."""
+def judge_profiles(profiles: Sequence["Profile"]) -> tuple[tuple[Verdict, ...], ...]:
+    """Return the verdicts on each of some hours of one table: those that it would get alone."""
+    if not profiles:
+        return ()
+    hours = [_Hour(profile=profile, numbers=profile.values()) for profile in profiles]
+    asked = [
+        each for each in expectations_of(profiles[0].table) if any(not hour.says_nothing_of(each) for hour in hours)
+    ]
+    together = _validate(hours, asked)
+    doubtful = [each for each in asked if len(hours) > 1 and not together[each.name].success]
+    return tuple(_verdicts(hour, {**together, **_validate([hour], doubtful)}) for hour in hours)
 
-    @property
-    def columns(self) -> Sequence[str]: ...
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hour:
+    """A profile and its numbers, which are looked up often."""
+
+    profile: "Profile"
+    numbers: Mapping[tuple[str, Measure], float | None]
+
+    def says_nothing_of(self, each: Expectation) -> bool:
+        if each.measure is None:
+            return bool(self.profile.sample.column(each.column).null_count == self.profile.sample.num_rows)
+        return self.numbers[each.column, each.measure] is None
 
 
 class _Batches(Protocol):
@@ -62,12 +75,6 @@ class _Config(Protocol):
     meta: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Suites:
-    profile: object
-    sample: object
-
-
 @cache
 def _batches() -> _Batches:
     """Return where frames become batches: an ephemeral context, without files, network, analytics and progress bars."""
@@ -84,70 +91,75 @@ def _batches() -> _Batches:
         return cast("_Batches", frames.add_batch_definition_whole_dataframe("whole"))
 
 
-@cache
-def _suites(table: str) -> _Suites:
-    """Return the suites of a table: bounds over its profile, forms over its sample."""
-    _batches()
-    from great_expectations import ExpectationSuite
+def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str, _Answer]:
+    """Return the answer to each expectation by its name: bounds over the numbers, a row an hour; forms over samples."""
+    import pyarrow as pa
+
+    if not asked:
+        return {}
+    batches = _batches()
+    counted = [each for each in asked if each.measure is not None]
+    forms = [each for each in asked if each.measure is None]
+    numbers = pa.table({_cell(each): [_number(hour.numbers, each) for hour in hours] for each in counted})
+    found: dict[str, _Answer] = {}
+    if counted:
+        found |= _ask(batches, numbers.to_pandas(), [_bound(each) for each in counted])
+    if forms:
+        columns = list(dict.fromkeys(each.column for each in forms))
+        texts = pa.concat_tables([hour.profile.sample.select(columns) for hour in hours])
+        found |= _ask(batches, texts.to_pandas().astype(object), [_form(each) for each in forms])
+    return found
+
+
+def _bound(each: Expectation) -> "GxExpectation":
     from great_expectations.expectations.core.expect_column_max_to_be_between import ExpectColumnMaxToBeBetween
+    from great_expectations.expectations.core.expect_column_min_to_be_between import ExpectColumnMinToBeBetween
+
+    if each.at_least is None:
+        return ExpectColumnMaxToBeBetween(column=_cell(each), max_value=each.at_most, meta={"name": each.name})
+    assert each.at_most is None, "a bound on both sides would need two answers"
+    return ExpectColumnMinToBeBetween(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
+
+
+def _form(each: Expectation) -> "GxExpectation":
     from great_expectations.expectations.core.expect_column_values_to_match_regex import (
         ExpectColumnValuesToMatchRegex,
     )
 
-    counted = [
-        ExpectColumnMaxToBeBetween(
-            column=_cell(each), min_value=each.at_least, max_value=each.at_most, meta={"name": each.name}
-        )
-        for each in expectations_of(table)
-        if each.measure is not None
-    ]
-    forms = [
-        ExpectColumnValuesToMatchRegex(column=each.column, regex=rf"\A(?:{each.pattern})\Z", meta={"name": each.name})
-        for each in expectations_of(table)
-        if each.measure is None
-    ]
-    return _Suites(
-        profile=ExpectationSuite(name=f"{table} profile", expectations=counted),
-        sample=ExpectationSuite(name=f"{table} sample", expectations=forms),
+    return ExpectColumnValuesToMatchRegex(
+        column=each.column, regex=rf"\A(?:{each.pattern})\Z", meta={"name": each.name}
     )
 
 
-def _validate(frame: _Frame, suite: object) -> dict[str, _Answer]:
-    if not len(frame.columns):
-        return {}
+def _ask(batches: _Batches, frame: object, expectations: Sequence["GxExpectation"]) -> dict[str, _Answer]:
+    from great_expectations import ExpectationSuite
+
+    suite = ExpectationSuite(name="hours", expectations=list(expectations))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answers = _batches().get_batch({"dataframe": frame}).validate(suite, result_format="BASIC")
+        answers = batches.get_batch({"dataframe": frame}).validate(suite, result_format="BASIC")
     return {answer.expectation_config.meta["name"]: answer for answer in answers.results}
 
 
-def _verdict(
-    each: Expectation,
-    answer: _Answer,
-    profile: "Profile",
-    numbers: Mapping[tuple[str, Measure], float | None],
-) -> Verdict:
-    trouble = _trouble(answer)
-    if each.measure is None:
-        count = cast("int", answer.result.get("unexpected_count", 0))
+def _verdicts(hour: _Hour, answers: Mapping[str, _Answer]) -> tuple[Verdict, ...]:
+    return tuple(_verdict(each, answers.get(each.name), hour) for each in expectations_of(hour.profile.table))
+
+
+def _verdict(each: Expectation, answer: _Answer | None, hour: _Hour) -> Verdict:
+    trouble = "" if answer is None else _trouble(answer)
+    observed = 0.0 if each.measure is None else hour.numbers[each.column, each.measure]
+    if answer is None or (hour.says_nothing_of(each) and not trouble):
+        return Verdict(expectation=each, outcome=Outcome.NOT_JUDGED, observed=observed)
+    examples = () if each.measure is None else hour.profile.examples.get((each.column, each.measure), ())
+    if each.measure is None and not answer.success:
+        observed = float(cast("int", answer.result.get("unexpected_count", 0)))
         texts = cast("Sequence[object]", answer.result.get("partial_unexpected_list", ()))
-        is_empty = profile.sample.column(each.column).null_count == profile.sample.num_rows
-        outcome = Outcome.PASSED if answer.success else Outcome.FAILED
-        return Verdict(
-            expectation=each,
-            outcome=Outcome.NOT_JUDGED if is_empty and not trouble else outcome,
-            observed=float(count),
-            examples=tuple(str(text)[:80] for text in texts[:3]),
-            trouble=trouble,
-        )
-    observed = numbers[each.column, each.measure]
-    if observed is None and not trouble:
-        return Verdict(expectation=each, outcome=Outcome.NOT_JUDGED)
+        examples = tuple(str(text)[:80] for text in texts[:3])
     return Verdict(
         expectation=each,
         outcome=Outcome.PASSED if answer.success else Outcome.FAILED,
         observed=observed,
-        examples=profile.examples.get((each.column, each.measure), ()),
+        examples=examples,
         trouble=trouble,
     )
 

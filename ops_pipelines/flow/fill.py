@@ -34,12 +34,14 @@ class Filled:
     """Reason -> records rejected for it."""
     notes: tuple[str, ...]
     """Warnings of the sources: what they say may be missing."""
+    retold: frozenset[datetime] = frozenset()
+    """Grid times of which the stores of metrics told all that they have (`ports.lake.Told`); none if they warned."""
 
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:
     """Return the rows of `tables` at the grid times in [start, end) from every source that knows its past."""
     from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, read_page, rejected_rows
+    from ops_pipelines.frames.pages import combine, read_page, rejected_rows, told_times
 
     names = NodeNames(observatory.topology.places)
     queries = [query for query in observatory.queries if query.table is None or query.table in tables]
@@ -47,58 +49,72 @@ def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: da
     parts: list[Parsed] = []
     notes: list[str] = []
     refused: list[Rows] = []
+    told: set[datetime] = set()
     if first <= last:
         for source in observatory.metrics:
             if not source.has_history:
                 continue
             for page in source.read_range(queries, start=first, end=last, step_seconds=observatory.step_seconds):
-                parsed = read_page(page, names=names).parsed
+                read = read_page(page, names=names)
+                parsed = read.parsed
                 parts.append(parsed)
+                told |= told_times(read.block)
                 notes += page.notes
                 if parsed.refused:
                     refused.append(rejected_rows(parsed.refused, source=page.source, at=page.start))
-    return _filled(combine(parts), tables=tables, notes=notes, refused=refused)
+    filled = _filled(combine(parts), tables=tables, notes=notes, refused=refused)
+    # Who says that something is missing cannot take back what was seen.
+    return filled if notes else replace(filled, retold=frozenset(told))
 
 
 def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return attempts: those that ended in [start, end) in full, and who held which node within each hour of it."""
     from ops_pipelines.frames.accounting import read_ended, read_held
-    from ops_pipelines.frames.pages import combine, rejected_rows
+    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.frames.pages import combine, rejected_rows, settle_nodes
 
     if observatory.accounting is None:
         return _filled(combine(()), tables=(), notes=("no accounting is configured",), refused=())
     accounting = observatory.accounting
-    ended = combine(
-        read_ended(page.body, source=page.source, start=start)
-        for page in accounting.read_attempts(start=start, end=end)
-    )
+    ended: list[Parsed] = []
+    refused: list[Rows] = []
+    for page in accounting.read_attempts(start=start, end=end):
+        parsed = read_ended(page.body, source=page.source, start=start)
+        ended.append(parsed)
+        if parsed.refused:
+            # Rows are known by their line, and pages are told apart by their beginning.
+            refused.append(rejected_rows(parsed.refused, source=accounting.source, at=page.start))
     held = combine(
         read_held(page.body, source=page.source, start=start, end=end)
         for page in accounting.read_overlapping(start=start, end=end)
     )
-    refused = [rejected_rows(ended.refused, source=accounting.source, at=start)] if ended.refused else []
+    whole = combine(ended)
     # The records are those of what ended: what was held is another look at some of them.
-    both = replace(ended, tables={**ended.tables, **held.tables})
-    return _filled(both, tables=None, notes=(), refused=refused)
+    both = replace(whole, tables={**whole.tables, **held.tables})
+    names = NodeNames(observatory.topology.places)
+    return _filled(settle_nodes(both, names), tables=None, notes=(), refused=refused)
 
 
 def fill_kernel_events(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return the lines that kernels wrote in [start, end) and that the sources still keep, as rows."""
     from ops_pipelines.frames.log_tables import Writer
 
-    return _fill_lines(observatory.kernel_logs, writer=Writer.KERNEL, start=start, end=end)
+    return _fill_lines(observatory.kernel_logs, observatory, writer=Writer.KERNEL, start=start, end=end)
 
 
 def fill_job_logs(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return the lines that jobs wrote in [start, end), as far as they say when, as rows."""
     from ops_pipelines.frames.log_tables import Writer
 
-    return _fill_lines(observatory.job_logs, writer=Writer.JOB, start=start, end=end)
+    return _fill_lines(observatory.job_logs, observatory, writer=Writer.JOB, start=start, end=end)
 
 
-def _fill_lines(sources: Sequence[Logs], *, writer: "Writer", start: datetime, end: datetime) -> Filled:
+def _fill_lines(
+    sources: Sequence[Logs], observatory: Observatory, *, writer: "Writer", start: datetime, end: datetime
+) -> Filled:
     from ops_pipelines.frames.log_tables import tabulate_lines
-    from ops_pipelines.frames.pages import combine, rejected_rows
+    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.frames.pages import combine, rejected_rows, settle_nodes
 
     parts: list[Parsed] = []
     notes: list[str] = []
@@ -117,7 +133,8 @@ def _fill_lines(sources: Sequence[Logs], *, writer: "Writer", start: datetime, e
             if not batch.lines or batch.cursor == cursor:
                 break
             cursor = batch.cursor
-    return _filled(combine(parts), tables=None, notes=notes, refused=refused)
+    marked = settle_nodes(combine(parts), NodeNames(observatory.topology.places))
+    return _filled(marked, tables=None, notes=notes, refused=refused)
 
 
 def _is_within(line: LogLine, *, start: datetime, end: datetime) -> bool:

@@ -5,7 +5,7 @@ store when it closes, and log cursors stay where they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,10 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_samples
 from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import LogBatch, Logs
+from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.ports.telemetry import Sample
 
@@ -70,7 +71,7 @@ def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> Cy
 
     problems: list[str] = []
     metrics = _read_metrics(observatory, at=at, problems=problems)
-    row_count = _keep(observatory, metrics.parsed, at=at, problems=problems)
+    row_count = _keep(observatory, metrics, at=at, problems=problems)
     line_count = 0
     kernel = [(logs, Writer.KERNEL) for logs in observatory.kernel_logs]
     for logs, writer in (*kernel, *((logs, Writer.JOB) for logs in observatory.job_logs)):
@@ -81,8 +82,8 @@ def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> Cy
     new_evidence_count = _tell(metrics.watched, cluster, problems=problems)
     return CycleReport(
         at=at,
-        read_count=metrics.parsed.read,
-        rejected_count=len(metrics.parsed.refused),
+        read_count=metrics.read_count,
+        rejected_count=metrics.rejected_count,
         row_count=row_count,
         line_count=line_count,
         new_evidence_count=new_evidence_count,
@@ -90,45 +91,66 @@ def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> Cy
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Metrics:
     """What all metric sources gave for one grid time."""
 
-    parsed: Parsed
-    watched: tuple[Sample, ...]
+    read_count: int = 0
+    rejected_count: int = 0
+    watched: list[Sample] = field(default_factory=list)
     """The samples that conditions are judged on, of the sources that answered."""
+    told: list[tuple[str, Parsed]] = field(default_factory=list)
+    """Part of the cycle's files -> what is kept in it."""
+    rejected: list[Rows] = field(default_factory=list)
 
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
     from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, read_page, watched_samples
+    from ops_pipelines.frames.pages import combine, read_page, rejected_rows, watched_samples
 
     names = NodeNames(observatory.topology.places)
-    parts: list[Parsed] = []
-    watched: list[Sample] = []
+    found = _Metrics()
+    parts: dict[str, list[Parsed]] = {}
     for source in observatory.metrics:
+        kept = parts.setdefault(_part_of(source, observatory), [])
         try:
             for page in source.read_range(observatory.queries, start=at, end=at, step_seconds=observatory.step_seconds):
                 read = read_page(page, names=names)
-                parts.append(read.parsed)
-                watched += watched_samples(page, read.block)
+                kept.append(read.parsed)
+                found.watched += watched_samples(page, read.block)
+                if read.parsed.refused:
+                    found.rejected.append(rejected_rows(read.parsed.refused, source=page.source, at=at))
                 problems += (f"{source.source}: {note}" for note in page.notes)
         except SourceError as problem:
             problems.append(f"{source.source}: {problem}")
-    return _Metrics(parsed=combine(parts), watched=tuple(watched))
+    for part, listed in parts.items():
+        parsed = combine(listed)
+        found.read_count += parsed.read
+        found.rejected_count += len(parsed.refused)
+        found.told.append((part, parsed))
+    return found
 
 
-def _keep(observatory: Observatory, parsed: Parsed, *, at: datetime, problems: list[str]) -> int:
+def _part_of(source: MetricSource, observatory: Observatory) -> str:
+    """Return which of the cycle's files are the source's: what a store tells anew when the hour closes stands alone."""
+    is_mixed = any(each.has_history for each in observatory.metrics)
+    return source.source if is_mixed and not source.has_history else ""
+
+
+def _keep(observatory: Observatory, metrics: _Metrics, *, at: datetime, problems: list[str]) -> int:
     """Write the rows of a cycle, table by table: a full disk must not lose more than it has to."""
-    from ops_pipelines.frames.pages import REJECTED, rejected_rows
+    from ops_pipelines.frames.hours import merge
+    from ops_pipelines.frames.pages import REJECTED
 
-    tables = dict(parsed.tables)
-    if parsed.refused:
-        tables[REJECTED] = rejected_rows(parsed.refused, source="live", at=at)
+    tables: list[tuple[str, str, Rows]] = []
+    for part, parsed in metrics.told:
+        tables += ((name, part, rows) for name, rows in parsed.tables.items())
+    if metrics.rejected:
+        tables.append((REJECTED, "", merge(REJECTED, metrics.rejected)))
     count = 0
-    for name, rows in tables.items():
+    for name, part, rows in tables:
         try:
-            observatory.lake.write_cycle(name, rows, at=at)
+            observatory.lake.write_cycle(name, rows, at=at, part=part)
         except LakeError as problem:
             problems.append(str(problem))
             continue
@@ -145,23 +167,40 @@ def _follow(logs: Logs, observatory: Observatory, cluster: Cluster, *, writer: "
     before = cluster.ledger.cursor(name)
     batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
     if batch.lines:
-        _keep_lines(logs.source, batch, observatory, writer=writer, at=at)
+        met_at = _first_met(batch, cluster, name=f"{name}/met", before=before, at=at)
+        _keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at)
     if batch.cursor != before:
         cluster.ledger.take_in(source=name, observations=(), rejected=(), cursor=batch.cursor, now=at)
     return len(batch.lines)
 
 
-def _keep_lines(source: str, batch: LogBatch, observatory: Observatory, *, writer: "Writer", at: datetime) -> None:
+def _first_met(batch: LogBatch, cluster: Cluster, *, name: str, before: str | None, at: datetime) -> datetime:
+    """Return when lines after the cursor `before` were first met, which is the time of those that state none.
+
+    It is written down before the rows are, so that a line that comes twice has one time.
+    """
+    if all(line.written_at is not None for line in batch.lines):
+        return at
+    met, _, place = (cluster.ledger.cursor(name) or "").partition(" ")
+    if met and place == (before or ""):
+        return datetime.fromisoformat(met)
+    cluster.ledger.take_in(source=name, observations=(), rejected=(), cursor=f"{at.isoformat()} {before or ''}", now=at)
+    return at
+
+
+def _keep_lines(
+    source: str, batch: LogBatch, observatory: Observatory, *, writer: "Writer", at: datetime, met_at: datetime
+) -> None:
     from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.log_tables import tabulate_lines
     from ops_pipelines.frames.node_names import NodeNames, mark_nodes
     from ops_pipelines.frames.pages import REJECTED, rejected_rows
 
-    parsed = tabulate_lines(batch.lines, source=source, at=at, writer=writer)
+    parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)
     tables = {name: mark_nodes(rows, names) for name, rows in parsed.tables.items()}
     if parsed.refused:
-        tables[REJECTED] = rejected_rows(parsed.refused, source=source, at=at)
+        tables[REJECTED] = rejected_rows(parsed.refused, source=source, at=met_at)
     for name, rows in tables.items():
         for hour, part in split_by_hour(rows).items():
             if hour == hour_of(at):

@@ -4,7 +4,7 @@ Every change of an hour is made under the hour's lock, by one file that appears 
 files of their own; once it is closed, whatever comes is merged into `hour.parquet`. Names of files: `lake_listing`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ from ops_pipelines.resources.lake_listing import (
     hold_hour,
     hour_directory,
     hour_of,
+    is_of_live_cycle,
     list_dates,
     list_hours,
     names_in,
@@ -101,16 +102,20 @@ class ParquetLake:
             added = pool.map(lambda hour: self._add(table, by_hour[hour], hour=hour), by_hour)
             return dict(zip(by_hour, added, strict=True))
 
-    def close_hour(self, table: str, hour: datetime, *, filled: Rows | None = None) -> Rows:
-        """Compact an hour into `hour.parquet`, overlaid by `filled`, and return its rows.
+    def close_hour(
+        self, table: str, hour: datetime, *, filled: Rows | None = None, retold: Collection[datetime] = ()
+    ) -> Rows:
+        """Compact an hour into `hour.parquet`, overlaid by `filled`, and return its rows; see `ports.lake`.
 
         Rows of `filled` whose time is in another hour raise ValueError. For a large hour whose rows are not needed,
         `compact` holds less in memory.
         """
-        self.compact(table, hour, filled=filled)
+        self.compact(table, hour, filled=filled, retold=retold)
         return self.read_hour(table, hour)
 
-    def compact(self, table: str, hour: datetime, *, filled: Rows | None = None) -> int:
+    def compact(
+        self, table: str, hour: datetime, *, filled: Rows | None = None, retold: Collection[datetime] = ()
+    ) -> int:
         """Do what `close_hour` does, slice by slice, and return the number of rows."""
         start = check_hour(hour)
         overlay = () if filled is None else (_of_hour(_known(table), filled, start),)
@@ -119,7 +124,7 @@ class ParquetLake:
             files = files_of_hour(self.root, table, start)
             if files.is_closed and not overlay:
                 return read_row_count(directory / HOUR_FILE)
-            slices = _Counted(merged_slices(table, [*self._read_parts(table, files.read_from), *overlay]))
+            slices = _Counted(merged_slices(table, [*self._read_kept(table, files, retold=retold), *overlay]))
             write_slices_atomically(directory / HOUR_FILE, layout_of(table).schema, slices)
             return slices.row_count
 
@@ -240,6 +245,22 @@ class ParquetLake:
     def _read_files(self, table: str, hour: datetime, columns: Sequence[str] | None) -> list[pa.Table]:
         paths = files_of_hour(self.root, table, hour).read_from
         return [read_rows(path, table, columns=columns, refuse_unknown=False) for path in paths]
+
+    def _read_kept(self, table: str, files: HourFiles, *, retold: Collection[datetime]) -> list[pa.Table]:
+        """Return the parts of an hour, without what live cycles kept of the times `retold`."""
+        if files.is_closed or not retold:
+            return self._read_parts(table, files.read_from)
+        passed_over = {cycle_name(at, "") for at in retold}
+        kept: list[pa.Table] = []
+        for path in files.read_from:
+            if path.name in passed_over:
+                continue
+            (part,) = self._read_parts(table, (path,))
+            if is_of_live_cycle(path.name):
+                times = pa.array(sorted(retold), part.schema.field("time").type)
+                part = part.filter(pc.invert(pc.is_in(part.column("time"), value_set=times)))
+            kept.append(part)
+        return kept
 
     def _read_parts(
         self, table: str, paths: Sequence[UPath], *, columns: Sequence[str] | None = None

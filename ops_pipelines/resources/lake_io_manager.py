@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.ports.lake import Rows
+from ops_pipelines.ports.lake import SO_FAR, Rows, Told
 from ops_pipelines.resources.lake import ParquetLake
 
 if TYPE_CHECKING:
     from upath import UPath
 
 _HOUR = timedelta(hours=1)
-_SO_FAR = "so_far"
 PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
 
 Describe = Callable[[str, Mapping[datetime, Rows]], Mapping[str, dg.MetadataValue]]
@@ -45,9 +44,10 @@ class LakeIOManager(dg.UPathIOManager):
         """Return the file of a closed hour."""
         return self._lake.path_of_hour(_table(context), hour_of_partition(partition))
 
-    def dump_to_path(self, context: dg.OutputContext, obj: Rows | None, path: "UPath") -> None:
+    def dump_to_path(self, context: dg.OutputContext, obj: Told, path: "UPath") -> None:
         """Store `obj` in the hour whose file is `path`."""
-        self._store(_table(context), _hours(self._get_paths_for_partitions(context))[path], obj)
+        hour = _hours(self._get_paths_for_partitions(context))[path]
+        store_hour(self._lake, _table(context), hour, told=obj, now=self._clock.now())
 
     def load_from_path(self, context: dg.InputContext, path: "UPath") -> Rows:
         """Return the rows of the hour whose file is `path`, closed or not."""
@@ -58,20 +58,27 @@ class LakeIOManager(dg.UPathIOManager):
         paths = self._get_paths_for_partitions(context)
         return {key: self.load_from_path(context, path) for key, path in paths.items()}
 
-    def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows]) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows | Told]) -> None:
         """Store every hour of the output and show what came of it."""
         table = _table(context)
-        keys = self._get_paths_for_partitions(context)
-        stored = {hour_of_partition(key): self._store(table, hour_of_partition(key), obj.get(key)) for key in keys}
+        stored: dict[datetime, Rows] = {}
+        for key in self._get_paths_for_partitions(context):
+            given, hour = obj.get(key), hour_of_partition(key)
+            told = given if isinstance(given, Told) else Told(rows=given)
+            stored[hour] = store_hour(self._lake, table, hour, told=told, now=self._clock.now())
         context.add_output_metadata(dict(self._describe(table, stored)))
 
-    def _store(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
-        """Close an hour that is over. One that runs on gets the rows as a file of its own: cycles are still to come."""
-        if self._clock.now() >= hour + _HOUR:
-            return self._lake.close_hour(table, hour, filled=rows)
-        if rows is not None:
-            self._lake.write_cycle(table, rows, at=hour, part=_SO_FAR)
-        return self._lake.read_hour(table, hour)
+
+def store_hour(lake: ParquetLake, table: str, hour: datetime, *, told: Told, now: datetime) -> Rows:
+    """Close an hour that is over and return its rows.
+
+    One that runs on gets what was told as a file of its own: cycles are still to come.
+    """
+    if now >= hour + _HOUR:
+        return lake.close_hour(table, hour, filled=told.rows, retold=told.retold)
+    if told.rows is not None:
+        lake.write_cycle(table, told.rows, at=hour, part=SO_FAR)
+    return lake.read_hour(table, hour)
 
 
 def _table(context: dg.InputContext | dg.OutputContext) -> str:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from upath import UPath
 
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.ports.lake import SO_FAR, LakeError
 from ops_pipelines.resources.lake_files import is_local, make_directory, told_as_lake_error
 
 HOUR = timedelta(hours=1)
@@ -86,6 +86,12 @@ def cycle_name(at: datetime, part: str) -> str:
     if len(written) > _LONGEST_PART:
         raise ValueError(f"the part {part!r} has {len(written)} characters, expected at most {_LONGEST_PART}")
     return f"cycle={at.astimezone(UTC):%Y%m%dT%H%M%SZ}{'-' if part else ''}{written}.parquet"
+
+
+def is_of_live_cycle(name: str) -> bool:
+    """Return whether a file holds what a store of metrics told while the hour ran (`ports.lake.SO_FAR`)."""
+    match = _CYCLE.fullmatch(name)
+    return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}")
 
 
 def files_of_hour(root: UPath, table: str, hour: datetime) -> HourFiles:

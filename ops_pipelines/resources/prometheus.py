@@ -56,7 +56,8 @@ class PrometheusTelemetry:
                         self._query,
                         start_time=grid_time,
                         end_time=grid_time,
-                        step=str(self._step_seconds),
+                        # One time has no steps, and VictoriaMetrics keeps what is new out of ranges of small ones.
+                        step=str(max(self._step_seconds, 60)),
                         # Thanos would otherwise leave out silent stores without a word; Prometheus ignores the key.
                         params={"timeout": timeout, "partial_response": "false"},
                     ),

@@ -173,13 +173,12 @@ class PrometheusMetrics:
                     "query": query.promql,
                     "start": str(int(at.timestamp())),
                     "end": str(int((at + (count - 1) * step).timestamp())),
-                    "step": str(int(step.total_seconds())),
+                    "step": str(seconds_between(step, count=count)),
                     "timeout": f"{self._connection.timeout_seconds:g}s",
                     # Thanos would leave out silent stores without a word, VictoriaMetrics answer from its cache what
                     # was filled in since; Prometheus ignores both.
                     "partial_response": "false",
                     "nocache": "1",
-                    "latency_offset": "1ms",
                 },
                 timeout=self._connection.timeout_seconds,
                 stream=True,
@@ -228,6 +227,16 @@ class PrometheusMetrics:
                 pause_seconds=float(asked) if asked.isdigit() else 0.0,
             )
         return refusal
+
+
+def seconds_between(step: timedelta, *, count: int) -> int:
+    """Return the step to ask for. For one grid time it means nothing, and is a minute at least.
+
+    VictoriaMetrics takes the last 30 s of a range with steps below a minute for incomplete, and leaves them out of an
+    answer that is no longer than that: the live cycle would see nothing.
+    """
+    seconds = int(step.total_seconds())
+    return seconds if count > 1 else max(seconds, 60)
 
 
 def all_queries(labels: Mapping[str, str], *, look_back_seconds: int) -> tuple[Query, ...]:

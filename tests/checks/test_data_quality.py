@@ -4,8 +4,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import dagster as dg
@@ -17,11 +18,13 @@ from ops_pipelines.checks.data_quality import (
     PARTITION_FORMAT,
     Expected,
     build_quality_checks,
+    expected_by_inventory,
     judge_hour,
+    judge_hours,
 )
 from ops_pipelines.checks.quality_page import render_page
-from ops_pipelines.checks.suites import judge_profile
-from ops_pipelines.checks.verdict import HourVerdict, Outcome, share_text
+from ops_pipelines.checks.suites import judge_profile, judge_profiles
+from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
 from ops_pipelines.frames.cross_rules import Severity
 from ops_pipelines.frames.expectations import Expectation, Kind, Measure, expectations_of
 from ops_pipelines.frames.profile import Profile, profile_hour
@@ -31,6 +34,14 @@ from tests.frames.good_hours import HOUR, STEP_SECONDS, Hour, broken_hour, good_
 from tests.frames.plain_judge import failed_names
 
 EXPECTED = Expected(step_seconds=STEP_SECONDS, device_count=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """What the checks need of an observatory."""
+
+    lake: Lake
+    step_seconds: int = STEP_SECONDS
 
 
 class MemoryLake:
@@ -157,6 +168,71 @@ def test_an_empty_hour_where_devices_are_expected_is_a_warning_and_no_error() ->
     assert verdict.failed(Severity.ERROR) == ()
 
 
+def test_hours_judged_together_get_the_verdicts_that_each_gets_alone() -> None:
+    for table in ("application_telemetry", "kernel_events"):
+        bad = [profile_of(table, broken_hour(way)) for way in list(by_measure(table))[:4]]
+        profiles = [
+            profile_of(table, good_hour(table)),
+            *bad,
+            profile_of(table, Hour(rows=_no_rows(table), expected_devices=0)),
+        ]
+
+        together = judge_profiles(profiles)
+
+        assert [list(verdicts) for verdicts in together] == [list(judge_profile(profile)) for profile in profiles]
+
+
+def _no_rows(table: str) -> Rows:
+    rows: Rows = TABLES[table].from_rows([])
+    return rows
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(23, [23]), (24, [24]), (25, [24, 1])])
+def test_many_hours_are_judged_a_day_at_a_time(count: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def judge(profiles: Sequence[Profile]) -> Sequence[tuple[Verdict, ...]]:
+        seen.append(len(profiles))
+        return [()] * len(profiles)
+
+    monkeypatch.setattr("ops_pipelines.checks.data_quality.judge_profiles", judge)
+    hours = {HOUR + timedelta(hours=number): EXPECTED for number in range(count)}
+
+    judged = judge_hours(MemoryLake({}), table="job_steps", hours=hours)
+
+    assert seen == sizes
+    assert [each.hour for each in judged] == list(hours)
+
+
+@pytest.mark.parametrize(("step_seconds", "is_complete"), [(150, False), (300, True)])
+def test_the_lakes_own_grid_is_expected(step_seconds: int, is_complete: bool) -> None:
+    lake = broken("off_grid")
+    expected = expected_by_inventory(Filled(lake=lake, step_seconds=step_seconds), "facility_telemetry", HOUR)
+
+    failed = judge_hour(lake, table="facility_telemetry", hour=HOUR, expected=expected).failed(Severity.WARNING)
+
+    assert ("cycle_share" not in {each.expectation.name for each in failed}) is is_complete
+
+
+@pytest.mark.parametrize(
+    ("table", "before", "failed"),
+    [
+        ("facility_telemetry", False, set()),
+        ("facility_telemetry", True, {"cycle_share", "newest_age"}),
+        ("gpu_telemetry", False, {"cycle_share", "newest_age"}),
+    ],
+)
+def test_what_nobody_measures_is_owed_by_nobody_but_what_stopped_is_missed(
+    table: str, before: bool, failed: set[str]
+) -> None:
+    lake = MemoryLake({(table, HOUR): good_hour(table).rows} if before else {})
+    expected = Expected(step_seconds=STEP_SECONDS)
+
+    verdict = judge_hour(lake, table=table, hour=NEXT, expected=expected)
+
+    assert {each.expectation.name for each in verdict.failed(Severity.WARNING)} == failed
+
+
 # Dagster
 
 
@@ -198,13 +274,18 @@ def run(
     with dg.DagsterInstance.ephemeral() if instance is None else nullcontext(instance) as at:
         return dg.materialize(
             [facility_telemetry, reader, *checks],
-            resources={"lake": lake},
+            resources={"observatory": Filled(lake=lake)},
             instance=at,
             partition_key=partition_key,
             tags=tags,
             raise_on_error=False,
             selection=None if selection is None else dg.AssetSelection.checks_for_assets(*selection),
         )
+
+
+def cells(shown: dg.MetadataValue) -> list[Mapping[str, object]]:
+    assert isinstance(shown, dg.TableMetadataValue)
+    return [record.data for record in shown.records]
 
 
 def results_of(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str]]:
@@ -269,9 +350,19 @@ def test_a_run_over_many_hours_judges_each_and_writes_a_page_for_each() -> None:
 
     warned = next(each for each in result.get_asset_check_evaluations() if each.check_name == EXPECTED_DATA)
     assert result.success
-    assert warned.metadata["hours_that_failed"].value == f"{NEXT:{PARTITION_FORMAT}}"
+    (hour,) = cells(warned.metadata["hours_that_failed"])
+    assert hour == {
+        "hour": f"{NEXT:{PARTITION_FORMAT}}",
+        "failed": 1,
+        "rows": 24,
+        "page": "facility_telemetry/2026-01-01T04.html",
+    }
     assert warned.metadata["row_count"].value == 48
-    assert "pue\\_fits\\_power" in str(warned.metadata["failed"].value)
+    (failed,) = cells(warned.metadata["failed"])
+    assert (failed["expectation"], failed["hours"], failed["first_in"]) == ("pue_fits_power", 1, "2026-01-01 04:00")
+    assert warned.metadata["page"].value == hour["page"]
+    assert warned.description is not None
+    assert warned.description.endswith("expectations failed in 1 of 2 hours: pue_fits_power.")
     assert sorted(pages) == ["facility_telemetry/2026-01-01T03.html", "facility_telemetry/2026-01-01T04.html"]
     assert "As expected" in pages["facility_telemetry/2026-01-01T03.html"]
     assert "Usable, with gaps" in pages["facility_telemetry/2026-01-01T04.html"]

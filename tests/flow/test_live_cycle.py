@@ -1,0 +1,357 @@
+"""A live cycle keeps what each source gave, once, and tells at once what it means; a failure costs its own part."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from ops_pipelines.domain.observation import Signal
+from ops_pipelines.flow.intake import take_in_conditions
+from ops_pipelines.flow.live_cycle import CycleReport, next_grid_time, run_cycle
+from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.ports.lake import LakeError, Rows
+from ops_pipelines.ports.ledger import Ledger, LedgerError
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines.simulator.layers import SimulatedMetrics
+from tests.flow.fake_store import FakeExporters, FakeLogs, FakeStore, NoScheduler, Point, observatory_on
+from tests.ports.lake_samples import cells
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.fake_clock import BEGINNING as AT
+
+STEP = timedelta(seconds=15)
+TEMPERATURE = ("DCGM_FI_DEV_GPU_TEMP", {"Hostname": "gpu001", "UUID": "GPU-a", "gpu": "0"})
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    return SmallAutopilot(tmp_path, node_count=3)
+
+
+@pytest.fixture
+def store(autopilot: SmallAutopilot) -> FakeStore:
+    store = FakeStore(clock=autopilot.clock)
+    store.add(*TEMPERATURE, [Point(at=AT + number * STEP, value=40.0 + number, known_at=AT) for number in range(40)])
+    return store
+
+
+@pytest.fixture
+def kernel_log() -> FakeLogs:
+    return FakeLogs(source="kernel_log")
+
+
+@pytest.fixture
+def observatory(tmp_path: Path, autopilot: SmallAutopilot, store: FakeStore, kernel_log: FakeLogs) -> Observatory:
+    scheduler = autopilot.cluster.scheduler
+    return observatory_on(
+        tmp_path / "lake", store, clock=autopilot.clock, scheduler=scheduler, kernel_logs=(kernel_log,)
+    )
+
+
+def rows(observatory: Observatory, table: str, *columns: str) -> list[tuple[object, ...]]:
+    return cells(observatory.lake.read_hour(table, AT), *columns)
+
+
+def conditions(autopilot: SmallAutopilot) -> set[tuple[Signal, str, str]]:
+    return {(each.signal, each.node, each.source) for each in autopilot.cluster.ledger.conditions()}
+
+
+class FullDisk(ParquetLake):
+    """A lake that has no room for cycles of some tables."""
+
+    def __init__(self, root: Path, *, tables: frozenset[str]) -> None:
+        super().__init__(root)
+        self._full = tables
+
+    def write_cycle(self, table: str, rows: Rows, *, at: datetime, part: str = "") -> None:
+        if table in self._full:
+            raise LakeError(f"cannot write {table}: the disk is full")
+        super().write_cycle(table, rows, at=at, part=part)
+
+
+class ForgetfulLedger:
+    """A ledger whose process dies before the cursor of the lake is kept, so many times."""
+
+    def __init__(self, ledger: Ledger, *, deaths: int) -> None:
+        self._ledger = ledger
+        self._left = deaths
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def take_in(self, *, source: str, cursor: str | None, **rest: object) -> int:
+        if source == "lake/kernel_log" and self._left:
+            self._left -= 1
+            raise LedgerError("the process died before the cursor was kept")
+        return self._ledger.take_in(source=source, cursor=cursor, **rest)
+
+
+# -- when --
+
+
+@pytest.mark.parametrize(
+    ("seconds", "newest"),
+    [
+        pytest.param(4.999999, -15, id="just before the grid time has settled"),
+        pytest.param(5.0, 0, id="when it has"),
+        pytest.param(5.000001, 0, id="just after"),
+        pytest.param(19.999999, 0, id="just before the next"),
+        pytest.param(20.0, 15, id="the next"),
+    ],
+)
+def test_a_grid_time_is_read_when_scrapes_have_arrived(
+    autopilot: SmallAutopilot, observatory: Observatory, seconds: float, newest: int
+) -> None:
+    autopilot.let_pass(seconds)
+
+    assert next_grid_time(observatory, after=None) == AT + timedelta(seconds=newest)
+
+
+def test_a_grid_time_that_was_done_is_never_done_again(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    autopilot.let_pass(6)
+
+    assert next_grid_time(observatory, after=AT) == AT + STEP
+
+
+def test_cycles_that_were_missed_are_not_made_up_for(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    autopilot.let_pass(10 * 15 + 5)
+
+    assert next_grid_time(observatory, after=AT) == AT + 10 * STEP
+
+
+def test_a_clock_that_was_set_back_does_not_bring_a_grid_time_again(
+    autopilot: SmallAutopilot, observatory: Observatory
+) -> None:
+    autopilot.clock.set_back(3600)
+
+    assert next_grid_time(observatory, after=AT) == AT + STEP
+
+
+def test_the_same_cycle_run_twice_is_kept_once(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    autopilot.let_pass(5)
+    reports = [run_cycle(observatory, autopilot.cluster, at=AT) for _ in range(2)]
+
+    assert [report.row_count for report in reports] == [1, 1]
+    assert rows(observatory, "gpu_telemetry", "node", "device", "temperature_celsius") == [("gpu001", "GPU-a", 40.0)]
+    assert str(reports[0]) == "07:00:00: 1 samples, 0 rejected, 1 rows, 0 log lines"
+
+
+# -- what fails --
+
+
+def test_without_metrics_the_kernel_log_is_kept(
+    autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore, kernel_log: FakeLogs
+) -> None:
+    store.failure = SourceUnavailable("prometheus did not answer")
+    kernel_log.write("NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.", at=AT)
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert report.problems == ("prometheus: prometheus did not answer",)
+    assert (report.line_count, report.row_count) == (1, 0)
+    assert rows(observatory, "kernel_events", "node", "code", "unknown_node") == [("gpu001", 79, False)]
+    assert autopilot.cluster.ledger.cursor("lake/kernel_log") == "1"
+
+
+def test_what_a_store_answered_before_it_failed_is_kept(
+    autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore
+) -> None:
+    store.failure, store.pages_before_failure = SourceUnavailable("connection reset"), 1
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert (report.row_count, report.problems) == (1, ("prometheus: connection reset",))
+
+
+def test_without_one_log_the_others_and_the_metrics_are_kept(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs
+) -> None:
+    kernel_log.failure = SourceUnavailable("no such journal")
+    job_log = FakeLogs(source="job_logs")
+    job_log.write("step 12 loss 2.5", node=None)
+    observatory = replace(observatory, job_logs=(job_log,))
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert (report.row_count, report.line_count) == (1, 1)
+    assert report.problems == ("kernel_log: no such journal",)
+    assert autopilot.cluster.ledger.cursor("lake/kernel_log") is None
+    assert rows(observatory, "job_logs", "text", "time") == [("step 12 loss 2.5", AT)]
+
+
+@pytest.mark.parametrize("written_at", [AT - timedelta(seconds=2), None], ids=["a line with a time", "one without"])
+def test_a_line_is_one_row_though_the_process_died_before_its_cursor_was_kept(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs, written_at: datetime | None
+) -> None:
+    ledger = cast("Ledger", ForgetfulLedger(autopilot.cluster.ledger, deaths=2))
+    cluster = replace(autopilot.cluster, ledger=ledger)
+    kernel_log.write("EXT4-fs error (device nvme0n1)", at=written_at)
+
+    reports: list[CycleReport] = []
+    for number in range(4):
+        reports.append(run_cycle(observatory, cluster, at=AT + number * STEP))
+        kernel_log.write(f"line after cycle {number}", at=written_at)
+
+    assert [len(report.problems) for report in reports] == [1, 1, 0, 0]
+    hours = (AT - timedelta(hours=1), AT)
+    found = [cell for hour in hours for cell in cells(observatory.lake.read_hour("kernel_events", hour), "position")]
+    assert sorted(found) == [("line-0",), ("line-1",), ("line-2",), ("line-3",)]
+
+
+def test_a_line_that_came_late_is_in_the_hour_in_which_it_was_written(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs
+) -> None:
+    kernel_log.write("late", at=AT - timedelta(minutes=30))
+    observatory.lake.close_hour("kernel_events", AT - timedelta(hours=1))
+
+    run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert cells(observatory.lake.read_hour("kernel_events", AT - timedelta(hours=1)), "text") == [("late",)]
+    assert observatory.lake.read_hour("kernel_events", AT).num_rows == 0
+
+
+def test_a_full_disk_is_told_and_loses_no_more_than_it_must(
+    tmp_path: Path, autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore, kernel_log: FakeLogs
+) -> None:
+    store.add("node_load1", {"instance": "gpu002:9100"}, [Point(at=AT, value=1.0, known_at=AT)])
+    store.add("DCGM_FI_DEV_XID_ERRORS", {"Hostname": "gpu001", "gpu": "0"}, [Point(at=AT, value=79.0, known_at=AT)])
+    kernel_log.write("a line", at=AT)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=0)
+    full = replace(observatory, lake=FullDisk(tmp_path / "lake", tables=frozenset({"gpu_telemetry", "kernel_events"})))
+    autopilot.let_pass(5)
+
+    report = run_cycle(full, autopilot.cluster, at=AT)
+    after = run_cycle(observatory, autopilot.cluster, at=AT + STEP)
+
+    assert sorted(report.problems) == [
+        "cannot write gpu_telemetry: the disk is full",
+        "kernel_log: cannot write kernel_events: the disk is full",
+    ]
+    assert rows(observatory, "node_telemetry", "node", "unknown_node")[0] == ("gpu002", False)
+    assert report.new_evidence_count > 0
+    assert not after.problems
+    assert rows(observatory, "kernel_events", "text") == [("a line",)]
+
+
+def test_an_empty_answer_keeps_nothing_and_is_no_problem(
+    autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore
+) -> None:
+    store.series = []
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert (report.read_count, report.row_count, report.new_evidence_count, report.problems) == (0, 0, 0, ())
+
+
+def test_a_warning_of_the_store_is_told(autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore) -> None:
+    store.notes = ("store 2 did not answer",)
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert set(report.problems) == {"prometheus: store 2 did not answer"}
+    assert report.row_count == 1
+
+
+# -- what is not believed --
+
+
+def test_rejected_samples_are_kept_with_their_exporter(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    impossible = 'DCGM_FI_DEV_GPU_TEMP{gpu="0"} -5000\n'
+    exporters = FakeExporters(texts={"gpu001": impossible, "gpu002": impossible, "gpu003": "<html>\n"})
+    observatory = replace(observatory, metrics=(exporters,))
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT)
+
+    kept = rows(observatory, "rejected_rows", "source", "reason", "time")
+    assert report.rejected_count == len(kept) == 3
+    assert kept[:2] == [("exporter gpu001:9400", "out_of_range", AT), ("exporter gpu002:9400", "out_of_range", AT)]
+
+
+def test_a_node_that_cluster_yaml_lacks_is_kept_and_marked(
+    autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore, kernel_log: FakeLogs
+) -> None:
+    store.add("node_load1", {"instance": "stranger:9100"}, [Point(at=AT, value=1.0, known_at=AT)])
+    kernel_log.write("a line", node="stranger", at=AT)
+    kernel_log.write("a line", node="GPU002.site.example", at=AT)
+
+    run_cycle(observatory, autopilot.cluster, at=AT)
+
+    assert rows(observatory, "node_telemetry", "node", "unknown_node") == [("stranger", True)]
+    assert rows(observatory, "kernel_events", "node", "unknown_node") == [("stranger", True), ("gpu002", False)]
+
+
+# -- what it means --
+
+
+FAULTS: Mapping[str, tuple[FaultKind, ...]] = {
+    "nothing": (),
+    "a GPU off the bus": (FaultKind.GPU_FELL_OFF_BUS,),
+    "memory errors": (FaultKind.UNCORRECTABLE_ECC,),
+    "both": (FaultKind.GPU_FELL_OFF_BUS, FaultKind.UNCORRECTABLE_ECC),
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_the_cycle_tells_the_conditions_that_the_sensor_would_tell(
+    tmp_path: Path, faults: tuple[FaultKind, ...]
+) -> None:
+    found: list[set[tuple[Signal, str, str]]] = []
+    for name in ("sensor", "cycle"):
+        autopilot = SmallAutopilot(tmp_path / name, node_count=3)
+        for number, kind in enumerate(faults):
+            autopilot.twin.inject(kind, f"gpu00{number + 1}", gpu=2)
+        autopilot.let_pass(30)
+        if name == "sensor":
+            take_in_conditions(autopilot.cluster)
+        else:
+            source = SimulatedMetrics(autopilot.twin)
+            observatory = observatory_on(
+                tmp_path / "lake", source, clock=autopilot.clock, scheduler=autopilot.cluster.scheduler
+            )
+            run_cycle(observatory, autopilot.cluster, at=AT + timedelta(seconds=30))
+        found.append(conditions(autopilot))
+
+    assert found[0] == found[1]
+    assert bool(found[0]) == bool(faults)
+
+
+def test_a_condition_that_lasts_is_told_once(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    observatory = replace(observatory, metrics=(SimulatedMetrics(autopilot.twin),))
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    counts = []
+    for number in range(1, 4):
+        autopilot.let_pass(15)
+        counts.append(run_cycle(observatory, autopilot.cluster, at=AT + number * STEP).new_evidence_count)
+
+    assert counts[0] > 0
+    assert counts[1:] == [0, 0]
+
+
+def test_a_node_that_somebody_else_drained_is_not_told(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    observatory = replace(observatory, metrics=(SimulatedMetrics(autopilot.twin),))
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(15)
+
+    assert run_cycle(observatory, autopilot.cluster, at=AT + STEP).new_evidence_count == 0
+    assert conditions(autopilot) == set()
+
+
+def test_while_the_scheduler_is_silent_rows_are_kept_and_nothing_is_told(
+    autopilot: SmallAutopilot, observatory: Observatory
+) -> None:
+    observatory = replace(observatory, metrics=(SimulatedMetrics(autopilot.twin),))
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(15)
+    cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", NoScheduler()))
+
+    report = run_cycle(observatory, cluster, at=AT + STEP)
+
+    assert report.problems == ("evidence: slurmctld did not answer",)
+    assert report.row_count > 0
+    assert conditions(autopilot) == set()

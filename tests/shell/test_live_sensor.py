@@ -1,0 +1,69 @@
+"""The live cycle's sensor: who holds the lease tends the child, and what the child says is the sensor's beat."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from ops_pipelines.ports.live_cycle import LiveNews
+from ops_pipelines.sensors.live_cycle import live_cycle_sensor
+from tests.scenarios.small_autopilot import SmallAutopilot
+
+
+@dataclass
+class FakeChild:
+    """A child that says the same for ever."""
+
+    news: LiveNews = field(default_factory=lambda: LiveNews(is_running=True, note="07:00:00: 12 samples"))
+    tended_count: int = 0
+
+    def tend(self) -> LiveNews:
+        self.tended_count += 1
+        return self.news
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    return SmallAutopilot(tmp_path, node_count=1)
+
+
+def turn(autopilot: SmallAutopilot, child: FakeChild) -> str:
+    with dg.instance_for_test() as instance:
+        context = dg.build_sensor_context(
+            instance=instance,
+            resources={"cluster": autopilot.cluster, "live_cycle": child},
+            sensor_name=live_cycle_sensor.name,
+        )
+        said = live_cycle_sensor(context)
+    assert isinstance(said, dg.SkipReason)
+    return said.skip_message or ""
+
+
+def test_each_turn_tends_the_child_and_tells_what_it_said(autopilot: SmallAutopilot) -> None:
+    child = FakeChild()
+
+    said = [turn(autopilot, child) for _ in range(2)]
+
+    assert child.tended_count == 2
+    assert said == ["07:00:00: 12 samples"] * 2
+    (beat,) = [each for each in autopilot.cluster.ledger.heartbeats() if each.name == "live_cycle_sensor"]
+    assert beat.note == "07:00:00: 12 samples"
+
+
+def test_without_the_lease_no_child_is_started(autopilot: SmallAutopilot) -> None:
+    child = FakeChild()
+    now = autopilot.clock.now()
+    autopilot.cluster.ledger.take_lease(holder="another code server", ttl=timedelta(hours=1), now=now)
+
+    said = turn(autopilot, child)
+
+    assert child.tended_count == 0
+    assert "another process holds the lease" in said
+
+
+def test_a_child_that_cannot_run_is_told_and_fails_no_turn(autopilot: SmallAutopilot) -> None:
+    child = FakeChild(LiveNews(is_running=False, note="the live cycle cannot be started: no memory"))
+
+    assert turn(autopilot, child) == "the live cycle cannot be started: no memory"
