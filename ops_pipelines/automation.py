@@ -1,5 +1,6 @@
 """Jobs, and the schedules that start them: the loop itself, and what a person launches by hand."""
 
+from collections.abc import Iterator
 from datetime import UTC, timedelta
 
 import dagster as dg
@@ -49,6 +50,10 @@ shift_report_schedule = dg.ScheduleDefinition(
 )
 
 
+_HOURS_ASKED_AGAIN = 6
+"""How long an hour whose source was silent is asked for again; after that, a person materialises it."""
+_FIRST_OF_EACH_SOURCE = ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs")
+
 fill_hour = dg.define_asset_job(
     "fill_hour",
     selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning"),
@@ -59,11 +64,17 @@ fill_hour = dg.define_asset_job(
 
 
 @dg.schedule(job=fill_hour, cron_schedule="2 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
-def hour_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-    """Two minutes after each hour, when late scrapes and late lines have come: the hour that is over."""
-    over = context.scheduled_execution_time.astimezone(UTC) - timedelta(hours=1)
-    key = over.replace(minute=0).strftime(HOURS.fmt)
-    return dg.RunRequest(run_key=key, partition_key=key)
+def hour_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+    """Two minutes after each hour, when late scrapes and lines have come: the hour that is over, and missed ones."""
+    running = context.scheduled_execution_time.astimezone(UTC).replace(minute=0)
+    for back in range(1, _HOURS_ASKED_AGAIN + 1):
+        key = (running - timedelta(hours=back)).strftime(HOURS.fmt)
+        if back == 1 or not _is_filled(context.instance, key):
+            yield dg.RunRequest(run_key=f"{key} at {running:%H}", partition_key=key)
+
+
+def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
+    return all(key in instance.get_materialized_partitions(dg.AssetKey(name)) for name in _FIRST_OF_EACH_SOURCE)
 
 
 class _ByHand(dg.Config):

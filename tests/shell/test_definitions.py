@@ -162,12 +162,26 @@ def test_loading_the_definitions_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_hour_that_is_over_is_filled_two_minutes_later() -> None:
+def asked_at_two_past(filled: list[str]) -> list[str | None]:
+    """Return the hours that the schedule asks for at 00:02, where these hours were filled."""
     repository = defs.get_repository_def()
-    schedule = repository.get_schedule_def("hour_schedule")
     at = datetime(2026, 11, 21, 0, 2, tzinfo=UTC)
-    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
+    with dg.instance_for_test() as instance:
+        for name in ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs"):
+            for key in filled:
+                instance.report_runless_asset_event(dg.AssetMaterialization(name, partition=key))
+        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=at, repository_def=repository)
+        requests = repository.get_schedule_def("hour_schedule").evaluate_tick(context).run_requests or ()
+    return [request.partition_key for request in requests]
 
-    (request,) = schedule.evaluate_tick(context).run_requests or ()
 
-    assert (schedule.cron_schedule, request.partition_key) == ("2 * * * *", "2026-11-20-23:00")
+def test_the_hour_that_is_over_is_filled_two_minutes_later() -> None:
+    before = [f"2026-11-20-{hour:02}:00" for hour in range(18, 23)]
+
+    assert asked_at_two_past(before) == ["2026-11-20-23:00"]
+
+
+def test_hours_whose_source_was_silent_are_asked_for_again_for_six_hours() -> None:
+    filled = [f"2026-11-20-{hour:02}:00" for hour in (19, 20, 22)]
+
+    assert asked_at_two_past(filled) == ["2026-11-20-23:00", "2026-11-20-21:00", "2026-11-20-18:00"]
