@@ -20,7 +20,7 @@ from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Lake, LakeKeeper
+from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
@@ -61,17 +61,6 @@ def observatory_resource(cluster_file: Path) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(
         open_when_needed, description=f"Metrics, accounting, logs and the lake of {cluster_file.name}."
     )
-
-
-def lake_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return the lake itself, for the checks."""
-
-    def open_when_needed(_: dg.InitResourceContext) -> Lake:
-        from ops_pipelines.wiring import open_observatory
-
-        return open_observatory(cluster_file.resolve()).lake
-
-    return dg.ResourceDefinition(open_when_needed, description="Tables by hour, as Parquet files.")
 
 
 def lake_keeper_resource(cluster_file: Path) -> dg.ResourceDefinition:
@@ -117,7 +106,6 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
     return {
         "cluster": cluster_resource(cluster_file),
         "observatory": observatory_resource(cluster_file),
-        "lake": lake_resource(cluster_file),
         "lake_keeper": lake_keeper_resource(cluster_file),
         LAKE_IO: lake_io_resource(cluster_file),
         "live_cycle": live_cycle_resource(cluster_file),

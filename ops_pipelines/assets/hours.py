@@ -2,15 +2,17 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.fill import Filled
-from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
-from ops_pipelines.ports.lake import Lake, Rows, Told
+from ops_pipelines.flow.observatory import HOUR, Observatory
+from ops_pipelines.ports.lake import Lake, Rows
 
 # `backfill_policy` is beta in Dagster 1.13, and what it says is pinned by our tests and by the pinned version.
 warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.BetaWarning)
@@ -41,15 +43,6 @@ def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mappin
     return {key: part for key, part in parted.items() if key in keys}
 
 
-def told_by_partition(context: dg.AssetExecutionContext, filled: Filled, *, name: str) -> Mapping[str, Told]:
-    """Return what the sources told of a table, for each partition of the run."""
-    rows = by_partition(context, filled.tables.get(name))
-    times: dict[str, set[datetime]] = {}
-    for at in filled.retold:
-        times.setdefault(key_of_hour(hour_of(at)), set()).add(at)
-    return {key: Told(rows=rows.get(key), retold=frozenset(times.get(key, ()))) for key in context.partition_keys}
-
-
 def hour_before(key: str, *, found: Mapping[str, Rows], name: str, lake: Lake) -> Rows:
     """Return the rows of the hour before a partition, with what this run found for it and has not stored yet."""
     from ops_pipelines.frames.hours import merge
@@ -59,17 +52,19 @@ def hour_before(key: str, *, found: Mapping[str, Rows], name: str, lake: Lake) -
     return stored if fresh is None else merge(name, (stored, fresh))
 
 
-def keep_rejected(context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory) -> None:
+def keep_rejected(filled: Filled, observatory: Observatory, *, hours: Iterable[datetime]) -> None:
     """Keep what was not believed, and close its hours that are over: they have no asset of their own."""
-    rejected = by_partition(context, filled.tables.get("rejected_rows"))
+    from ops_pipelines.frames.hours import split_by_hour
+
+    rows = filled.tables.get("rejected_rows")
+    rejected = {} if rows is None else split_by_hour(rows)
     lake = observatory.lake
-    for key in context.partition_keys:
-        hour, rows = hour_of_key(key), rejected.get(key)
+    for hour in hours:
         if observatory.clock.now() < hour + HOUR:
-            if rows is not None:
-                lake.add("rejected_rows", rows)
-        elif rows is not None or lake.read_hour("rejected_rows", hour).num_rows:
-            lake.close_hour("rejected_rows", hour, filled=rows)
+            if hour in rejected:
+                lake.add("rejected_rows", rejected[hour])
+        elif hour in rejected or lake.read_hour("rejected_rows", hour).num_rows:
+            lake.close_hour("rejected_rows", hour, filled=rejected.get(hour))
 
 
 def tell(context: dg.AssetExecutionContext, filled: Filled) -> None:
@@ -80,16 +75,38 @@ def tell(context: dg.AssetExecutionContext, filled: Filled) -> None:
         context.log.warning("rejected reason=%s count=%d", reason, how_many)
 
 
-def intake_metadata(filled: Filled) -> dict[str, dg.MetadataValue]:
-    """Return how many records the sources gave, and what became of them."""
-    return {
-        "read_count": dg.MetadataValue.int(filled.read_count),
-        "accepted_count": dg.MetadataValue.int(filled.accepted_count),
-        "ignored_count": dg.MetadataValue.int(filled.ignored_count),
-        "rejected_count": dg.MetadataValue.int(sum(filled.reasons.values())),
-        "rejected_by_reason": table({"reason": reason, "records": number} for reason, number in filled.reasons.items()),
-        "sources_say": table({"warning": note} for note in filled.notes),
-    }
+@dataclass(slots=True)
+class Sums:
+    """How many records the sources gave for the hours of a run, and what became of them."""
+
+    read_count: int = 0
+    accepted_count: int = 0
+    ignored_count: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def add(self, filled: Filled) -> None:
+        self.read_count += filled.read_count
+        self.accepted_count += filled.accepted_count
+        self.ignored_count += filled.ignored_count
+        self.reasons.update(filled.reasons)
+        self.notes |= dict.fromkeys(filled.notes)
+
+    def metadata(self, *, of: str) -> dict[str, dg.MetadataValue]:
+        """Return the sums for an asset's page. One reading may feed several assets: `of` says what was read."""
+        counts = {
+            "read": self.read_count,
+            "accepted": self.accepted_count,
+            "rejected": self.reasons.total(),
+            "ignored": self.ignored_count,
+        }
+        shown = {f"records_of_{of}": table([counts])}
+        if self.reasons:
+            reasons = sorted(self.reasons.items())
+            shown["rejected_by_reason"] = table({"reason": reason, "records": number} for reason, number in reasons)
+        if self.notes:
+            shown["sources_say"] = table({"warning": note} for note in self.notes)
+        return shown
 
 
 def key_of_hour(hour: datetime) -> str:

@@ -8,9 +8,10 @@ from ops_pipelines.assets.hours import (
     HOURS,
     LAKE_IO,
     ONE_RUN,
+    Sums,
     by_partition,
     covered,
-    intake_metadata,
+    hour_of_key,
     keep_rejected,
     tell,
 )
@@ -29,7 +30,7 @@ _ACCOUNTING = ("job_accounting", "job_allocations", "job_steps")
         name: dg.AssetOut(
             group_name=GROUP,
             kinds={"slurm", "parquet"},
-            description=f"{TABLES[name].meaning}.",
+            description=TABLES[name].description,
             io_manager_key=LAKE_IO,
             is_required=False,
             code_version="1",
@@ -46,12 +47,9 @@ def accounting_of_all_jobs(
     """Every attempt, requeued ones included, as the scheduler's accounting knows it."""
     start, end = covered(context)
     filled = fill_accounting(observatory, start=start, end=end)
-    tell(context, filled)
-    keep_rejected(context, filled, observatory)
+    shown = _note(context, filled, observatory, of="accounting")
     for name in sorted(context.op_execution_context.selected_output_names):
-        yield dg.Output(
-            by_partition(context, filled.tables.get(name)), output_name=name, metadata=intake_metadata(filled)
-        )
+        yield dg.Output(by_partition(context, filled.tables.get(name)), output_name=name, metadata=shown)
 
 
 @dg.asset(
@@ -91,6 +89,16 @@ def kernel_events(
 def _lines(
     context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory, *, name: str
 ) -> dg.Output[Mapping[str, Rows]]:
+    shown = _note(context, filled, observatory, of="logs")
+    return dg.Output(by_partition(context, filled.tables.get(name)), metadata=shown)
+
+
+def _note(
+    context: dg.AssetExecutionContext, filled: Filled, observatory: Observatory, *, of: str
+) -> dict[str, dg.MetadataValue]:
+    """Keep what was rejected, tell what the sources warned of, and return what the page shows of both."""
     tell(context, filled)
-    keep_rejected(context, filled, observatory)
-    return dg.Output(by_partition(context, filled.tables.get(name)), metadata=intake_metadata(filled))
+    keep_rejected(filled, observatory, hours=[hour_of_key(key) for key in context.partition_keys])
+    sums = Sums()
+    sums.add(filled)
+    return sums.metadata(of=of)

@@ -12,7 +12,9 @@ from ops_pipelines.assets.tables import table
 from ops_pipelines.ports.lake import Rows
 
 
-def describe_hours(name: str, hours: Mapping[datetime, Rows]) -> Mapping[str, dg.MetadataValue]:
+def describe_hours(
+    name: str, hours: Mapping[datetime, Rows], counts: Mapping[datetime, int]
+) -> Mapping[str, dg.MetadataValue]:
     """Return a picture, small enough to open at once, and the rows; of many hours, those with equally many together."""
     from ops_pipelines.frames.drawings import DRAWINGS
     from ops_pipelines.frames.pictures import picture_of_hours
@@ -20,10 +22,10 @@ def describe_hours(name: str, hours: Mapping[datetime, Rows]) -> Mapping[str, dg
     shown: dict[str, dg.MetadataValue] = {}
     if name in DRAWINGS:
         shown["picture"] = dg.MetadataValue.md(picture_of_hours(name, hours))
-    shown["row_count"] = dg.MetadataValue.int(sum(rows.num_rows for rows in hours.values()))
-    if len(hours) > 1:
-        shown["hour_count"] = dg.MetadataValue.int(len(hours))
-        shown["rows_by_hour"] = table(_stretches({hour: rows.num_rows for hour, rows in sorted(hours.items())}))
+    shown["row_count"] = dg.MetadataValue.int(sum(counts.values()))
+    if len(counts) > 1:
+        shown["hour_count"] = dg.MetadataValue.int(len(counts))
+        shown["rows_by_hour"] = table(_stretches(dict(sorted(counts.items()))))
     return shown
 
 

@@ -1,22 +1,17 @@
 """Group `telemetry`: metrics of every layer of the cluster, an hour a partition, filled in again at will."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import (
-    HOURS,
-    LAKE_IO,
-    ONE_RUN,
-    covered,
-    intake_metadata,
-    keep_rejected,
-    tell,
-    told_by_partition,
-)
+from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, Sums, hour_of_key, keep_rejected, tell
+from ops_pipelines.assets.spool import Spool
 from ops_pipelines.flow.fill import fill_metrics
-from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.ports.lake import Told
 
 GROUP = "telemetry"
 
@@ -27,7 +22,7 @@ GROUP = "telemetry"
         name: dg.AssetOut(
             group_name=GROUP,
             kinds={"prometheus", "parquet"},
-            description=f"{TABLES[name].meaning}.",
+            description=TABLES[name].description,
             io_manager_key=LAKE_IO,
             is_required=False,
             code_version="1",
@@ -42,11 +37,18 @@ def telemetry_of_all_layers(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
 ) -> Iterator[dg.Output[object]]:
     """What the live cycle kept of an hour, completed from the store of metrics, validated and compacted."""
-    start, end = covered(context)
     chosen = sorted(context.op_execution_context.selected_output_names)
-    filled = fill_metrics(observatory, tables=chosen, start=start, end=end)
-    tell(context, filled)
-    keep_rejected(context, filled, observatory)
-    for name in chosen:
-        told = told_by_partition(context, filled, name=name)
-        yield dg.Output(told, output_name=name, metadata=intake_metadata(filled))
+    sums = Sums()
+    with TemporaryDirectory(prefix="ops_pipelines_") as directory:
+        spools = {name: Spool[Told](Path(directory) / name) for name in chosen}
+        # Hour by hour, and from the spool again table by table: a long stretch never lies in memory at once.
+        for key in context.partition_keys:
+            hour = hour_of_key(key)
+            filled = fill_metrics(observatory, tables=chosen, start=hour, end=hour + HOUR)
+            tell(context, filled)
+            keep_rejected(filled, observatory, hours=(hour,))
+            sums.add(filled)
+            for name in chosen:
+                spools[name].put(key, Told(rows=filled.tables.get(name), retold=filled.retold))
+        for name in chosen:
+            yield dg.Output(spools[name], output_name=name, metadata=sums.metadata(of="all_layers"))

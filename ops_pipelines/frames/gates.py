@@ -96,9 +96,11 @@ def is_blank(raw: NDArray[np.float64]) -> NDArray[np.bool_]:
     They start at 0x7ffffff0 (32-bit), 2**47 (float) and 0x7ffffffffffffff0 (64-bit, which rounds to 2**63); 16 numbers
     are kept for each (DCGM dcgm_structs.h).
     """
-    found: NDArray[np.bool_] = (
-        ((raw >= 0x7FFFFFF0) & (raw <= 0x7FFFFFFF)) | ((raw >= 2.0**47) & (raw < 2.0**47 + 16)) | (raw == 2.0**63)
-    )
+    in_32_bits = (raw >= 0x7FFFFFF0) & (raw <= 0x7FFFFFFF)
+    as_float = (raw >= 2.0**47) & (raw < 2.0**47 + 16)
+    # VictoriaMetrics keeps about 15 digits: 2**63 comes back as 9223372036854774784.
+    in_64_bits = np.abs(raw - 2.0**63) <= 4096
+    found: NDArray[np.bool_] = in_32_bits | as_float | in_64_bits
     return found
 
 

@@ -52,15 +52,22 @@ def picture_of(table_name: str, rows: pa.Table) -> str:
 
 def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str:
     """Return one small picture of some hours of a table, of what the newest of them has to show."""
-    filled = {hour: rows for hour, rows in hours.items() if rows.num_rows}
-    if not filled:
-        return "No rows."
-    newest = filled[max(filled)]
-    drawing, _ = _choose(table_name, newest)
+    drawing: Drawing | None = None
+    instead = ""
+    grids: dict[datetime, Grid] = {}
+    for hour in sorted(hours, reverse=True):
+        rows = hours[hour]  # read now, and let go: a day of a large cluster fits in no memory
+        if not rows.num_rows:
+            continue
+        if not instead:
+            instead = _nothing(table_name, rows)
+            drawing, _ = _choose(table_name, rows)
+        grid = None if drawing is None else _draw(drawing, rows)
+        if grid is not None:
+            grids[hour] = grid
     if drawing is None:
-        return _nothing(table_name, newest)
-    grids = {hour: _draw(drawing, rows) for hour, rows in filled.items()}
-    return _small(join_hours({hour: grid for hour, grid in grids.items() if grid is not None}), drawing=drawing)
+        return instead or "No rows."
+    return _small(join_hours(dict(sorted(grids.items()))), drawing=drawing)
 
 
 def _small(grid: Grid, *, drawing: Drawing) -> str:

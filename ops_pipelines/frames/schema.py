@@ -57,6 +57,11 @@ class Table:
             raise ValueError(f"{self.name}: key without column ({sorted(missing)}), or a column named twice")
 
     @property
+    def description(self) -> str:
+        """The meaning as a sentence."""
+        return f"{self.meaning[0].upper()}{self.meaning[1:]}."
+
+    @property
     def sort_order(self) -> tuple[str, ...]:
         """The columns that rows are sorted by, and are unique in."""
         return (*self.key, "time")

@@ -4,9 +4,9 @@ Built on Dagster's UPath base. An output is a mapping from partition to rows; st
 live cycle kept, late data and what the asset read become one file each, under the lake's own lock.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _HOUR = timedelta(hours=1)
 PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
 
-Describe = Callable[[str, Mapping[datetime, Rows]], Mapping[str, dg.MetadataValue]]
-"""Table and its closed hours -> what the asset's page shows."""
+Describe = Callable[[str, Mapping[datetime, Rows], Mapping[datetime, int]], Mapping[str, dg.MetadataValue]]
+"""Table, its hours, and how many rows each has -> what the asset's page shows."""
 
 
 def hour_of_partition(key: str) -> datetime:
@@ -46,27 +46,54 @@ class LakeIOManager(dg.UPathIOManager):
 
     def dump_to_path(self, context: dg.OutputContext, obj: Told, path: "UPath") -> None:
         """Store `obj` in the hour whose file is `path`."""
-        hour = _hours(self._get_paths_for_partitions(context))[path]
+        hour = _hour_of_paths(self._get_paths_for_partitions(context))[path]
         store_hour(self._lake, _table(context), hour, told=obj, now=self._clock.now())
 
     def load_from_path(self, context: dg.InputContext, path: "UPath") -> Rows:
         """Return the rows of the hour whose file is `path`, closed or not."""
-        return self._lake.read_hour(_table(context), _hours(self._get_paths_for_partitions(context))[path])
+        return self._lake.read_hour(_table(context), _hour_of_paths(self._get_paths_for_partitions(context))[path])
 
     def load_input(self, context: dg.InputContext) -> Mapping[str, Rows]:
-        """Return partition -> rows, for one partition as for many."""
-        paths = self._get_paths_for_partitions(context)
-        return {key: self.load_from_path(context, path) for key, path in paths.items()}
+        """Return partition -> rows, for one partition as for many; an hour is read when it is asked for."""
+        table = _table(context)
+        hours = {key: hour_of_partition(key) for key in self._get_paths_for_partitions(context)}
+        return Hours(hours, read=lambda hour: self._lake.read_hour(table, hour))
 
     def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows | Told]) -> None:
-        """Store every hour of the output and show what came of it."""
+        """Store every hour of the output, one after the other, and show what came of it."""
         table = _table(context)
-        stored: dict[datetime, Rows] = {}
+        counts: dict[datetime, int] = {}
+        newest: dict[datetime, Rows] = {}
         for key in self._get_paths_for_partitions(context):
             given, hour = obj.get(key), hour_of_partition(key)
             told = given if isinstance(given, Told) else Told(rows=given)
-            stored[hour] = store_hour(self._lake, table, hour, told=told, now=self._clock.now())
-        context.add_output_metadata(dict(self._describe(table, stored)))
+            newest = {hour: store_hour(self._lake, table, hour, told=told, now=self._clock.now())}
+            counts[hour] = newest[hour].num_rows
+        stored = Hours(
+            {hour: hour for hour in counts},
+            read=lambda hour: newest[hour] if hour in newest else self._lake.read_hour(table, hour),
+        )
+        context.add_output_metadata(dict(self._describe(table, stored, counts)))
+
+
+Key = TypeVar("Key")
+
+
+class Hours(Mapping[Key, Rows]):
+    """Hours of a table, each read when it is asked for: many of them fit in no memory."""
+
+    def __init__(self, hours: Mapping[Key, datetime], *, read: Callable[[datetime], Rows]) -> None:
+        self._hours = hours
+        self._read = read
+
+    def __getitem__(self, key: Key) -> Rows:
+        return self._read(self._hours[key])
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._hours)
+
+    def __len__(self) -> int:
+        return len(self._hours)
 
 
 def store_hour(lake: ParquetLake, table: str, hour: datetime, *, told: Told, now: datetime) -> Rows:
@@ -85,5 +112,5 @@ def _table(context: dg.InputContext | dg.OutputContext) -> str:
     return context.asset_key.path[-1]
 
 
-def _hours(paths: Mapping[str, "UPath"]) -> dict["UPath", datetime]:
+def _hour_of_paths(paths: Mapping[str, "UPath"]) -> dict["UPath", datetime]:
     return {path: hour_of_partition(key) for key, path in paths.items()}
