@@ -20,7 +20,7 @@ lab: $(READY)             ## a real Slurm, Prometheus and PostgreSQL on loopback
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once)
 
 test: check               ## lint, types, import contracts, tests
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),auto) --maxprocesses=4 --dist=loadfile
 
 bench: $(READY)           ## telemetry, then the real lab: latency, throughput, hostile stories; 40 minutes on two quiet cores
 	@$(BIN)/python -m bench.decode

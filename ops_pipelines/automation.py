@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.hours import HOURS
+from ops_pipelines.assets.hours import HOURS, POOL, hour_of_key
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
@@ -57,7 +57,6 @@ _FIRST_OF_EACH_SOURCE = ("gpu_telemetry", "job_accounting", "kernel_events", "jo
 fill_hour = dg.define_asset_job(
     "fill_hour",
     selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning"),
-    tags={LANE_TAG: "lake"},
     executor_def=dg.in_process_executor,
     description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, and their checks.",
 )
@@ -74,7 +73,15 @@ def hour_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReque
 
 
 def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
-    return all(key in instance.get_materialized_partitions(dg.AssetKey(name)) for name in _FIRST_OF_EACH_SOURCE)
+    """Return whether each source was asked for the hour after its end: one that was looked at before is not whole."""
+    over = (hour_of_key(key) + timedelta(hours=1)).timestamp()
+    newest = (
+        instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=dg.AssetKey(name), asset_partitions=[key]), limit=1
+        ).records
+        for name in _FIRST_OF_EACH_SOURCE
+    )
+    return all(records and records[0].timestamp >= over for records in newest)
 
 
 class _ByHand(dg.Config):
@@ -150,16 +157,20 @@ def return_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster:
         context.log.info("node=%s returned incident=%s", config.node, incident.incident)
 
 
-@dg.op
+@dg.op(pool=POOL)
 def keep_lake_small(context: dg.OpExecutionContext, lake_keeper: dg.ResourceParam[LakeKeeper]) -> None:
     """Write 5-minute and hourly aggregates of old days, and delete what the settings no longer keep."""
     kept = lake_keeper.keep()
     context.log.info(
         "aggregates written=%d files deleted=%d bytes=%d", len(kept.aggregated), len(kept.deleted), kept.deleted_bytes
     )
+    for day in kept.kept_open:
+        context.log.warning("not deleted, for hours of it were never filled; materialise them: %s", day)
+    if kept.late_row_count:
+        context.log.warning("rows that came after their day was counted and deleted: %d", kept.late_row_count)
 
 
-@dg.job(executor_def=dg.in_process_executor, tags={LANE_TAG: "lake"})
+@dg.job(executor_def=dg.in_process_executor)
 def keep_lake() -> None:
     """Aggregate old days of telemetry to 5 minutes and an hour; delete what `lake` in cluster.yaml no longer keeps."""
     keep_lake_small()

@@ -113,7 +113,8 @@ def query(
 ) -> None:
     """Ask the lake in SQL (DuckDB). Reads only: files outside the lake cannot be reached.
 
-    Each table is a view; `date` and `hour` (text, as 2026-11-21 and 07) tell DuckDB which files it need not open.
+    Each table is a view; `date` (a date, as '2026-11-21') and `hour` (a whole number, as 7), both in UTC, tell DuckDB
+    which files it need not open.
     """
     from ops_pipelines.resources.lake_query import QueryRefused
     from ops_pipelines.terminal.telemetry_commands import run_query
@@ -144,6 +145,9 @@ def retain(
     raw_days: Annotated[int | None, typer.Option(min=1, help="Keep every sample so long.")] = None,
     five_minute_days: Annotated[int | None, typer.Option(min=1, help="Keep 5-minute aggregates so long.")] = None,
     hourly_days: Annotated[int | None, typer.Option(min=1, help="Keep hourly aggregates so long.")] = None,
+    record_days: Annotated[
+        int | None, typer.Option(min=1, help="Keep rejected rows, lines of jobs and kernel events so long.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Aggregate old hours to 5 minutes and an hour, and delete what has served its time.
@@ -162,6 +166,7 @@ def retain(
         raw_days=raw_days or kept.raw_days,
         five_minute_days=five_minute_days or kept.five_minute_days,
         hourly_days=hourly_days or kept.hourly_days,
+        record_days=record_days or kept.record_days,
     )
     act = preview_retain if dry_run else run_retain
     typer.echo(act(_lake_url(lake, config), now=SystemClock().now(), settings=settings))

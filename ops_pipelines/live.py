@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, TextIO
 from ops_pipelines.ports.lake import LakeError
 
 if TYPE_CHECKING:
+    from ops_pipelines.clock import Clock
     from ops_pipelines.flow.observatory import Observatory
 
 UNTENDED_LIMIT_SECONDS = 60.0
 """Longer than a code server under load takes between two turns of a sensor."""
+SAY_EVERY_SECONDS = 60.0
 
 
 class Leash:
@@ -80,17 +82,29 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
     cluster = open_cluster(cluster_file.resolve())
     observatory = open_observatory(cluster_file.resolve())
     done: datetime | None = None
+    news = "no cycle yet"
     while cycle_count is None or cycle_count > 0:
         at = next_grid_time(observatory, after=done)
-        wait_seconds = (at + settling_time(observatory.step) - observatory.clock.now()).total_seconds()
-        if wait_seconds > 0:
-            observatory.clock.wait(wait_seconds)
-        sys.stdout.write(f"{run_cycle(observatory, cluster, at=at)}\n")
-        sys.stdout.flush()
+        _await(observatory.clock, at + settling_time(observatory.step), news=news)
+        news = str(run_cycle(observatory, cluster, at=at))
+        _say(news)
         if done is not None and hour_of(at) != hour_of(done):
             _tidy(observatory)
         done = at
         cycle_count = None if cycle_count is None else cycle_count - 1
+
+
+def _await(clock: "Clock", time: datetime, *, news: str) -> None:
+    """Wait, and repeat the news now and then: who says nothing for minutes is taken for hung, and killed."""
+    while (left_seconds := (time - clock.now()).total_seconds()) > 0:
+        clock.wait(min(left_seconds, SAY_EVERY_SECONDS))
+        if left_seconds > SAY_EVERY_SECONDS:
+            _say(news)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _tidy(observatory: "Observatory") -> None:

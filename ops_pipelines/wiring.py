@@ -117,18 +117,18 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
         kernel_logs=(_logs(config, twin, clock),),
         job_logs=_job_logs(config, clock),
         scheduler=_scheduler(config, twin, clock),
-        lake=open_lake(config),
+        lake=open_lake(config, clock=clock),
         topology=config.topology,
         clock=clock,
         step=config.lake.step,
     )
 
 
-def open_lake(config: ClusterConfig) -> "ParquetLake":
-    """Return the lake of `config`."""
+def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetLake":
+    """Return the lake of `config`; `clock` tells it which hours are over, the wall clock if none is given."""
     from ops_pipelines.resources.lake import ParquetLake
 
-    return ParquetLake(config.lake.url)
+    return ParquetLake(config.lake.url, clock=clock or SystemClock())
 
 
 def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
@@ -138,7 +138,10 @@ def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
     config = read_cluster(cluster_file)
     kept = config.lake
     settings = RetentionSettings(
-        raw_days=kept.raw_days, five_minute_days=kept.five_minute_days, hourly_days=kept.hourly_days
+        raw_days=kept.raw_days,
+        five_minute_days=kept.five_minute_days,
+        hourly_days=kept.hourly_days,
+        record_days=kept.record_days,
     )
     return Housekeeper(open_lake(config), settings=settings, clock=SystemClock())
 

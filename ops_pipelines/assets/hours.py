@@ -24,6 +24,9 @@ HOURS = dg.HourlyPartitionsDefinition(start_date=FIRST_HOUR, timezone="UTC", end
 ONE_RUN = dg.BackfillPolicy.single_run()
 """A long stretch is one run: the sources are asked in stretches of their own, and a process starts once."""
 LAKE_IO = "lake_io_manager"
+POOL = "lake"
+"""One run at a time fills the lake (dagster.yaml), those that a person starts in the UI included: it is heavy, and must
+leave room for runs that act."""
 
 
 def covered(context: dg.AssetExecutionContext) -> tuple[datetime, datetime]:

@@ -8,6 +8,7 @@ from ops_pipelines.assets.hours import (
     HOURS,
     LAKE_IO,
     ONE_RUN,
+    POOL,
     Sums,
     by_partition,
     covered,
@@ -18,9 +19,10 @@ from ops_pipelines.assets.hours import (
 from ops_pipelines.flow.fill import Filled, fill_accounting, fill_job_logs, fill_kernel_events
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import Rows
+from ops_pipelines.ports.lake import Computed, Rows
 
 GROUP = "jobs"
+_HELD = "job_allocations"
 _ACCOUNTING = ("job_accounting", "job_allocations", "job_steps")
 
 
@@ -40,6 +42,7 @@ _ACCOUNTING = ("job_accounting", "job_allocations", "job_steps")
     can_subset=True,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
 )
 def accounting_of_all_jobs(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
@@ -49,7 +52,10 @@ def accounting_of_all_jobs(
     filled = fill_accounting(observatory, start=start, end=end)
     shown = _note(context, filled, observatory, of="accounting")
     for name in sorted(context.op_execution_context.selected_output_names):
-        yield dg.Output(by_partition(context, filled.tables.get(name)), output_name=name, metadata=shown)
+        rows = by_partition(context, filled.tables.get(name))
+        # Who held a node in an hour is told anew each time, and as a whole; what ended stays ended.
+        told = {key: Computed(rows=rows.get(key)) for key in context.partition_keys} if name == _HELD else rows
+        yield dg.Output(told, output_name=name, metadata=shown)
 
 
 @dg.asset(
@@ -58,6 +64,7 @@ def accounting_of_all_jobs(
     io_manager_key=LAKE_IO,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
     code_version="1",
 )
 def job_logs(
@@ -75,6 +82,7 @@ def job_logs(
     io_manager_key=LAKE_IO,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
     code_version="1",
 )
 def kernel_events(

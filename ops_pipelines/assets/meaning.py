@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_before, hour_of_key
+from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, hour_before, hour_of_key
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.fill import read_nodes_now
 from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Rows
+from ops_pipelines.ports.lake import Computed, Rows
 
 GROUP = "telemetry_meaning"
 
@@ -28,6 +28,7 @@ def _read_when_asked_for(*names: str) -> dict[str, dg.AssetIn]:
     io_manager_key=LAKE_IO,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
     code_version="1",
     ins=_read_when_asked_for("gpu_telemetry"),
 )
@@ -60,12 +61,13 @@ def inventory(
     io_manager_key=LAKE_IO,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
     code_version="1",
     ins=_read_when_asked_for("gpu_telemetry", "fabric_telemetry", "job_allocations"),
 )
 def gpu_efficiency(
     context: dg.AssetExecutionContext, gpu_telemetry: Hours, fabric_telemetry: Hours, job_allocations: Hours
-) -> dg.Output[Hours]:
+) -> dg.Output[Mapping[str, Computed]]:
     """Utilisation read in context: what bounds each job on each node, with the rule and the numbers that decided."""
     from ops_pipelines.frames.efficiency import count_verdicts, read_efficiency
 
@@ -80,7 +82,7 @@ def gpu_efficiency(
     }
     verdicts = count_verdicts(list(found.values()))
     return dg.Output(
-        found,
+        {key: Computed(rows=rows) for key, rows in found.items()},
         metadata={
             "gpus_by_verdict": table({"verdict": verdict, "gpu_hours": hours} for verdict, hours in verdicts.items())
         },
@@ -93,6 +95,7 @@ def gpu_efficiency(
     io_manager_key=LAKE_IO,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
     code_version="1",
     ins=_read_when_asked_for(*TELEMETRY_TABLES, "inventory"),
 )
@@ -101,7 +104,7 @@ def monitoring_coverage(
     observatory: dg.ResourceParam[Observatory],
     inventory: Hours,
     **telemetry: Hours,
-) -> dg.Output[Hours]:
+) -> dg.Output[Mapping[str, Computed]]:
     """Which series that we expect are missing, and since when: what nobody sees cannot be called healthy."""
     from ops_pipelines.frames.coverage import list_missing, measure_coverage
 
@@ -118,4 +121,5 @@ def monitoring_coverage(
             topology=observatory.topology,
         )
         missing = list_missing(found[key])
-    return dg.Output(found, metadata={"missing_at_the_end": table(missing)})
+    computed = {key: Computed(rows=rows) for key, rows in found.items()}
+    return dg.Output(computed, metadata={"missing_at_the_end": table(missing)})

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, Sums, hour_of_key, keep_rejected, tell
+from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, Sums, hour_of_key, keep_rejected, tell
 from ops_pipelines.assets.spool import Spool
 from ops_pipelines.flow.fill import fill_metrics
 from ops_pipelines.flow.observatory import HOUR, Observatory
@@ -32,6 +32,7 @@ GROUP = "telemetry"
     can_subset=True,
     partitions_def=HOURS,
     backfill_policy=ONE_RUN,
+    pool=POOL,
 )
 def telemetry_of_all_layers(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]

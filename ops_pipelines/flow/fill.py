@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.flow.observatory import HOUR, Observatory
+from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.ports.lake import Rows
 from ops_pipelines.ports.logs import LogLine, Logs
@@ -63,7 +63,8 @@ def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: da
                 if parsed.refused:
                     refused.append(rejected_rows(parsed.refused, source=page.source, at=page.start))
     filled = _filled(combine(parts), tables=tables, notes=notes, refused=refused)
-    # Who says that something is missing cannot take back what was seen.
+    # The store is the truth of an hour: what it has no more of a grid time goes, or the bytes would depend on who was
+    # watching. But who says that something is missing cannot take back what was seen.
     return filled if notes else replace(filled, retold=frozenset(told))
 
 
@@ -166,12 +167,6 @@ def _filled(parsed: Parsed, *, tables: Collection[str] | None, notes: Sequence[s
         reasons=parsed.reasons,
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def hours_within(start: datetime, end: datetime) -> tuple[datetime, ...]:
-    """Return the starts of the hours in [start, end), which begins and ends on the hour."""
-    count = int((end - start) / HOUR)
-    return tuple(start + index * HOUR for index in range(count))
 
 
 def read_nodes_now(observatory: Observatory) -> Sequence[NodeStatus] | None:

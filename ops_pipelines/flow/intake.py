@@ -15,7 +15,6 @@ from ops_pipelines.frames.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.ports.telemetry import Sample
 
 _LINES_AT_ONCE = 20_000
 """Bounds memory when a log floods; the rest comes with the next call."""
@@ -80,8 +79,15 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     except SourceError as problem:
         answers["telemetry"] = str(problem)
     else:
-        count, gpu_telemetry = take_in_samples(samples, cluster, nodes=nodes, now=now)
-        new_count += count
+        gpu_telemetry = observe_gpus(
+            samples,
+            at=now,
+            topology=cluster.rules.topology,
+            stale_after=cluster.rules.policy.durations.telemetry_stale_after,
+        )
+        present = _on_watched_nodes(gpu_telemetry.conditions, nodes)
+        new_count += cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
+        _keep_rejected(cluster, gpu_telemetry.rejected, now)
     return Intake(
         new_count=new_count,
         rejected=() if gpu_telemetry is None else gpu_telemetry.rejected,
@@ -89,25 +95,6 @@ def take_in_conditions(cluster: Cluster) -> Intake:
         gpu_telemetry=gpu_telemetry,
         nodes=nodes,
     )
-
-
-def take_in_samples(
-    samples: Sequence[Sample], cluster: Cluster, *, nodes: Sequence[NodeStatus] | None, now: datetime
-) -> tuple[int, GpuTelemetry]:
-    """Take in the conditions that one reading of the watched metrics shows; return how many are new, and what it says.
-
-    `nodes` are those of the scheduler, whose foreign drains are not ours to watch; None if they are not known.
-    """
-    gpu_telemetry = observe_gpus(
-        samples,
-        at=now,
-        topology=cluster.rules.topology,
-        stale_after=cluster.rules.policy.durations.telemetry_stale_after,
-    )
-    present = _on_watched_nodes(gpu_telemetry.conditions, nodes)
-    new_count = cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
-    _keep_rejected(cluster, gpu_telemetry.rejected, now)
-    return new_count, gpu_telemetry
 
 
 def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected, ...]]:
@@ -135,7 +122,9 @@ def _is_ours_to_watch(node: NodeStatus) -> bool:
     return not node.is_drained or (node.reason or "").startswith(DRAIN_MARK)
 
 
-def _on_watched_nodes(conditions: Sequence[Observation], nodes: Sequence[NodeStatus] | None) -> tuple[Observation, ...]:
+def _on_watched_nodes(
+    conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None
+) -> tuple[Observation, ...]:
     if nodes is None:
         return tuple(conditions)
     others = {node.node for node in nodes if not _is_ours_to_watch(node)}

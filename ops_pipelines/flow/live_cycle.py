@@ -4,13 +4,12 @@ Writes, never acts. A source that does not answer loses its own part of the cycl
 store when it closes, and log cursors stay where they are.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.intake import take_in_samples
+from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.ports.lake import LakeError, Rows
@@ -18,7 +17,6 @@ from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import LogBatch, Logs
 from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.ports.telemetry import Sample
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.log_tables import Writer
@@ -69,7 +67,10 @@ def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> Cy
     """Read, keep and tell what the sources show at the grid time `at`."""
     from ops_pipelines.frames.log_tables import Writer
 
-    problems: list[str] = []
+    # First, and by the sensor's own reading: what is told must not have grown old behind locks and logs, and half an
+    # answer of many queries must not end a condition.
+    told = take_in_conditions(cluster)
+    problems = list(told.failures)
     metrics = _read_metrics(observatory, at=at, problems=problems)
     row_count = _keep(observatory, metrics, at=at, problems=problems)
     line_count = 0
@@ -79,14 +80,13 @@ def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> Cy
             line_count += _follow(logs, observatory, cluster, writer=writer, at=at)
         except (SourceError, LakeError, LedgerError) as problem:
             problems.append(f"{logs.source}: {problem}")
-    new_evidence_count = _tell(metrics.watched, cluster, problems=problems)
     return CycleReport(
         at=at,
         read_count=metrics.read_count,
         rejected_count=metrics.rejected_count,
         row_count=row_count,
         line_count=line_count,
-        new_evidence_count=new_evidence_count,
+        new_evidence_count=told.new_count,
         problems=tuple(problems),
     )
 
@@ -97,8 +97,6 @@ class _Metrics:
 
     read_count: int = 0
     rejected_count: int = 0
-    watched: list[Sample] = field(default_factory=list)
-    """The samples that conditions are judged on, of the sources that answered."""
     told: list[tuple[str, Parsed]] = field(default_factory=list)
     """Part of the cycle's files -> what is kept in it."""
     rejected: list[Rows] = field(default_factory=list)
@@ -106,7 +104,7 @@ class _Metrics:
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
     from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, read_page, rejected_rows, watched_samples
+    from ops_pipelines.frames.pages import combine, read_page, rejected_rows
 
     names = NodeNames(observatory.topology.places)
     found = _Metrics()
@@ -117,7 +115,6 @@ def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]
             for page in source.read_range(observatory.queries, start=at, end=at, step_seconds=observatory.step_seconds):
                 read = read_page(page, names=names)
                 kept.append(read.parsed)
-                found.watched += watched_samples(page, read.block)
                 if read.parsed.refused:
                     found.rejected.append(rejected_rows(read.parsed.refused, source=page.source, at=at))
                 problems += (f"{source.source}: {note}" for note in page.notes)
@@ -194,11 +191,15 @@ def _keep_lines(
     from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.log_tables import tabulate_lines
     from ops_pipelines.frames.node_names import NodeNames, mark_nodes
-    from ops_pipelines.frames.pages import REJECTED, rejected_rows
+    from ops_pipelines.frames.pages import REJECTED, rejected_rows, within_a_day
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)
-    tables = {name: mark_nodes(rows, names) for name, rows in parsed.tables.items()}
+    tables = {
+        # A line may state any time at all, and each hour is a directory: beyond a day it counts as written when met.
+        name: within_a_day(mark_nodes(rows, names), of=met_at)
+        for name, rows in parsed.tables.items()
+    }
     if parsed.refused:
         tables[REJECTED] = rejected_rows(parsed.refused, source=source, at=met_at)
     for name, rows in tables.items():
@@ -207,20 +208,3 @@ def _keep_lines(
                 observatory.lake.write_cycle(name, part, at=at, part=source)
             else:
                 observatory.lake.add(name, part)  # a line that came late
-
-
-def _tell(samples: Sequence[Sample], cluster: Cluster, *, problems: list[str]) -> int:
-    """Put the conditions that this cycle shows into evidence; return how many are new.
-
-    Silence says nothing: the fault sensor reads the same source and knows whether it answers. Neither is anything told
-    while the scheduler does not say which nodes are drained by somebody else: those are not ours to watch.
-    """
-    if not samples:
-        return 0
-    try:
-        nodes = cluster.scheduler.read_nodes()
-        count, _ = take_in_samples(samples, cluster, nodes=nodes, now=cluster.clock.now())
-    except (SourceError, LedgerError) as problem:
-        problems.append(f"evidence: {problem}")
-        return 0
-    return count

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ops_pipelines.frames.exposition import decode_exposition
 from ops_pipelines.frames.hours import merge
@@ -65,9 +66,33 @@ def read_page(page: Page, *, names: NodeNames) -> PageRead:
     return PageRead(parsed=parsed, block=block)
 
 
+def read_block(page: Page) -> SeriesBlock:
+    """Return the series of one page and nothing more: no rows are made. Of a page of another kind, none.
+
+    Raises SourceNonsense if a range answer is none.
+    """
+    try:
+        if page.kind is BodyKind.EXPOSITION:
+            return decode_exposition(page.body, default_time=page.end).block
+        return decode_range_answer(page.body)
+    except WrongKind:
+        # One odd exporter must not cost the samples of all others.
+        return _NOTHING
+    except ValueError as exc:
+        raise SourceNonsense(f"{page.source} answered what cannot be read: {exc}") from exc
+
+
 def told_times(block: SeriesBlock) -> set[datetime]:
     """Return the times of which the source said anything."""
     return {datetime.fromtimestamp(time / 1000, UTC) for time in np.unique(block.times).tolist()}
+
+
+def within_a_day(rows: pa.Table, *, of: datetime) -> pa.Table:
+    """Return rows of lines; one dated more than a day before `of`, or 5 minutes after it, takes `of` as its time."""
+    time = rows.schema.field("time")
+    low, high, met = (pa.scalar(at, time.type) for at in (of - timedelta(days=1), of + timedelta(minutes=5), of))
+    is_near = pc.and_(pc.greater_equal(rows["time"], low), pc.less_equal(rows["time"], high))
+    return rows.set_column(rows.schema.get_field_index("time"), time, pc.if_else(is_near, rows["time"], met))
 
 
 def watched_samples(page: Page, block: SeriesBlock) -> tuple[Sample, ...]:

@@ -59,18 +59,18 @@ def decode_range_answer(body: bytes) -> SeriesBlock:
 
 
 def read_notes(body: bytes) -> tuple[str, ...]:
-    """Return what the answer says about itself: warnings, remarks, partial answers, histograms that were left out.
+    """Return why the answer may lack something: warnings, partial answers, histograms that were left out.
 
-    Raises UnreadableAnswer if the source answered an error, or no JSON object.
+    Remarks on the query (`infos`: "metric might not be a counter") take nothing away and are no notes. Raises
+    UnreadableAnswer if the source answered an error, or no JSON object.
     """
     envelope = _read_envelope(body)
     notes: list[str] = []
     if envelope.get("isPartial") is True:
         notes.append("the answer is partial: some stores did not take part")
-    for key, prefix in (("warnings", ""), ("infos", "info: ")):
-        said = envelope.get(key)
-        if isinstance(said, list):
-            notes += [readable(f"{prefix}{each}"[:300]) for each in said[:_MAX_NOTES]]
+    said = envelope.get("warnings")
+    if isinstance(said, list):
+        notes += [readable(str(each)[:300]) for each in said[:_MAX_NOTES]]
     count = body.count(b'"histograms":')
     if count:
         notes.append(f"{count} native histograms were left out")

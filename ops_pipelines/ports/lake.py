@@ -32,6 +32,13 @@ class Told:
     what it said then (a series that had ended), or have it no more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What was computed of an hour from other tables: it takes the place of all that was computed before."""
+
+    rows: Rows | None
+
+
 class Lake(Protocol):
     """Keeps tables by hour. Rows are sorted by key and time, one row per key and time, without a time of arrival.
 
@@ -61,6 +68,10 @@ class Lake(Protocol):
         """
         ...
 
+    def replace_hour(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
+        """Make `rows` all that an hour holds, close it, and return them in order."""
+        ...
+
     def add(self, table: str, rows: Rows) -> Mapping[datetime, int]:
         """Merge rows of any time into their hours (late data, files from outside); return the rows added per hour.
 
@@ -85,6 +96,10 @@ class Kept:
     """Files of aggregates that were written."""
     deleted: tuple[str, ...]
     deleted_bytes: int
+    kept_open: tuple[str, ...] = ()
+    """Days that have served their time and stay, as `gpu_telemetry 2026-11-20`: an hour of them was never filled."""
+    late_row_count: int = 0
+    """Rows that came to an hour whose samples were gone: only what the aggregates lacked was taken from them."""
 
 
 class LakeKeeper(Protocol):

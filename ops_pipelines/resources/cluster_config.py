@@ -178,6 +178,8 @@ class LakeConfig:
     raw_days: int | None = None
     five_minute_days: int | None = None
     hourly_days: int | None = None
+    record_days: int | None = None
+    """Of `rejected_rows`, `job_logs` and `kernel_events`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

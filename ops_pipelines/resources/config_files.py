@@ -370,6 +370,7 @@ def _read_lake(file: YamlFile, section: LakeModel, *, here: Path, state_director
         raw_days=section.raw_days,
         five_minute_days=section.five_minute_days,
         hourly_days=section.hourly_days,
+        record_days=section.record_days,
     )
 
 

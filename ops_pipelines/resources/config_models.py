@@ -17,6 +17,8 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Text = Annotated[str, Field(min_length=1)]
 Command = Annotated[list[Text], Field(min_length=1)]
+SampledStep = Annotated[int, Field(ge=1, le=60)]
+"""Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
 
 _BUDGET = DrainBudget()
 _EVENT = MassEvent()
@@ -90,7 +92,7 @@ class ExporterTargetsModel(StrictModel):
 class ExportersModel(StrictModel):
     kind: Literal["exporters"]
     targets: Annotated[list[ExporterTargetsModel], Field(min_length=1)]
-    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    step_seconds: SampledStep = 15
     timeout_seconds: PositiveSeconds = 5.0
     worker_count: Annotated[int, Field(ge=1, le=256)] = 32
     bearer_token_file: Text | None = None
@@ -100,7 +102,7 @@ class ExportersModel(StrictModel):
 class NvmlModel(StrictModel):
     kind: Literal["nvml"]
     node: Name
-    step_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    step_seconds: SampledStep = 15
 
 
 class LogFilesModel(StrictModel):
@@ -155,6 +157,7 @@ class LakeModel(StrictModel):
     raw_days: Days | None = None
     five_minute_days: Days | None = None
     hourly_days: Days | None = None
+    record_days: Days | None = None
 
 
 class CommandsModel(StrictModel):

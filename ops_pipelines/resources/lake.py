@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from upath import UPath
 
+from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.frames.hours import given_columns, layout_of, merge, merged_slices, normalise, split_by_hour
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
@@ -49,6 +50,7 @@ from ops_pipelines.resources.lake_listing import (
     names_in,
 )
 
+_WALL_CLOCK = SystemClock()
 _SUPERSEDED_FOR = timedelta(hours=1)
 """How long cycle files stay after their hour was closed: a reader that listed them before may still open them."""
 _WRITERS = 8
@@ -69,12 +71,15 @@ class ParquetLake:
     """Tables of `schema.TABLES` by hour under a root: a path, or a URL that fsspec knows (`s3://...`, `memory://...`).
 
     Locally any number of processes may read and write. In an object store any number may read, and one process at a
-    time may write an hour: there is no lock there.
+    time may write an hour: there is no lock there. `clock` tells which hours are over.
     """
 
-    def __init__(self, root: str | Path | UPath, *, lock_wait_seconds: float = 120.0) -> None:
+    def __init__(
+        self, root: str | Path | UPath, *, clock: Clock = _WALL_CLOCK, lock_wait_seconds: float = 120.0
+    ) -> None:
         path = UPath(root)
         self.root = UPath(Path(path.path).absolute()) if is_local(path) else path
+        self._clock = clock
         self._lock_wait_seconds = lock_wait_seconds
 
     # -- writing --
@@ -92,8 +97,8 @@ class ParquetLake:
     def add(self, table: str, rows: Rows) -> Mapping[datetime, int]:
         """Merge rows of any time into their hours; return the rows that were not there before, per hour.
 
-        An hour that is closed, or has no file yet, gets `hour.parquet`. In an hour that is open they wait, in
-        `cycle=added.parquet`, for its close: a live hour is not rewritten at each cycle.
+        An hour that is closed, or is over and has no file yet, gets `hour.parquet`. In an hour that is open, still runs
+        or lies ahead they wait, in `cycle=added.parquet`, for its close: a live hour is not rewritten at each cycle.
         """
         by_hour = split_by_hour(normalise(_known(table), _arrow(rows)))
         if len(by_hour) <= 1:
@@ -139,6 +144,15 @@ class ParquetLake:
     def tidy(self, now: datetime) -> None:
         """Do what `clean` does."""
         self.clean(now)
+
+    def replace_hour(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
+        """Make `rows` all that an hour holds, close it, and return them in order."""
+        start = check_hour(hour)
+        parts = () if rows is None else (_of_hour(_known(table), rows, start),)
+        with self.hold(table, hour):
+            path = hour_directory(self.root, _known(table), start) / HOUR_FILE
+            write_slices_atomically(path, layout_of(table).schema, merged_slices(table, parts))
+        return self.read_hour(table, hour)
 
     def clean(self, now: datetime) -> Cleaned:
         """Remove cycle files an hour after their hour was closed, and temporaries an hour old; say how many."""
@@ -216,7 +230,8 @@ class ParquetLake:
         directory = hour_directory(self.root, table, hour)
         with self.hold(table, hour):
             files = files_of_hour(self.root, table, hour)
-            if files.is_closed or not files.cycles:
+            is_over = hour + HOUR <= self._clock.now()  # a node's clock may be ahead: its hour is still to come
+            if files.is_closed or (is_over and not files.cycles):
                 return self._overlay(table, directory / HOUR_FILE, rows)
             keys = [_keys(table, part) for part in self._read_parts(table, files.read_from, columns=())]
             before, after = merge(table, keys).num_rows, merge(table, [*keys, _keys(table, rows)]).num_rows

@@ -1,7 +1,8 @@
 """Old telemetry becomes 5-minute and hourly rows, and only then goes: `<table>_5m` and `<table>_1h`, a file a day.
 
 A day is aggregated once it has ended and settled, and again if its hours change. Raw hours are deleted when a setting
-says so, and only as the aggregates counted them. Records (jobs, lines, inventory) are never deleted here.
+says so, only as the aggregates counted them, and only of days whose every hour is closed: an hour that was never filled
+may still be. Of records, only RECORD_TABLES go, whole hours at a time; the others are never deleted here.
 Every step may be cut short: who repeats it ends with the same rows.
 
 `counted.json` beside the hourly file names the files that were counted. Before the first raw hour of a day goes, it
@@ -9,10 +10,11 @@ says that the day is sealed: rows that come later are added where the aggregates
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from ops_pipelines.ports.lake import Kept, LakeError
 from ops_pipelines.resources.lake import ParquetLake
 from ops_pipelines.resources.lake_files import (
     is_local,
+    read_row_count,
     read_rows,
     told_as_lake_error,
     write_atomically,
@@ -35,6 +38,7 @@ from ops_pipelines.resources.lake_files import (
 from ops_pipelines.resources.lake_listing import (
     HOUR_FILE,
     LOCK_FILE,
+    PAGE_FILE,
     HourFiles,
     day_file,
     files_of_hour,
@@ -42,6 +46,8 @@ from ops_pipelines.resources.lake_listing import (
     list_hours,
 )
 
+RECORD_TABLES = ("rejected_rows", "job_logs", "kernel_events")
+"""Records that pile up without end and have no aggregates."""
 _SETTLES_AFTER = timedelta(hours=6)
 """# Assumption: back-fills and late data of a day have mostly come six hours after its end; more costs another go."""
 _COUNTED_FILE = "counted.json"
@@ -55,10 +61,12 @@ class RetentionSettings:
     raw_days: int | None = None
     five_minute_days: int | None = None
     hourly_days: int | None = None
+    record_days: int | None = None
+    """Of RECORD_TABLES; independent of the others."""
 
     def __post_init__(self) -> None:
         days = [_FOR_EVER if each is None else each for each in (self.raw_days, *self.by_suffix.values())]
-        if min(days) < 1:
+        if min(*days, _FOR_EVER if self.record_days is None else self.record_days) < 1:
             raise ValueError("a table is kept for at least 1 day; leave the setting out to keep everything")
         if days != sorted(days):
             raise ValueError(
@@ -79,6 +87,10 @@ class Retained:
     aggregated: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     deleted_bytes: int = 0
+    kept_open: list[str] = field(default_factory=list)
+    """Table and day of what has served its time and stays, because an hour of it was never filled."""
+    late_row_count: int = 0
+    """Rows of hours that were counted before and are gone: only what the aggregates lack is taken from them."""
 
 
 def preview_retention(lake: ParquetLake, *, now: datetime, settings: RetentionSettings) -> Retained:
@@ -86,12 +98,21 @@ def preview_retention(lake: ParquetLake, *, now: datetime, settings: RetentionSe
     report = Retained()
     for table in TELEMETRY_TABLES:
         for day, hours in _settled_days(lake, table, now=now).items():
-            if _Day(lake, table, day).lacks(hours):
+            found = _Day(lake, table, day)
+            report.late_row_count += found.late_row_count(hours)
+            if found.lacks(hours):
                 report.aggregated += [_name(lake, day_file(lake.root, f"{table}_{suffix}", day)) for suffix in EVERY]
-            if _is_over(day, settings.raw_days, now=now):
+            if not _is_over(day, settings.raw_days, now=now):
+                continue
+            if _has_open_hour(hours):
+                report.kept_open.append(f"{table} {day}")
+            else:
                 for path in (path for files in hours for path in _all_files(files)):
                     _note(report, lake, path)
-        for path in _aggregates_to_delete(lake, table, now=now, settings=settings):
+        for path in _aggregates_to_delete(lake, table, now=now, settings=settings, kept_open=report.kept_open):
+            _note(report, lake, path)
+    for _, files in _records_to_delete(lake, now=now, settings=settings):
+        for path in _all_files(files):
             _note(report, lake, path)
     return report
 
@@ -109,9 +130,12 @@ def retain(lake: ParquetLake, *, now: datetime, settings: RetentionSettings) -> 
             day.aggregate(report)
             if _is_over(each, settings.raw_days, now=now):
                 day.delete_raw(report)
-        for path in _aggregates_to_delete(lake, table, now=now, settings=settings):
+        for path in _aggregates_to_delete(lake, table, now=now, settings=settings, kept_open=report.kept_open):
             _delete(path, report, lake)
             _remove_if_empty(path.parent)
+    for table, files in _records_to_delete(lake, now=now, settings=settings):
+        _delete_hour(lake, table, files, report)
+        _remove_if_empty(files.directory.parent)
     return report
 
 
@@ -127,7 +151,13 @@ class Housekeeper:
         now = self._clock.now()
         done = retain(self._lake, now=now, settings=self._settings)
         self._lake.clean(now)
-        return Kept(aggregated=tuple(done.aggregated), deleted=tuple(done.deleted), deleted_bytes=done.deleted_bytes)
+        return Kept(
+            aggregated=tuple(done.aggregated),
+            deleted=tuple(done.deleted),
+            deleted_bytes=done.deleted_bytes,
+            kept_open=tuple(done.kept_open),
+            late_row_count=done.late_row_count,
+        )
 
 
 class _Day:
@@ -143,24 +173,45 @@ class _Day:
         """Return whether an hour is not counted as it is now, or an aggregate is gone that can still be made."""
         if not self._is_sealed and not all(path.exists() for path in self._paths.values()):
             return True
-        return any(self._counted.get(_label(files)) != _print_of(files) for files in hours)
+        return bool(self._uncounted(hours))
+
+    def late_row_count(self, hours: tuple[HourFiles, ...]) -> int:
+        """Return the rows of hours to count that were counted before, in a day that can only be added to."""
+        if not self._is_partial([_label(files) for files in hours]):
+            return 0
+        return sum(
+            read_row_count(files.directory / HOUR_FILE)
+            for files in self._uncounted(hours)
+            if not self._counted or _label(files) in self._counted
+        )
+
+    def _uncounted(self, hours: tuple[HourFiles, ...]) -> tuple[HourFiles, ...]:
+        """Return the hours that are not counted as they are now.
+
+        Where aggregates are only added to, an open hour waits for its close: what its cycles say would stand for good.
+        """
+        is_partial = self._is_partial([_label(files) for files in hours])
+        return tuple(
+            files
+            for files in hours
+            if self._counted.get(_label(files)) != _print_of(files) and (files.is_closed or not is_partial)
+        )
 
     def aggregate(self, report: Retained) -> None:
-        """Write the aggregates, then what they counted. An open hour of a settled day is closed first."""
-        for files in self._hours():
-            if not files.is_closed:
-                self._lake.compact(self._table, files.hour)
+        """Write the aggregates, then what they counted. Open hours count as they are, and stay open."""
         hours = self._hours()
         if not self.lacks(hours):
             return
+        is_partial = self._is_partial([_label(files) for files in hours])
+        if is_partial:
+            report.late_row_count += self.late_row_count(hours)
+            hours = self._uncounted(hours)
         prints = {_label(files): _print_of(files) for files in hours}  # before reading: what comes later shows
-        is_partial = self._is_partial(prints)
         parts: dict[str, list[pa.Table]] = {suffix: [] for suffix in EVERY}
         for files in hours:
-            if not is_partial or self._counted.get(_label(files)) != prints[_label(files)]:
-                rows = self._lake.read_hour(self._table, files.hour)
-                for suffix, every in EVERY.items():
-                    parts[suffix].append(aggregate(self._table, rows, every=every))
+            rows = self._lake.read_hour(self._table, files.hour)
+            for suffix, every in EVERY.items():
+                parts[suffix].append(aggregate(self._table, rows, every=every))
         for suffix, path in self._paths.items():
             name = f"{self._table}_{suffix}"
             if is_partial and path.exists():
@@ -176,8 +227,15 @@ class _Day:
         return self._is_sealed or are_hours_missing or is_origin_unknown
 
     def delete_raw(self, report: Retained) -> None:
-        """Delete the hours that are counted as they are now; one that changed since waits for the next run."""
-        hours = [files for files in self._hours() if self._counted.get(_label(files)) == _print_of(files)]
+        """Delete the hours that are counted as they are now; one that changed since waits for the next run.
+
+        A day with an open hour is kept whole: a fill of that hour would find its aggregates sealed.
+        """
+        there = self._hours()
+        if _has_open_hour(there):
+            report.kept_open.append(f"{self._table} {self._day}")
+            return
+        hours = [files for files in there if self._counted.get(_label(files)) == _print_of(files)]
         if hours and not self._is_sealed:
             self._say(self._counted, is_sealed=True)
         for listed in hours:
@@ -185,10 +243,7 @@ class _Day:
                 files = files_of_hour(self._lake.root, self._table, listed.hour)
                 if not files.is_closed or self._counted.get(_label(files)) != _print_of(files):
                     continue
-                for path in _all_files(files):
-                    _delete(path, report, self._lake)
-                if is_local(files.directory):
-                    _delete(files.directory / LOCK_FILE, Retained(), self._lake)
+                _delete_files(self._lake, files, report)
             _remove_if_empty(listed.directory)
         _remove_if_empty(self._lake.root / self._table / f"date={self._day:%Y-%m-%d}")
 
@@ -225,15 +280,42 @@ def _settled_days(lake: ParquetLake, table: str, *, now: datetime) -> Mapping[da
 
 
 def _aggregates_to_delete(
-    lake: ParquetLake, table: str, *, now: datetime, settings: RetentionSettings
+    lake: ParquetLake, table: str, *, now: datetime, settings: RetentionSettings, kept_open: Collection[str]
 ) -> Iterator[UPath]:
+    """Return the aggregates that have served their time, without those that would be made again from open days."""
     for suffix, days in settings.by_suffix.items():
         for day in list_days(lake.root, f"{table}_{suffix}"):
-            if _is_over(day, days, now=now):
+            if _is_over(day, days, now=now) and f"{table} {day}" not in kept_open:
                 path = day_file(lake.root, f"{table}_{suffix}", day)
                 if suffix == "1h":
                     yield path.parent / _COUNTED_FILE
                 yield path
+
+
+def _records_to_delete(
+    lake: ParquetLake, *, now: datetime, settings: RetentionSettings
+) -> Iterator[tuple[str, HourFiles]]:
+    """Return table and hour of the records that have served their time."""
+    for table in RECORD_TABLES:
+        for files in list_hours(lake.root, table) if settings.record_days is not None else ():
+            if _is_over(files.hour.date(), settings.record_days, now=now):
+                yield table, files
+
+
+def _delete_hour(lake: ParquetLake, table: str, listed: HourFiles, report: Retained) -> None:
+    with lake.hold(table, listed.hour):
+        _delete_files(lake, files_of_hour(lake.root, table, listed.hour), report)
+    _remove_if_empty(listed.directory)
+
+
+def _delete_files(lake: ParquetLake, files: HourFiles, report: Retained) -> None:
+    """Delete what an hour holds; the caller holds it."""
+    for path in _all_files(files):
+        _delete(path, report, lake)
+    with told_as_lake_error("delete", files.directory / PAGE_FILE):
+        (files.directory / PAGE_FILE).unlink(missing_ok=True)
+    if is_local(files.directory):
+        _delete(files.directory / LOCK_FILE, Retained(), lake)
 
 
 def _end_of(day: date) -> datetime:
@@ -249,8 +331,20 @@ def _label(files: HourFiles) -> str:
 
 
 def _print_of(files: HourFiles) -> str:
-    """Return what changes whenever `hour.parquet` is written again; empty while the hour is open."""
-    path = files.directory / HOUR_FILE
+    """Return what changes whenever a file of the hour is written again; empty for a closed hour that is gone."""
+    if files.is_closed:
+        return _file_print(files.directory / HOUR_FILE)
+    digest = sha256()
+    for path in files.read_from:
+        digest.update(f"{path.name} {_file_print(path)}\n".encode())
+    return f"open {digest.hexdigest()}"
+
+
+def _has_open_hour(hours: Iterable[HourFiles]) -> bool:
+    return any(not files.is_closed for files in hours)
+
+
+def _file_print(path: UPath) -> str:
     with suppress(FileNotFoundError):
         if is_local(path):
             found = Path(path.path).stat()

@@ -70,6 +70,11 @@ def retained_text(retained: Retained, *, is_preview: bool) -> str:
         f"{len(retained.deleted)} file(s), {bytes_text(retained.deleted_bytes)}, {would}deleted",
         *_shown(retained.deleted),
     ]
+    if retained.kept_open:
+        count, first = len(retained.kept_open), printable(retained.kept_open[0])
+        lines.append(f"{count} day(s) kept: hours that were never filled; materialise them, e.g. {first}")
+    if retained.late_row_count:
+        lines.append(f"{retained.late_row_count} late row(s): their samples had gone; aggregates take what they lack")
     return "\n".join(lines)
 
 

@@ -48,9 +48,9 @@ def closed_hour(lake: ParquetLake) -> None:
 
 
 def two_hours(lake: ParquetLake) -> None:
-    """Two hours of an old day, the second still open."""
+    """Two hours of an old day."""
     closed_hour(lake)
-    lake.write_cycle(TABLE, many("ab", [3600, 3615]), at=HOUR + timedelta(hours=1))
+    lake.close_hour(TABLE, HOUR + timedelta(hours=1), filled=many("ab", [3600, 3615]))
 
 
 def write_cycle(lake: ParquetLake) -> None:

@@ -110,7 +110,7 @@ def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Pat
     assert config.accounting is AccountingKind.SLURM
     assert config.job_logs.paths == ("/home/*/slurm-%j.out",)
     assert config.lake == LakeConfig(
-        url="/var/lib/ops_pipelines/lake", raw_days=30, five_minute_days=365, hourly_days=1825
+        url="/var/lib/ops_pipelines/lake", raw_days=30, five_minute_days=365, hourly_days=1825, record_days=365
     )
 
 
@@ -152,6 +152,13 @@ def test_nvml_names_the_node_that_it_runs_on(tmp_path: Path) -> None:
     assert read_with(tmp_path, "telemetry: {kind: nvml, node: gpu001}\n").telemetry.node == "gpu001"
 
 
+@pytest.mark.parametrize("section", ["kind: nvml, node: gpu001", 'kind: exporters, targets: [{url: "http://a:1/m"}]'])
+def test_samples_of_now_are_read_once_a_minute_at_least(tmp_path: Path, section: str) -> None:
+    config = read_with(tmp_path, f"telemetry: {{{section}, step_seconds: 60}}\n")
+
+    assert config.telemetry.step == timedelta(minutes=1)
+
+
 def test_loki_is_asked_for_kernel_lines_and_for_those_of_jobs(tmp_path: Path) -> None:
     text = WITHOUT_TELEMETRY.replace(
         "logs: {kind: simulator}", "logs: {kind: loki, url: 'http://loki:3100/', query: '{job=\"kernel\"}'}"
@@ -177,6 +184,8 @@ def test_loki_is_asked_for_kernel_lines_and_for_those_of_jobs(tmp_path: Path) ->
         ('telemetry: {kind: exporters, targets: [{url: "http://u:p@a:1/m"}]}', "url"),
         ("telemetry: {kind: exporters, targets: []}", "targets"),
         ("telemetry: {kind: nvml}", "node"),
+        ("telemetry: {kind: nvml, node: gpu001, step_seconds: 61}", "step_seconds"),
+        ('telemetry: {kind: exporters, targets: [{url: "http://a:1/m"}], step_seconds: 61}', "step_seconds"),
         ("telemetry: {kind: simulator}\nlake: {step_seconds: 7}", "part an hour evenly"),
         ("telemetry: {kind: simulator}\nlake: {raw_days: 30, hourly_days: 29}", "order"),
         ("telemetry: {kind: simulator}\njob_logs: {kind: files, paths: [/logs/all.out]}", "%j"),

@@ -22,6 +22,7 @@ from ops_pipelines.resources.lake import ParquetLake
 from ops_pipelines.resources.lake_files import encode, write_table_atomically
 from tests.ports.lake_contract import LakeContract
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table, watts
+from tests.simulator.fake_clock import FakeClock
 
 NEXT_HOUR = HOUR + timedelta(hours=1)
 LATER = HOUR + timedelta(days=36500)
@@ -185,6 +186,38 @@ def test_the_newest_time_is_that_of_a_row_and_none_without_rows(lake: ParquetLak
     assert lake.newest_time(TABLE) == HOUR + timedelta(seconds=30)
     assert lake.hours(TABLE) == [HOUR, NEXT_HOUR]
     assert lake.open_hours(TABLE) == []
+
+
+# -- hours that are not over --
+
+
+def test_rows_added_to_an_hour_that_is_not_over_wait_for_its_close(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lake = ParquetLake(tmp_path / "lake", clock=clock)
+    cycle = "cycle=20261121T070015Z.parquet"
+
+    clock.set_back(1.0)  # the node that told of this hour was ahead
+    counts = [lake.add(TABLE, table(gpu("a", 0)))]
+    clock.wait(2.0)
+    counts.append(lake.add(TABLE, table(gpu("a", 0), gpu("b", 0))))
+    lake.write_cycle(TABLE, table(gpu("a", 15)), at=HOUR + timedelta(seconds=15))
+
+    assert counts == [{HOUR: 1}, {HOUR: 1}]
+    assert names(lake) == [cycle, "cycle=added.parquet"]
+    assert watts(lake.close_hour(TABLE, HOUR)) == [("a", 0, None), ("a", 15, None), ("b", 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(3599, "cycle=added.parquet"), (3600, "hour.parquet"), (3601, "hour.parquet")]
+)
+def test_an_hour_gets_its_file_by_adding_once_it_is_over(tmp_path: Path, seconds: int, expected: str) -> None:
+    clock = FakeClock()
+    clock.wait(seconds)
+    lake = ParquetLake(tmp_path / "lake", clock=clock)
+
+    lake.add(TABLE, table(gpu("a", 0)))
+
+    assert names(lake) == [expected]
 
 
 # -- columns come and go --

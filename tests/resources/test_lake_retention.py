@@ -30,6 +30,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ParquetLake:
     made = ParquetLake(tmp_path / "lake" if request.param == "path" else f"memory://{uuid4().hex}/deep")
     made.close_hour(TABLE, HOUR, filled=many("ab", range(0, 3600, 150)))
     made.write_cycle(TABLE, many("ab", [3600]), at=NEXT_HOUR)
+    made.close_hour(TABLE, NEXT_HOUR)
     return made
 
 
@@ -173,13 +174,104 @@ def test_a_preview_says_what_would_be_done_and_does_nothing(lake: ParquetLake) -
 
     done = retain(lake, now=END + timedelta(days=1), settings=settings)
 
-    assert untouched == ([HOUR, NEXT_HOUR], [NEXT_HOUR], ())
+    assert untouched == ([HOUR, NEXT_HOUR], [], ())
     assert preview.aggregated == done.aggregated
     assert f"{TABLE}/date=2026-11-21/hour=07/hour.parquet" in preview.deleted
     assert {Path(path).parent for path in preview.deleted} <= {Path(path).parent for path in done.deleted}
 
 
-def test_records_are_never_let_go(tmp_path: Path) -> None:
+# -- hours that were never filled --
+
+
+def open_hour(lake: ParquetLake) -> datetime:
+    hour = HOUR + timedelta(hours=2)
+    lake.write_cycle(TABLE, many("ab", [7200]), at=hour)
+    return hour
+
+
+def test_a_day_with_an_hour_that_was_never_filled_is_aggregated_and_kept(lake: ParquetLake) -> None:
+    hour = open_hour(lake)
+
+    settings = RetentionSettings(raw_days=7, five_minute_days=7, hourly_days=7)
+    preview = preview_retention(lake, now=week_later(), settings=settings)
+    done = retain(lake, now=week_later(), settings=settings)
+    again = retain(lake, now=week_later(), settings=settings)
+
+    assert preview == done
+    assert (done.deleted, done.kept_open, len(done.aggregated)) == ([], [f"{TABLE} 2026-11-21"], 2)
+    assert (again.aggregated, again.deleted, again.kept_open) == ([], [], done.kept_open)
+    assert (lake.hours(TABLE), lake.open_hours(TABLE)) == ([HOUR, NEXT_HOUR, hour], [hour])
+    assert aggregated(lake, "1h", "node", "time", "sample_count")[2] == ("a", hour, 1)
+
+
+def test_a_later_fill_of_an_hour_is_counted_whole_and_then_the_day_goes(lake: ParquetLake) -> None:
+    hour = open_hour(lake)
+    retain(lake, now=week_later(), settings=WEEK)
+
+    lake.close_hour(TABLE, hour, filled=many("ab", range(7200, 10800, 15)))
+    done = retain(lake, now=week_later(), settings=WEEK)
+
+    assert aggregated(lake, "1h", "node", "time", "sample_count")[2] == ("a", hour, 240)
+    assert (lake.hours(TABLE), done.kept_open, done.late_row_count) == ([], [], 0)
+
+
+def test_a_cycle_that_comes_to_an_open_hour_is_counted(lake: ParquetLake) -> None:
+    hour = open_hour(lake)
+    retain(lake, now=SETTLED, settings=KEEP_ALL)
+
+    lake.write_cycle(TABLE, many("ab", [7215]), at=hour + timedelta(seconds=15))
+    retain(lake, now=SETTLED, settings=KEEP_ALL)
+
+    assert aggregated(lake, "1h", "node", "time", "sample_count")[2] == ("a", hour, 2)
+
+
+def test_a_fill_after_a_day_was_let_go_is_told(lake: ParquetLake) -> None:
+    retain(lake, now=week_later(), settings=WEEK)
+
+    lake.close_hour(TABLE, HOUR, filled=many("ab", range(0, 3600, 15)))
+    preview = preview_retention(lake, now=week_later(), settings=WEEK)
+    done = retain(lake, now=week_later(), settings=WEEK)
+    after = retain(lake, now=week_later(), settings=WEEK)
+
+    assert (preview.late_row_count, done.late_row_count, after.late_row_count) == (480, 480, 0)
+
+
+def test_a_new_hour_of_a_day_that_was_let_go_waits_for_its_fill(lake: ParquetLake) -> None:
+    retain(lake, now=week_later(), settings=WEEK)
+    hour = open_hour(lake)
+
+    waiting = retain(lake, now=week_later(), settings=WEEK)
+    lake.close_hour(TABLE, hour, filled=many("ab", range(7200, 10800, 15)))
+    done = retain(lake, now=week_later(), settings=WEEK)
+
+    assert (waiting.aggregated, waiting.kept_open) == ([], [f"{TABLE} 2026-11-21"])
+    assert ("a", hour, 240) in aggregated(lake, "1h", "node", "time", "sample_count")
+    assert (done.late_row_count, lake.hours(TABLE)) == (0, [])
+
+
+@pytest.mark.parametrize(("seconds", "is_deleted"), [(-1, False), (0, True), (1, True)])
+@pytest.mark.parametrize("name", ["rejected_rows", "job_logs", "kernel_events"])
+def test_records_go_when_their_own_days_are_over(lake: ParquetLake, name: str, seconds: int, is_deleted: bool) -> None:
+    lake.close_hour(name, HOUR)
+    lake.write_page(name, HOUR, "<p>checked</p>")
+    lake.write_cycle(name, TABLES[name].from_rows([]), at=NEXT_HOUR)
+    now, settings = week_later() + timedelta(seconds=seconds), RetentionSettings(record_days=7)
+
+    preview = preview_retention(lake, now=now, settings=settings)
+    done = retain(lake, now=now, settings=settings)
+
+    assert preview.deleted == done.deleted
+    assert (len(done.deleted), lake.hours(name)) == ((2, []) if is_deleted else (0, [HOUR, NEXT_HOUR]))
+    assert any(path.is_file() for path in (lake.root / name).rglob("*")) is not is_deleted
+    assert lake.hours(TABLE) == [HOUR, NEXT_HOUR]
+
+
+def test_records_are_kept_for_at_least_a_day() -> None:
+    with pytest.raises(ValueError, match="at least 1 day"):
+        RetentionSettings(record_days=0)
+
+
+def test_records_without_a_setting_are_never_let_go(tmp_path: Path) -> None:
     lake = ParquetLake(tmp_path)
     rows = TABLES["rejected_rows"].from_rows([{"source": "f", "record": "line 1", "time": HOUR, "reason": "no_time"}])
     lake.add("rejected_rows", rows)

@@ -1,6 +1,7 @@
 """Runs of the lake's assets as Dagster makes them, on whatever sources a test brings."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,9 +58,10 @@ def fill(
     instance: dg.DagsterInstance | None = None,
 ) -> Run:
     """Run the job of the lake over one hour, or over all hours from the first to the last in one run."""
-    job = lake_definitions(observatory, clock=clock).resolve_job_def("fill_hour")
     keys = [key_of_hour(hour) for hour in hours]
-    with instance or dg.DagsterInstance.ephemeral() as opened:
+    with dg.instance_for_test() if instance is None else nullcontext(instance) as opened:
+        # Definitions remember the instance that was current last: they are built while this one is.
+        job = lake_definitions(observatory, clock=clock).resolve_job_def("fill_hour")
         result = job.execute_in_process(
             instance=opened,
             partition_key=keys[0] if len(keys) == 1 else None,

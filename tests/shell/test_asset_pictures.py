@@ -1,6 +1,7 @@
 """What the pages of lake tables show: the picture first, and the rows of many hours in few lines."""
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -9,11 +10,16 @@ from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import Rows
 from tests.frames.good_hours import HOUR, good_hour
 
+
+def shown_of(name: str, hours: dict[datetime, Rows]) -> Mapping[str, dg.MetadataValue]:
+    return describe_hours(name, hours, {hour: rows.num_rows for hour, rows in hours.items()})
+
+
 EMPTY: Rows = TABLES["gpu_telemetry"].from_rows([])
 
 
 def test_one_hour_shows_its_picture_and_its_rows() -> None:
-    shown = describe_hours("gpu_telemetry", {HOUR: good_hour("gpu_telemetry").rows})
+    shown = shown_of("gpu_telemetry", {HOUR: good_hour("gpu_telemetry").rows})
 
     assert list(shown) == ["picture", "row_count"]
     assert str(shown["picture"].value).startswith("![")
@@ -24,7 +30,7 @@ def test_hours_in_a_row_with_equally_many_rows_are_one_line() -> None:
     hours = {HOUR + number * timedelta(hours=1): EMPTY for number in (0, 1, 2, 5)}
     hours[HOUR + timedelta(hours=1)] = good_hour("gpu_telemetry").rows
 
-    shown = describe_hours("gpu_telemetry", hours)
+    shown = shown_of("gpu_telemetry", hours)
 
     assert list(shown) == ["picture", "row_count", "hour_count", "rows_by_hour"]
     lines = shown["rows_by_hour"]
@@ -39,6 +45,6 @@ def test_hours_in_a_row_with_equally_many_rows_are_one_line() -> None:
 
 
 def test_a_table_that_nobody_draws_shows_no_picture() -> None:
-    shown = describe_hours("job_steps", {HOUR: TABLES["job_steps"].from_rows([])})
+    shown = shown_of("job_steps", {HOUR: TABLES["job_steps"].from_rows([])})
 
     assert list(shown) == ["row_count"]

@@ -164,8 +164,8 @@ def test_loading_the_definitions_imports_nothing_heavy() -> None:
 
 def asked_at_two_past(filled: list[str]) -> list[str | None]:
     """Return the hours that the schedule asks for at 00:02, where these hours were filled."""
-    repository = defs.get_repository_def()
     at = datetime(2026, 11, 21, 0, 2, tzinfo=UTC)
+    repository = defs.get_repository_def()
     with dg.instance_for_test() as instance:
         for name in ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs"):
             for key in filled:

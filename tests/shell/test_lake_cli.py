@@ -178,6 +178,17 @@ def test_a_question_is_answered_as_one_json_document(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["rows"] == [["a", 2], ["b", 2]]
 
 
+def test_date_and_hour_are_of_the_kinds_that_the_help_names(tmp_path: Path) -> None:
+    ParquetLake(tmp_path / "lake").add(TABLE, many("ab", (0, 15)))
+    text = f"SELECT DISTINCT typeof(date), typeof(hour), hour + 1 FROM {TABLE} WHERE date = '{HOUR:%Y-%m-%d}'"
+
+    result = run("telemetry", "query", text, "--lake", "lake", "--format", "json")
+    told = run("telemetry", "query", "--help").stdout
+
+    assert json.loads(result.stdout)["rows"] == [["DATE", "BIGINT", HOUR.hour + 1]]
+    assert "`date` (a date, as '2026-11-21') and `hour` (a whole number, as 7)" in " ".join(told.split())
+
+
 def test_the_tables_of_the_lake_are_listed(tmp_path: Path) -> None:
     ParquetLake(tmp_path / "lake").add(TABLE, many("ab", (0, 15)))
 

@@ -105,7 +105,7 @@ def test_the_lake_is_described_table_by_table(tmp_path: Path) -> None:
     header, raw, five, hourly = describe(tmp_path).splitlines()
 
     assert header.split() == ["table", "rows", "hours", "open", "oldest", "newest", "size"]
-    assert raw.split()[:8] == [TABLE, "6", "2", "0", "2026-11-21", "07:00:00", "2026-11-21", "08:00:00"]
+    assert raw.split()[:8] == [TABLE, "6", "2", "1", "2026-11-21", "07:00:00", "2026-11-21", "08:00:00"]
     assert five.split()[:3] == [f"{TABLE}_5m", "4", "24"]
     assert hourly.split()[-2:][1] in ("KiB", "B")
 
@@ -119,4 +119,16 @@ def test_a_preview_and_the_deed_tell_the_same_files(tmp_path: Path) -> None:
 
     assert preview.replace("would be ", "") == done
     assert "2 aggregate(s) written" in done
+    assert "kept" not in done
     assert f"  {TABLE}/date=2026-11-21/hour=07/hour.parquet" in done
+
+
+def test_days_that_stay_because_an_hour_was_never_filled_are_told(tmp_path: Path) -> None:
+    ParquetLake(tmp_path).write_cycle(TABLE, many("ab", (0, 15)), at=HOUR)
+    now, settings = HOUR + timedelta(days=9), RetentionSettings(raw_days=7)
+
+    preview = preview_retain(tmp_path, now=now, settings=settings)
+    done = run_retain(tmp_path, now=now, settings=settings)
+
+    told = f"1 day(s) kept: hours that were never filled; materialise them, e.g. {TABLE} 2026-11-21"
+    assert preview.splitlines()[-1] == done.splitlines()[-1] == told
