@@ -191,13 +191,13 @@ def _keep_lines(
     from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.log_tables import tabulate_lines
     from ops_pipelines.frames.node_names import NodeNames, mark_nodes
-    from ops_pipelines.frames.pages import REJECTED, rejected_rows, within_a_day
+    from ops_pipelines.frames.pages import REJECTED, rejected_rows, within_reach
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)
     tables = {
-        # A line may state any time at all, and each hour is a directory: beyond a day it counts as written when met.
-        name: within_a_day(mark_nodes(rows, names), of=met_at)
+        # A line may state any time at all, and each hour is a directory: beyond a month it counts as written when met.
+        name: within_reach(mark_nodes(rows, names), of=met_at)
         for name, rows in parsed.tables.items()
     }
     if parsed.refused:

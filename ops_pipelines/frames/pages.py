@@ -87,10 +87,10 @@ def told_times(block: SeriesBlock) -> set[datetime]:
     return {datetime.fromtimestamp(time / 1000, UTC) for time in np.unique(block.times).tolist()}
 
 
-def within_a_day(rows: pa.Table, *, of: datetime) -> pa.Table:
-    """Return rows of lines; one dated more than a day before `of`, or 5 minutes after it, takes `of` as its time."""
+def within_reach(rows: pa.Table, *, of: datetime) -> pa.Table:
+    """Return rows of lines; one dated more than 31 days before `of`, or 5 minutes after it, takes `of` as its time."""
     time = rows.schema.field("time")
-    low, high, met = (pa.scalar(at, time.type) for at in (of - timedelta(days=1), of + timedelta(minutes=5), of))
+    low, high, met = (pa.scalar(at, time.type) for at in (of - timedelta(days=31), of + timedelta(minutes=5), of))
     is_near = pc.and_(pc.greater_equal(rows["time"], low), pc.less_equal(rows["time"], high))
     return rows.set_column(rows.schema.get_field_index("time"), time, pc.if_else(is_near, rows["time"], met))
 

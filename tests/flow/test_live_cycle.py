@@ -12,6 +12,8 @@ from ops_pipelines.domain.observation import Signal
 from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.live_cycle import CycleReport, next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.frames.pages import within_reach
+from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import Ledger, LedgerError
 from ops_pipelines.ports.scheduler import Scheduler
@@ -355,3 +357,15 @@ def test_while_the_scheduler_is_silent_rows_are_kept_and_the_metrics_are_told(
     assert report.problems == ("slurmctld did not answer",)
     assert report.row_count > 0
     assert {signal for signal, *_ in conditions(autopilot)} == {Signal.GPU_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("days", "is_kept"), [(-31.001, False), (-31, True), (-1, True), (0.003, True), (0.004, False), (9_000, False)]
+)
+def test_a_line_that_states_a_time_out_of_reach_counts_as_written_when_met(days: float, is_kept: bool) -> None:
+    stated = AT + timedelta(days=days)
+    rows = TABLES["job_logs"].from_rows([{"source": "s", "position": "1", "time": stated}])
+
+    (time,) = within_reach(rows, of=AT)["time"].to_pylist()
+
+    assert time == (stated if is_kept else AT)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from ops_pipelines.ports.lake import Kept
@@ -29,8 +30,9 @@ def keep(lake: ParquetLake, directory: Path, settings: RetentionSettings) -> tup
     clock.wait((OLD + timedelta(days=10) - clock.now()).total_seconds())
     keeper = Housekeeper(lake, settings=settings, clock=clock)
     seen = [keeper.keep()]
-    job = definitions_on(SmallAutopilot(directory).cluster, lake_keeper=keeper).resolve_job_def("keep_lake")
-    return job.execute_in_process().success, seen[0]
+    with dg.instance_for_test() as instance:
+        job = definitions_on(SmallAutopilot(directory).cluster, lake_keeper=keeper).resolve_job_def("keep_lake")
+        return job.execute_in_process(instance=instance).success, seen[0]
 
 
 def test_old_hours_are_aggregated_and_their_samples_deleted(lake: ParquetLake, tmp_path: Path) -> None:
