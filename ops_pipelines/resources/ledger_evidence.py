@@ -108,8 +108,22 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     return len(rows)
 
 
-def write_conditions(connection: Connection, source: str, present: Collection[Observation]) -> int:
-    """Make `present` the remembered conditions of `source`; those that begin become evidence. Return how many began."""
+_LONGEST_READING = timedelta(seconds=60)
+"""# Assumption: no reading takes longer; the scheduler and the metrics have 4 and 10 s to answer."""
+_AS_OF = "conditions/"
+"""Before the name of a source: when the reading began that its remembered conditions are of."""
+
+
+def write_conditions(connection: Connection, source: str, present: Collection[Observation], *, now: datetime) -> int:
+    """Make `present` the remembered conditions of `source`; those that begin become evidence. Return how many began.
+
+    Several processes read one source: a reading that began before the one that is remembered changes nothing. One that
+    is far older is none: the clock was set back, and nobody must be blind until it has caught up.
+    """
+    as_of = read_cursor(connection, _AS_OF + source)
+    if as_of is not None and timedelta(0) < datetime.fromisoformat(as_of) - now <= _LONGEST_READING:
+        return 0
+    move_cursor(connection, _AS_OF + source, now.isoformat(), now=now)
     now_by_identity: dict[str, Observation] = {}
     for observation in present:
         now_by_identity.setdefault(identity_of(observation.source, observation.position), observation)

@@ -102,7 +102,7 @@ class SqlLedger:
 
     def take_in_conditions(self, *, source: str, present: Collection[Observation], now: datetime) -> int:
         with self._database.write() as connection:
-            return ledger_evidence.write_conditions(connection, source, present)
+            return ledger_evidence.write_conditions(connection, source, present, now=now)
 
     def conditions(self) -> tuple[Observation, ...]:
         with self._database.read() as connection:

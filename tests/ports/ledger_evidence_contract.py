@@ -122,6 +122,25 @@ class LedgerEvidenceContract:
 
         assert [condition.observed_at for condition in ledger.conditions()] == [NOW]
 
+    def test_a_reading_that_began_before_the_remembered_one_changes_nothing(self, ledger: Ledger) -> None:
+        silent = observation("node_unreachable/gpu001", source="scheduler")
+        ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW)
+        ledger.take_in_conditions(source="scheduler", present=(), now=NOW + 2 * SECOND)
+
+        late = ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW + SECOND)
+
+        assert (late, ledger.conditions()) == (0, ())
+        assert ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW + 2 * SECOND) == 1
+
+    @pytest.mark.parametrize(("seconds_back", "began_count"), [(59, 0), (60, 0), (61, 1)])
+    def test_a_clock_that_was_set_back_blinds_nobody(self, ledger: Ledger, seconds_back: int, began_count: int) -> None:
+        silent = observation("node_unreachable/gpu001", source="scheduler")
+        ledger.take_in_conditions(source="scheduler", present=(), now=NOW)
+
+        count = ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW - seconds_back * SECOND)
+
+        assert count == began_count
+
     def test_conditions_of_one_source_do_not_end_those_of_another(self, ledger: Ledger) -> None:
         silent = observation("gpu003", source="scheduler")
         ledger.take_in_conditions(source="scheduler", present=(silent,), now=NOW)
