@@ -199,8 +199,8 @@ class Ledger(Protocol):
 
         A condition is known by its `position` without time. One that begins becomes evidence, at the position
         `{position}@{observed_at}`, and is remembered with its `observed_at` as the time it began; one that is gone is
-        forgotten. `now` is when the reading began: one that began up to a minute before the remembered one came too late,
-        and changes nothing (one that seems older still was made after the clock was set back).
+        forgotten. `now` is when the reading began: one that began up to a minute before the remembered one came too
+        late, and changes nothing (one that seems older still was made after the clock was set back).
         """
         ...
 
