@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.correlation import World, correlate
-from ops_pipelines.domain.finding import Catalogue, Finding, find
+from ops_pipelines.domain.finding import Finding, find
 from ops_pipelines.domain.guardrails import ClusterFacts, Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt
 from ops_pipelines.domain.incident import Incident, IncidentState

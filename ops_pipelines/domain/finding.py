@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.condition_rules import CONDITION_RULES
+from ops_pipelines.domain.fault import AtFault, Component, Family, FirstAction
+from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.observation import Observation, RecoveryAction, Signal
 
 
@@ -34,24 +37,6 @@ REPAIRS = frozenset({Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XidRule:
-    """One row of catalogue/xid.csv."""
-
-    code: int
-    mnemonic: str
-    meaning: str
-    response: Response
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
-    """Facts about codes, as read from catalogue/. A code that is not here is unknown: reported, never destructive."""
-
-    xids: Mapping[int, XidRule]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A rule's verdict on one observation."""
 
@@ -67,6 +52,38 @@ class Finding:
     evidence: tuple[Observation, ...]
     explanation: str
     source: str
+    family: Family = Family.UNKNOWN
+    at_fault: AtFault = AtFault.UNKNOWN
+    first_action: FirstAction = FirstAction.MONITOR
+    component: Component | None = None
+    """The part that it suspects; None: the GPU if it names one, else the node."""
+    job: JobId | None = None
+    is_secondary: bool = False
+    """Damage that something else does: it joins what explains it, and opens nothing by itself."""
+    confidence: float = 0.9
+    """How sure this one finding, taken alone, makes us of what it says."""
+    count: int = 1
+    """How many observations it stands for: alike ones of one incident are one finding."""
+    last_at: datetime | None = None
+    """When the newest of them was; None: at `found_at`."""
+
+
+RESPONSES: Mapping[FirstAction, Response] = {
+    FirstAction.NONE: Response.MONITOR,
+    FirstAction.MONITOR: Response.MONITOR,
+    FirstAction.FIX_APP: Response.NOTIFY_OWNER,
+    FirstAction.RESTART_JOB: Response.NOTIFY_OWNER,
+    FirstAction.RESET_GPU_AT_JOB_END: Response.MONITOR,
+    FirstAction.RESET_GPU: Response.RESET_GPU,
+    FirstAction.REBOOT_NODE: Response.REBOOT_NODE,
+    FirstAction.RESET_FABRIC: Response.PAGE,
+    FirstAction.DRAIN_INSPECT: Response.PAGE,
+    FirstAction.RMA: Response.PAGE,
+    FirstAction.FIX_SOFTWARE: Response.PAGE,
+    FirstAction.INVESTIGATE_FABRIC: Response.PAGE,
+    FirstAction.INVESTIGATE_STORAGE: Response.PAGE,
+}
+"""What this program does by itself on a first action: where hands or eyes are needed, it calls for them."""
 
 
 def find(observation: Observation, catalogue: Catalogue) -> Finding:
@@ -83,6 +100,14 @@ _DRIVER_RESPONSES = {
     RecoveryAction.DRAIN_AND_RESET: Response.RESET_GPU,
     RecoveryAction.RECOVER_IMEX_DOMAIN: Response.PAGE,
 }
+_DRIVER_ACTIONS = {
+    RecoveryAction.NONE: FirstAction.MONITOR,
+    RecoveryAction.RESET_GPU: FirstAction.RESET_GPU,
+    RecoveryAction.REBOOT_NODE: FirstAction.REBOOT_NODE,
+    RecoveryAction.DRAIN_PEER_TO_PEER: FirstAction.DRAIN_INSPECT,
+    RecoveryAction.DRAIN_AND_RESET: FirstAction.RESET_GPU_AT_JOB_END,
+    RecoveryAction.RECOVER_IMEX_DOMAIN: FirstAction.RESET_FABRIC,
+}
 _DRIVER_SOURCE = "NVML nvmlDeviceGpuRecoveryAction_t; DCGM field 1523; Xid 154"
 XID_RECOVERY_ACTION_CHANGED = 154
 
@@ -92,20 +117,88 @@ def find_xid(observation: Observation, catalogue: Catalogue) -> Finding:
     code = observation.code
     rule = catalogue.xids.get(code) if code is not None else None
     if rule is None:
+        return _unknown_code(observation, "Xid", "xid")
+    where = f" on GPU {observation.gpu}" if observation.gpu else ""
+    return _find_code(observation, rule, rule_name=f"xid_{rule.code}", told=f"Xid {rule.code} ({rule.mnemonic}){where}")
+
+
+def find_sxid(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return what an event of an NVSwitch means by the catalogue; an unknown code calls for a page."""
+    code = observation.code
+    rule = catalogue.sxids.get(code) if code is not None else None
+    if rule is None:
+        return _unknown_code(observation, "SXid", "sxid")
+    where = f" on {observation.component}" if observation.component else ""
+    return _find_code(
+        observation, rule, rule_name=f"sxid_{rule.code}", told=f"SXid {rule.code} ({rule.mnemonic}){where}"
+    )
+
+
+def find_signature(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return what a line means by the signature that it matched; a signature without a rule is only kept."""
+    rule = catalogue.signatures.get(observation.signature or "")
+    if rule is None:
         return _finding(
             observation,
-            rule="xid_unknown",
-            response=Response.PAGE,
-            explanation=f"Xid {code} is not in the catalogue; an unknown code is reported and never acted on",
-            source="catalogue/xid.csv has no such row",
+            rule="signature_unknown",
+            response=Response.MONITOR,
+            explanation=f"a line matched {observation.signature}, which this catalogue does not have",
+            source="catalogue/log_signatures.csv has no such row",
         )
-    where = f" on GPU {observation.gpu}" if observation.gpu else ""
     return _finding(
         observation,
-        rule=f"xid_{rule.code}",
-        response=rule.response,
-        explanation=f"Xid {rule.code} ({rule.mnemonic}){where}: {rule.meaning}",
+        rule=rule.signature,
+        response=RESPONSES[rule.actions[0]],
+        explanation=f"{rule.meaning}",
         source=rule.source,
+        family=rule.family,
+        at_fault=rule.at_fault,
+        first_action=rule.actions[0],
+        is_secondary=rule.is_secondary,
+        confidence=rule.confidence,
+    )
+
+
+def find_condition(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return what a condition means that a detector sees in the samples; its text says what was measured."""
+    rule = CONDITION_RULES[observation.signal]
+    return _finding(
+        observation,
+        rule=observation.signal.value,
+        response=RESPONSES[rule.first_action],
+        explanation=observation.text,
+        source=rule.source,
+        family=rule.family,
+        at_fault=rule.at_fault,
+        first_action=rule.first_action,
+        is_secondary=rule.is_secondary,
+        confidence=rule.confidence,
+    )
+
+
+def _find_code(observation: Observation, rule: CodeRule, *, rule_name: str, told: str) -> Finding:
+    disputed = "; sources disagree, the milder step is taken" if rule.is_disputed else ""
+    return _finding(
+        observation,
+        rule=rule_name,
+        response=RESPONSES[rule.first_action],
+        explanation=f"{told}: {rule.meaning}{disputed}",
+        source=rule.source,
+        family=rule.family,
+        at_fault=rule.at_fault,
+        first_action=rule.first_action,
+        is_secondary=rule.is_secondary,
+    )
+
+
+def _unknown_code(observation: Observation, kind: str, table: str) -> Finding:
+    return _finding(
+        observation,
+        rule=f"{table}_unknown",
+        response=Response.PAGE,
+        explanation=f"{kind} {observation.code} is not in the catalogue; unknown codes are reported and never acted on",
+        source=f"catalogue/{table}.csv has no such row",
+        confidence=0.5,
     )
 
 
@@ -128,6 +221,10 @@ def find_recovery_action(observation: Observation, catalogue: Catalogue) -> Find
         explanation=f"the driver asks for {wanted.name.lower().replace('_', ' ')} on GPU {observation.gpu}",
         source=_DRIVER_SOURCE,
         is_driver_verdict=True,
+        family=Family.GPU,
+        at_fault=AtFault.GPU,
+        first_action=_DRIVER_ACTIONS[wanted],
+        confidence=0.98,
     )
 
 
@@ -139,6 +236,10 @@ def find_uncorrectable_ecc(observation: Observation, catalogue: Catalogue) -> Fi
         response=Response.RESET_GPU,
         explanation=f"{observation.code} uncorrectable ECC error(s) on GPU {observation.gpu} since the last reset",
         source="NVIDIA GPU memory error management: an uncorrectable error is remapped at the next reset",
+        family=Family.MEMORY,
+        at_fault=AtFault.GPU,
+        first_action=FirstAction.RESET_GPU,
+        confidence=0.98,
     )
 
 
@@ -150,6 +251,9 @@ def find_gpu_missing(observation: Observation, catalogue: Catalogue) -> Finding:
         response=Response.REBOOT_NODE,
         explanation=f"{observation.code} GPU(s) of {observation.node} vanished from the metrics; the others report",
         source="dcgm-exporter issue 348, gpud PR 1209: a fallen GPU may vanish without any Xid",
+        family=Family.GPU,
+        at_fault=AtFault.GPU,
+        first_action=FirstAction.REBOOT_NODE,
     )
 
 
@@ -161,6 +265,9 @@ def find_node_unreachable(observation: Observation, catalogue: Catalogue) -> Fin
         response=Response.POWER_CYCLE,
         explanation=f"the scheduler gets no answer from {observation.node}",
         source="Slurm NOT_RESPONDING flag",
+        family=Family.SILENCE,
+        at_fault=AtFault.NODE,
+        first_action=FirstAction.REBOOT_NODE,
     )
 
 
@@ -172,6 +279,10 @@ def find_telemetry_stale(observation: Observation, catalogue: Catalogue) -> Find
         response=Response.PAGE,
         explanation=f"no metrics from {observation.node} although they are expected",
         source="absence of data is a finding",
+        family=Family.SILENCE,
+        at_fault=AtFault.UNKNOWN,
+        first_action=FirstAction.MONITOR,
+        confidence=0.5,
     )
 
 
@@ -182,8 +293,11 @@ _RULES = {
     Signal.GPU_MISSING: find_gpu_missing,
     Signal.NODE_UNREACHABLE: find_node_unreachable,
     Signal.TELEMETRY_STALE: find_telemetry_stale,
+    Signal.SXID: find_sxid,
+    Signal.LOG_SIGNATURE: find_signature,
+    **dict.fromkeys(CONDITION_RULES, find_condition),
 }
-_LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE})
+_LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE, *CONDITION_RULES})
 """Conditions that must still hold when we act: they may clear by themselves. ECC counts and driver's wishes do not."""
 
 
@@ -195,6 +309,11 @@ def _finding(
     explanation: str,
     source: str,
     is_driver_verdict: bool = False,
+    family: Family = Family.UNKNOWN,
+    at_fault: AtFault = AtFault.UNKNOWN,
+    first_action: FirstAction = FirstAction.MONITOR,
+    is_secondary: bool = False,
+    confidence: float = 0.9,
 ) -> Finding:
     return Finding(
         rule=rule,
@@ -207,4 +326,11 @@ def _finding(
         evidence=(observation,),
         explanation=explanation,
         source=source,
+        family=family,
+        at_fault=at_fault,
+        first_action=first_action,
+        component=observation.component,
+        job=observation.job,
+        is_secondary=is_secondary,
+        confidence=confidence,
     )

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.finding import Finding, Response
+from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.observation import CONDITION_SOURCES
 
@@ -99,6 +100,8 @@ class Incident:
     """How many plans have begun: the try number of the next one is one more."""
     note: str = ""
     """Why it is where it is, for people."""
+    hypothesis: Hypothesis | None = None
+    """What broke and why we believe so; None in ledgers of versions that had no word for it."""
 
     @property
     def is_mass_event(self) -> bool:

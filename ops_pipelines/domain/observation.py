@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from ops_pipelines.domain.fault import Component
 from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
+
+NO_NODE = NodeName("")
+"""The node of an observation that belongs to none: of a job as a whole, a switch, a rack, a file system."""
 
 
 class Signal(Enum):
@@ -25,10 +29,53 @@ class Signal(Enum):
     """The scheduler gets no answer from the node's daemon."""
     TELEMETRY_STALE = "telemetry_stale"
     """The node's metrics stopped altogether."""
+    SXID = "sxid"
+    """An NVSwitch logged an event; `code` is the SXid, `component` the switch or its link."""
+    LOG_SIGNATURE = "log_signature"
+    """A line matched a row of catalogue/log_signatures.csv, named by `signature`."""
+
+    # What windows of samples show (`frames.detectors`); `value` is the number that decided, in the unit of the text.
+    ROW_REMAP = "row_remap"
+    """A row remap is pending, failed, or the reserve runs out; `code` 1, 2, 3."""
+    ECC_RATE = "ecc_rate"
+    NVLINK_ERRORS = "nvlink_errors"
+    PCIE_ERRORS = "pcie_errors"
+    PCIE_DEGRADED = "pcie_degraded"
+    GPU_HOT = "gpu_hot"
+    """Hotter than its neighbours at the same work, or throttled by heat while they are not."""
+    GPU_CAPPED = "gpu_capped"
+    """Slowed by a power brake or a lower limit than its neighbours have."""
+    GPU_SLOW = "gpu_slow"
+    """A straggler: apart from the peers of its job, for no reason that its own sensors show."""
+    LINK_DOWN = "link_down"
+    LINK_FLAPS = "link_flaps"
+    LINK_ERRORS = "link_errors"
+    DISK_WORN = "disk_worn"
+    DISK_FULL = "disk_full"
+    DISK_FAILING = "disk_failing"
+    HOST_MEMORY = "host_memory"
+    CLOCK_SKEW = "clock_skew"
+    VERSION_DRIFT = "version_drift"
+    INLET_HOT = "inlet_hot"
+    POWER_SUPPLY = "power_supply"
+    STORAGE_STALL = "storage_stall"
+    """The node waits for shared storage and gets nothing."""
+    JOB_HUNG = "job_hung"
+    """No progress signal of a job moves; the node is the one whose ranks differ from all others, or none."""
+    JOB_STALLED = "job_stalled"
+    """Busy by its looks, but waiting for storage or network; `code` 1 storage, 2 network."""
+    GPUS_IDLE = "gpus_idle"
+    """A job holds GPUs and does not use them."""
+    JOB_CRASH_LOOP = "job_crash_loop"
+    """The same job fails again and again, on changing nodes: its own doing."""
+    NODE_FAILS_JOBS = "node_fails_jobs"
+    """Different jobs fail on one node, and elsewhere they do not."""
+    LOSS_NOT_FINITE = "loss_not_finite"
+    LOSS_SPIKE = "loss_spike"
 
 
-TELEMETRY_SOURCE, SCHEDULER_SOURCE = "telemetry", "scheduler"
-CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE})
+TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
+CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 
 
@@ -59,6 +106,12 @@ class Observation:
     gpu_uuid: GpuUuid | None = None
     text: str = ""
     """The evidence as a person would read it: the log line, or a sentence. Untrusted: never reaches a shell."""
+    component: Component | None = None
+    """The part that it names, where that is neither the GPU nor the node as a whole."""
+    job: JobId | None = None
+    """The job that it is about, or that wrote the line; None if it names none."""
+    signature: str | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

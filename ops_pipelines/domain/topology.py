@@ -16,6 +16,8 @@ class Place:
     rack: str
     nvlink_domain: str
     leaf_switch: str
+    power_feed: str = ""
+    """What supplies it with power, and its rack with it; empty where cluster.yaml does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

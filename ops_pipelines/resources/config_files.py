@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ops_pipelines.domain.finding import Catalogue, Response, XidRule
+from ops_pipelines.domain.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
@@ -139,15 +140,26 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
     return _sure(file, policy)
 
 
+_FIRST_ACTIONS = {
+    "monitor": FirstAction.MONITOR,
+    "notify_owner": FirstAction.FIX_APP,
+    "page": FirstAction.DRAIN_INSPECT,
+    "reset_gpu": FirstAction.RESET_GPU,
+    "reboot_node": FirstAction.REBOOT_NODE,
+}
+
+
 def read_catalogue() -> Catalogue:
     """Return the shipped catalogue of Xids (catalogue/xid.csv)."""
     text = (files("ops_pipelines.catalogue") / "xid.csv").read_text(encoding="utf-8")
     rules = [
-        XidRule(
+        CodeRule(
             code=int(row["code"]),
             mnemonic=row["mnemonic"],
             meaning=row["meaning"],
-            response=Response[row["response"].upper()],
+            at_fault=AtFault.UNKNOWN,
+            family=Family.GPU,
+            first_action=_FIRST_ACTIONS[row["response"]],
             source=f"{row['source']} (catalogue/xid.csv, checked {row['checked_on']})",
         )
         for row in csv.DictReader(text.splitlines())

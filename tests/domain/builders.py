@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.catalogue import Catalogue, CodeRule
 from ops_pipelines.domain.correlation import World, response_of
 from ops_pipelines.domain.decision import Rules, Snapshot
-from ops_pipelines.domain.finding import Catalogue, Finding, Response, XidRule, find
+from ops_pipelines.domain.fault import AtFault, Family, FirstAction
+from ops_pipelines.domain.finding import Finding, find
 from ops_pipelines.domain.guardrails import ClusterFacts, drain_reason
 from ops_pipelines.domain.identity import Digest, GpuUuid, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
@@ -42,17 +44,23 @@ GPUS_PER_NODE = 8
 
 CATALOGUE = Catalogue(
     xids={
-        code: XidRule(
-            code=code, mnemonic=f"MNEMONIC_{code}", meaning="as the catalogue says", response=response, source="test"
+        code: CodeRule(
+            code=code,
+            mnemonic=f"MNEMONIC_{code}",
+            meaning="as the catalogue says",
+            at_fault=AtFault.APPLICATION if first is FirstAction.FIX_APP else AtFault.GPU,
+            family=Family.APPLICATION if first is FirstAction.FIX_APP else Family.GPU,
+            first_action=first,
+            source="test",
         )
-        for code, response in {
-            13: Response.NOTIFY_OWNER,
-            31: Response.NOTIFY_OWNER,
-            43: Response.MONITOR,
-            48: Response.RESET_GPU,
-            54: Response.PAGE,
-            79: Response.REBOOT_NODE,
-            95: Response.RESET_GPU,
+        for code, first in {
+            13: FirstAction.FIX_APP,
+            31: FirstAction.FIX_APP,
+            43: FirstAction.MONITOR,
+            48: FirstAction.RESET_GPU,
+            54: FirstAction.DRAIN_INSPECT,
+            79: FirstAction.REBOOT_NODE,
+            95: FirstAction.RESET_GPU,
         }.items()
     }
 )

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.catalogue import Catalogue, CodeRule
 from ops_pipelines.domain.decision import Rules
-from ops_pipelines.domain.finding import Catalogue, Response, XidRule
+from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.policy import Policy
@@ -212,7 +213,15 @@ def test_half_of_a_surrogate_pair_becomes_the_replacement_character() -> None:
 
 
 def test_rules_come_back_equal_with_their_numbered_catalogue() -> None:
-    rule = XidRule(code=79, mnemonic="FELL", meaning="gone", response=Response.REBOOT_NODE, source="NVIDIA")
+    rule = CodeRule(
+        code=79,
+        mnemonic="FELL",
+        meaning="gone",
+        at_fault=AtFault.GPU,
+        family=Family.GPU,
+        first_action=FirstAction.REBOOT_NODE,
+        source="NVIDIA",
+    )
     place = Place(rack="r1", nvlink_domain="gpu003", leaf_switch="l1")
     rules = Rules(
         policy=Policy(),

@@ -1,0 +1,130 @@
+"""The words of a diagnosis: who is at fault, which part, what the first step is, and whether that step destroys.
+
+Values only. Which code or signature gets which word is data (`catalogue/`); what a set of findings means is
+`correlation`; which step this program takes by itself belongs to `finding.response_to` and `remediation`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ops_pipelines.domain.identity import NodeName
+
+
+class AtFault(Enum):
+    """Where the fault lies."""
+
+    APPLICATION = "application"
+    GPU = "gpu"
+    NODE = "node"
+    FABRIC = "fabric"
+    STORAGE = "storage"
+    FACILITY = "facility"
+    USER = "user"
+    """Somebody's will: a time limit, a cancellation, a preemption."""
+    NOTHING = "nothing"
+    """Normal, or damage that something else did."""
+    UNKNOWN = "unknown"
+
+
+class FirstAction(Enum):
+    """The first step that a line or a code calls for, taken alone."""
+
+    NONE = "NONE"
+    MONITOR = "MONITOR"
+    FIX_APP = "FIX_APP"
+    RESTART_JOB = "RESTART_JOB"
+    RESET_GPU_AT_JOB_END = "RESET_GPU_AT_JOB_END"
+    RESET_GPU = "RESET_GPU"
+    REBOOT_NODE = "REBOOT_NODE"
+    RESET_FABRIC = "RESET_FABRIC"
+    DRAIN_INSPECT = "DRAIN_INSPECT"
+    RMA = "RMA"
+    FIX_SOFTWARE = "FIX_SOFTWARE"
+    INVESTIGATE_FABRIC = "INVESTIGATE_FABRIC"
+    INVESTIGATE_STORAGE = "INVESTIGATE_STORAGE"
+
+
+DESTRUCTIVE_ACTIONS = frozenset(
+    {
+        FirstAction.RESET_GPU_AT_JOB_END,
+        FirstAction.RESET_GPU,
+        FirstAction.REBOOT_NODE,
+        FirstAction.RESET_FABRIC,
+        FirstAction.DRAIN_INSPECT,
+        FirstAction.RMA,
+    }
+)
+"""Steps that take a node out of service before anything else."""
+
+
+class Family(Enum):
+    """Kinds of trouble that can have one cause: findings of one family on neighbours point at what they share."""
+
+    GPU = "gpu"
+    MEMORY = "memory"
+    """GPU memory."""
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    FABRIC = "fabric"
+    """Links and NICs between nodes."""
+    SILENCE = "silence"
+    """A node, or its metrics, do not answer."""
+    HEAT = "heat"
+    POWER = "power"
+    STORAGE = "storage"
+    """Shared file systems and object stores."""
+    DISK = "disk"
+    """Disks of the node itself."""
+    HOST = "host"
+    """CPU, host memory, kernel."""
+    SOFTWARE = "software"
+    """Driver, libraries, daemons, versions, clocks."""
+    SLOWNESS = "slowness"
+    """A part that works, later than its peers."""
+    STALL = "stall"
+    """A job that makes no progress."""
+    COLLECTIVE = "collective"
+    """What ranks say when a peer is gone: the damage of something else, unless nothing else is found."""
+    APPLICATION = "application"
+    NORMAL = "normal"
+    UNKNOWN = "unknown"
+
+
+class ComponentKind(Enum):
+    """What kind of part, from the smallest to the widest."""
+
+    GPU = "gpu"
+    LINK = "link"
+    """One port or cable of a node."""
+    DISK = "disk"
+    NODE = "node"
+    JOB = "job"
+    NVLINK_DOMAIN = "nvlink_domain"
+    LEAF_SWITCH = "leaf_switch"
+    RACK = "rack"
+    POWER_FEED = "power_feed"
+    STORAGE = "storage"
+    FABRIC = "fabric"
+    DRIVER = "driver"
+    """A version of the driver, wherever it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One part that can be at fault."""
+
+    kind: ComponentKind
+    name: str
+    """PCI address, device, node, job id, switch, rack, ...: what a person would look for."""
+    node: NodeName | None = None
+    """The node that it is part of; None for what is wider than a node."""
+
+    def __str__(self) -> str:
+        kind = self.kind.value.replace("_", " ")
+        if self.kind is ComponentKind.NODE:
+            return self.name
+        return f"{kind} {self.name}" + (f" of {self.node}" if self.node is not None else "")
+
+
+def node_component(node: NodeName) -> Component:
+    return Component(kind=ComponentKind.NODE, name=node, node=node)
