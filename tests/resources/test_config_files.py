@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.finding import REPAIRS, Response
+from ops_pipelines.domain.finding import REPAIRS, RESPONSES, Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
@@ -418,4 +418,4 @@ def test_catalogue_agrees_with_itself() -> None:
     ],
 )
 def test_catalogue_answers_the_codes_that_matter(code: int, response: Response) -> None:
-    assert read_catalogue().xids[code].response is response
+    assert RESPONSES[read_catalogue().xids[code].first_action] is response
