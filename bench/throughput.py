@@ -36,7 +36,7 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import Progress, Stage
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.resources.config_files import read_catalogue
+from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.slurm import SlurmScheduler
 from ops_pipelines.resources.sql_ledger import SqlLedger
 

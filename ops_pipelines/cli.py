@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops_pipelines import lake_cli
+from ops_pipelines.terminal import log_commands
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=
 app.add_typer(audit_app, name="audit")
 app.command()(lake_cli.ingest)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
+app.add_typer(log_commands.logs_app, name="logs")
 
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
@@ -195,8 +197,10 @@ def incidents(
 
     \b
     JSON: cluster, taken_at, problems [text], incidents [incident, state, response, nodes, gpus, victims,
-    what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, plan or null {plan, standing,
-    response, reason, steps, effects, rejected_alternatives, approved_by, approved_until}].
+    what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, next_step, plan or null {plan,
+    standing, response, reason, steps, effects, rejected_alternatives, approved_by, approved_until}, diagnosis
+    {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words, affected_nodes,
+    evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
     from ops_pipelines.terminal.outlook import Outlook
     from ops_pipelines.terminal.tables import console, print_incidents
@@ -256,6 +260,34 @@ def show(
     else:
         print_story(console(), view)
     end_with(outlook.problems)
+
+
+@app.command()
+@at_the_edge
+def explain(
+    ctx: typer.Context,
+    incident: Annotated[str, typer.Argument(help="Such as INC-0007; `incidents` lists them.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
+    """Explain one incident on a page: what broke, why we believe so, what will be done.
+
+    \b
+    JSON: cluster, taken_at, problems, incident (as in `incidents`), began_at, victims [job, state, gpu_count, nodes],
+    sightings [first_at, last_at, count, where, rule, says, line], actions (as in `show`), bundles [reason, saved_at,
+    place, sha256, is_in_ledger, files, missing], related [incident, state, why].
+    """
+    from ops_pipelines.terminal import explain as explaining
+    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.terminal.views import to_json
+
+    cluster = _open(ctx, cluster_file)
+    view = explaining.explain(_find_incident(incident, cluster), cluster)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        explaining.print_explanation(console(), view)
+    end_with(view.problems)
 
 
 @app.command()

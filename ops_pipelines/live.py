@@ -75,18 +75,21 @@ def _end_with(leash: Leash, limit_seconds: float) -> None:
 
 
 def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
-    from ops_pipelines.flow.live_cycle import next_grid_time, run_cycle, settling_time
+    from ops_pipelines.flow.live_cycle import begin_window, next_grid_time, run_cycle, settling_time
     from ops_pipelines.flow.observatory import hour_of
     from ops_pipelines.wiring import open_cluster, open_observatory
 
     cluster = open_cluster(cluster_file.resolve())
     observatory = open_observatory(cluster_file.resolve())
     done: datetime | None = None
+    window, trouble = begin_window(observatory, before=next_grid_time(observatory, after=None))
+    if trouble is not None:
+        _say(trouble)
     news = "no cycle yet"
     while cycle_count is None or cycle_count > 0:
         at = next_grid_time(observatory, after=done)
         _await(observatory.clock, at + settling_time(observatory.step), news=news)
-        news = str(run_cycle(observatory, cluster, at=at))
+        news = str(run_cycle(observatory, cluster, at=at, window=window))
         _say(news)
         if done is not None and hour_of(at) != hour_of(done):
             _tidy(observatory)

@@ -20,6 +20,8 @@ from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.notifier import Notifier
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.telemetry import Telemetry
+from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
+from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.cluster_config import (
     AccountingKind,
     ClusterConfig,
@@ -30,8 +32,9 @@ from ops_pipelines.resources.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config_files import read_catalogue, read_cluster, read_policy
+from ops_pipelines.resources.config_files import read_cluster, read_policy
 from ops_pipelines.resources.documents import encode
+from ops_pipelines.resources.lake_window import LakeWindow
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
@@ -78,6 +81,8 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
         clock=clock,
         rules=rules,
         rules_digest=digest_of(encode(rules)),
+        bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),
+        recollection=LakeWindow(lambda: open_lake(config, clock=clock)),
     )
 
 

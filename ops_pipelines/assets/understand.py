@@ -2,10 +2,12 @@
 
 import dagster as dg
 
+from ops_pipelines.assets.incident_pages import count_by_rule, describe_incidents
 from ops_pipelines.assets.observe import evidence_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.finding import REPAIRS, find
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.flow.bundle import save_as_it_is, tidy
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observe import record_findings
 
@@ -24,6 +26,7 @@ def health_findings(
         metadata={
             "finding_count": count(findings),
             "repair_finding_count": count([each for each in findings if each.response in REPAIRS]),
+            "findings_by_rule": table(count_by_rule(findings)),
             "findings": table(
                 {
                     "at": f"{each.found_at:%H:%M:%S}",
@@ -47,23 +50,20 @@ def incidents(
     decided_on, changed = record_findings(Digest(health_findings), cluster)
     for incident in changed:
         context.log.info("incident=%s state=%s note=%s", incident.incident, incident.state.value, incident.note)
-    before = cluster.ledger.load_snapshot(decided_on).incidents
-    present = {each.incident: each for each in (*before, *changed)}
+    snapshot = cluster.ledger.load_snapshot(decided_on)
+    present = tuple({each.incident: each for each in (*snapshot.incidents, *changed)}.values())
+    kept = save_as_it_is(present, cluster, nodes=snapshot.nodes, jobs=snapshot.jobs)
+    for name, problem in kept.problems.items():
+        context.log.warning("the evidence of %s was not kept: %s", name, problem)
+    left_behind = tidy(cluster)
+    if left_behind is not None:
+        context.log.warning("old evidence was not removed: %s", left_behind)
     return dg.Output(
         decided_on,
         metadata={
             "changed_count": count(changed),
-            "open_count": count([each for each in present.values() if each.is_open]),
-            "incidents": table(
-                {
-                    "incident": each.incident,
-                    "state": each.state.value,
-                    "response": each.response.name.lower(),
-                    "culprits": ", ".join(sorted(each.nodes)),
-                    "victims": ", ".join(sorted(victim.job for victim in each.victims)),
-                    "why": each.note,
-                }
-                for each in present.values()
-            ),
+            "open_count": count([each for each in present if each.is_open]),
+            "kept_bundle_count": count(kept.saved),
+            **describe_incidents(present, bundles=kept.newest, now=cluster.clock.now()),
         },
     )

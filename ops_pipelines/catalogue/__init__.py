@@ -1,1 +1,1 @@
-"""Facts as data: tables whose every row names its source and date. Read by `resources.config_files`."""
+"""Facts as data: tables whose every row names its source and date. Read by `resources.catalogue_files`."""

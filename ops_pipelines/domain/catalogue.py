@@ -69,14 +69,15 @@ class LogRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvlinkSubcode:
-    """One row of catalogue/nvlink5.csv: what unit, register words and error status of Xid 144-150 mean."""
+    """One row of catalogue/nvlink_subcodes.csv: what unit, register words and error status of Xid 144-150 mean."""
 
     code: int
     unit: str
     mask_before_r575: str
     """32 characters of 0, 1 and `-` over the first register word (IntrInfo), as drivers before R575 lay it out."""
     mask_from_r575: str
-    error_status: int
+    error_status: int | None
+    """The second register word; None: whatever it is."""
     first_action: FirstAction
     is_fatal: bool
     effects: str

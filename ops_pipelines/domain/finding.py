@@ -5,7 +5,7 @@ about it is `remediation`. The meaning of codes is data (`Catalogue`), never an 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
@@ -13,7 +13,8 @@ from ops_pipelines.domain.catalogue import Catalogue, CodeRule
 from ops_pipelines.domain.condition_rules import CONDITION_RULES
 from ops_pipelines.domain.fault import AtFault, Component, Family, FirstAction
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import Observation, RecoveryAction, Signal
+from ops_pipelines.domain.nvlink_subcodes import NVLINK_CODES, judge_nvlink, judge_sxid
+from ops_pipelines.domain.observation import NO_NODE, Observation, RecoveryAction, Signal
 
 
 class Response(IntEnum):
@@ -119,7 +120,11 @@ def find_xid(observation: Observation, catalogue: Catalogue) -> Finding:
     if rule is None:
         return _unknown_code(observation, "Xid", "xid")
     where = f" on GPU {observation.gpu}" if observation.gpu else ""
-    return _find_code(observation, rule, rule_name=f"xid_{rule.code}", told=f"Xid {rule.code} ({rule.mnemonic}){where}")
+    told = f"Xid {rule.code} ({rule.mnemonic}){where}"
+    if rule.code in NVLINK_CODES and observation.text:
+        verdict = judge_nvlink(rule.code, observation.text, catalogue.nvlink_subcodes)
+        rule = replace(rule, first_action=verdict.first_action, meaning=f"{rule.meaning}; {verdict.explanation}")
+    return _find_code(observation, rule, rule_name=f"xid_{rule.code}", told=told)
 
 
 def find_sxid(observation: Observation, catalogue: Catalogue) -> Finding:
@@ -129,6 +134,7 @@ def find_sxid(observation: Observation, catalogue: Catalogue) -> Finding:
     if rule is None:
         return _unknown_code(observation, "SXid", "sxid")
     where = f" on {observation.component}" if observation.component else ""
+    rule = replace(rule, first_action=judge_sxid(rule, observation.text))
     return _find_code(
         observation, rule, rule_name=f"sxid_{rule.code}", told=f"SXid {rule.code} ({rule.mnemonic}){where}"
     )
@@ -176,12 +182,25 @@ def find_condition(observation: Observation, catalogue: Catalogue) -> Finding:
     )
 
 
+def find_hang(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return that a job makes no progress: its program's doing, unless one node differs from all the others."""
+    finding = find_condition(observation, catalogue)
+    if observation.node == NO_NODE:
+        return finding
+    return replace(
+        finding, response=Response.PAGE, at_fault=AtFault.NODE, first_action=FirstAction.DRAIN_INSPECT, component=None
+    )
+
+
 def _find_code(observation: Observation, rule: CodeRule, *, rule_name: str, told: str) -> Finding:
     disputed = "; sources disagree, the milder step is taken" if rule.is_disputed else ""
+    response = RESPONSES[rule.first_action]
+    if response is Response.NOTIFY_OWNER and rule.family is Family.MEMORY and rule.at_fault is AtFault.GPU:
+        response = Response.PAGE  # The owner can restart the job, but not plan the reset that the GPU needs after it.
     return _finding(
         observation,
         rule=rule_name,
-        response=RESPONSES[rule.first_action],
+        response=response,
         explanation=f"{told}: {rule.meaning}{disputed}",
         source=rule.source,
         family=rule.family,
@@ -198,7 +217,7 @@ def _unknown_code(observation: Observation, kind: str, table: str) -> Finding:
         response=Response.PAGE,
         explanation=f"{kind} {observation.code} is not in the catalogue; unknown codes are reported and never acted on",
         source=f"catalogue/{table}.csv has no such row",
-        confidence=0.5,
+        confidence=0.7,
     )
 
 
@@ -296,6 +315,7 @@ _RULES = {
     Signal.SXID: find_sxid,
     Signal.LOG_SIGNATURE: find_signature,
     **dict.fromkeys(CONDITION_RULES, find_condition),
+    Signal.JOB_HUNG: find_hang,
 }
 _LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE, *CONDITION_RULES})
 """Conditions that must still hold when we act: they may clear by themselves. ECC counts and driver's wishes do not."""

@@ -4,15 +4,18 @@ Everything that changes an incident's state stands in `TRANSITIONS`; a missing k
 become incidents is in `correlate`; what to do about one belongs to `remediation`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
+from ops_pipelines.domain.fault import Component
 from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId
-from ops_pipelines.domain.observation import CONDITION_SOURCES
+from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, PciAddress, PlanId
+from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE, Observation
+
+_KEPT_APART = 3
 
 
 class IllegalTransitionError(RuntimeError):
@@ -100,8 +103,14 @@ class Incident:
     """How many plans have begun: the try number of the next one is one more."""
     note: str = ""
     """Why it is where it is, for people."""
+    suspect: Component | None = None
+    """What broke that nodes share: a switch, a rack, a power feed, a store. None where a node or a job is at fault."""
+    quiet_since: datetime | None = None
+    """Since when none of its conditions holds; None while one does. What flaps is one incident."""
     hypothesis: Hypothesis | None = None
     """What broke and why we believe so; None in ledgers of versions that had no word for it."""
+    bundle: Digest | None = None
+    """sha256 of the evidence bundle saved before the newest plan began; None where none was saved."""
 
     @property
     def is_mass_event(self) -> bool:
@@ -112,12 +121,49 @@ class Incident:
         """What is wrong, in one sentence: a logged event says it better than a condition, the fault than the wish."""
         if not self.findings:
             return self.note
+        if self.suspect is not None and self.hypothesis is not None:
+            return self.hypothesis.statement
         told = min(self.findings, key=_telling_order).explanation
         return f"{len(self.nodes)} nodes look broken at once, such as: {told}" if self.is_mass_event else told
 
     @property
     def is_open(self) -> bool:
         return self.state in OPEN_STATES
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its evidence is too weak to trouble anybody yet."""
+        return self.response is Response.MONITOR
+
+    @property
+    def seen_on(self) -> frozenset[NodeName]:
+        """The nodes that it shows itself on, culprits or victims."""
+        return self.nodes | {finding.node for finding in self.findings if finding.node != NO_NODE}
+
+    @property
+    def began_at(self) -> datetime:
+        """When the first of its evidence was seen."""
+        return min((finding.found_at for finding in self.findings), default=self.opened_at)
+
+    @property
+    def last_seen_at(self) -> datetime:
+        """When the newest of its evidence was seen."""
+        return max((finding.last_at or finding.found_at for finding in self.findings), default=self.opened_at)
+
+
+def covers(newer: Incident, older: Incident) -> bool:
+    """Return whether `newer` rests on all the evidence that `older` rests on, alike findings counted as one or not."""
+    if newer.findings[: len(older.findings)] == older.findings:
+        return True
+    counts = _counts(newer)
+    return all(counts.get(key, 0) >= count for key, count in _counts(older).items())
+
+
+def _counts(incident: Incident) -> dict[tuple[object, ...], int]:
+    counts: dict[tuple[object, ...], int] = {}
+    for finding in incident.findings:
+        counts[likeness(finding)] = counts.get(likeness(finding), 0) + finding.count
+    return counts
 
 
 def _telling_order(finding: Finding) -> tuple[bool, bool, bool, datetime]:
@@ -142,3 +188,58 @@ def advance(incident: Incident, event: IncidentEvent, *, at: datetime, note: str
         plan=None if event is IncidentEvent.SUPERSEDED else incident.plan,
         note=note,
     )
+
+
+# -- findings that say the same --
+
+
+def likeness(finding: Finding) -> tuple[object, ...]:
+    """Return what findings of one incident have in common that say the same; damage is alike on every node."""
+    if finding.is_secondary:
+        return (finding.rule,)
+    return (finding.rule, finding.node, finding.gpu, finding.component, finding.job)
+
+
+def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings with at most three of each kind apart, the earliest, and all later ones of it as one.
+
+    A storm of thousands of lines is one finding with a count; what it keeps as evidence is its newest observation.
+    The order of `findings` does not matter, and the same evidence counts once.
+    """
+    alike: dict[tuple[object, ...], dict[tuple[Observation, ...], Finding]] = {}
+    for finding in findings:
+        alike.setdefault(likeness(finding), {}).setdefault(finding.evidence, finding)
+    return tuple(each for group in alike.values() for each in _fold_alike(list(group.values())))
+
+
+def _fold_alike(group: list[Finding]) -> list[Finding]:
+    single = sorted((finding for finding in group if finding.count == 1), key=_time_order)
+    apart, rest = single[:_KEPT_APART], single[_KEPT_APART:] + [each for each in group if each.count > 1]
+    if len(rest) < 2:
+        return [*apart, *rest]
+    newest = max(rest, key=lambda finding: (finding.last_at or finding.found_at, _time_order(finding)))
+    return [
+        *apart,
+        replace(
+            newest,
+            found_at=min(finding.found_at for finding in rest),
+            last_at=newest.last_at or newest.found_at,
+            count=sum(finding.count for finding in rest),
+        ),
+    ]
+
+
+def _time_order(finding: Finding) -> tuple[datetime, tuple[tuple[str, str], ...]]:
+    return finding.found_at, tuple((observation.source, observation.position) for observation in finding.evidence)
+
+
+def joined_by(incident: Incident, finding: Finding) -> tuple[Finding, ...]:
+    """Return the findings of an incident with one more; the same tuple where it holds that evidence already."""
+    kind = likeness(finding)
+    alike = [each for each in incident.findings if likeness(each) == kind]
+    if any(each.evidence == finding.evidence for each in alike):
+        return incident.findings
+    if len(alike) <= _KEPT_APART:
+        return (*incident.findings, finding)
+    others = tuple(each for each in incident.findings if likeness(each) != kind)
+    return (*others, *_fold_alike([*alike, finding]))

@@ -6,9 +6,11 @@ until it is done or superseded. Limits are `guardrails`' business; sending and w
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.correlation import gpus_to_reset, response_of
+from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.guardrails import (
     Authority,
@@ -32,6 +34,10 @@ from ops_pipelines.domain.observation import (
 )
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.topology import Topology
+
+_CAUSE_SHOWS = timedelta(seconds=60)
+"""A hung job or a lost peer may be the first sign of a broken part, whose own is sampled some seconds later.
+Assumption: four samples of 15 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,12 @@ def plan_remediation(
     if incident.response is Response.MONITOR:
         return Refusal(guardrail="response", reason="nothing to do: it is only watched", patience=Patience.WAIT)
     if incident.response is Response.NOTIFY_OWNER:
+        if _may_be_damage(incident) and facts.taken_at - incident.opened_at < _CAUSE_SHOWS:
+            return Refusal(
+                guardrail="confirmation",
+                reason=f"looks like damage; its cause may show itself within {_CAUSE_SHOWS.total_seconds():.0f} s",
+                patience=Patience.WAIT,
+            )
         return _plan(incident, _tell_owners(incident, facts), effects=("no node and no job is touched",))
     if incident.response not in REPAIRS:
         unconfirmed = None if incident.is_mass_event else _unconfirmed(incident, facts, policy=policy)
@@ -73,6 +85,10 @@ def plan_remediation(
         )
         return _plan(incident, (page,), effects=("nothing is touched",))
     return _plan_repair(incident, facts, policy=policy, topology=topology)
+
+
+def _may_be_damage(incident: Incident) -> bool:
+    return all(each.is_secondary or each.family in (Family.STALL, Family.COLLECTIVE) for each in incident.findings)
 
 
 def _plan_repair(

@@ -21,7 +21,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.drills.demo_parts import PARTS, Evidence, Injected, Part
+from ops_pipelines.drills.demo_parts import ALONE, OVERLAPPING, PARTS, Evidence, Injected, Part
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
@@ -40,7 +40,6 @@ _PAST_OF_DRILL = timedelta(minutes=10)
 """The drill has no time for more; it may reach into the hour before this one."""
 _REFRESH_SECONDS = 0.5
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
-_OVERLAPPING, _ALONE = PARTS[:-1], PARTS[-1]
 _NOT_PRETENDED = ("job_steps", "job_logs")
 """Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
 
@@ -66,7 +65,9 @@ durations:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--once", action="store_true", help="run the fixed five-part drill, print the verdict, and end")
+    parser.add_argument(
+        "--once", action="store_true", help="run the fixed seven-part drill, print the verdict, and end"
+    )
     parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
     options = parser.parse_args(argv)
@@ -127,27 +128,27 @@ def _write_configuration(state: Path, cluster_file: Path) -> None:
 def _drill(
     cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, messages: Path, observatory: Observatory
 ) -> int:
-    """Break five things, wait for the stated ends, and print the verdict as the last line."""
+    """Break seven things, wait for the stated ends, and print the verdict as the last line."""
     since = cluster.clock.now()
     view = _View(cluster, twin, stack, console, parts=PARTS)
     with view.shown():
         _wait_for_training(twin, view)
-        overlapping: dict[str, Injected] = {}
-        for part in _OVERLAPPING:
-            overlapping[part.letter] = part.inject(twin)
+        injected: dict[str, Injected] = {}
+        for part in OVERLAPPING:
+            injected[part.letter] = part.inject(twin)
             view.note(part, "running")
             view.pass_time(1.0)
-        open_parts = _await_ends(_OVERLAPPING, overlapping, cluster, twin, view, messages=messages)
+        open_parts = _await_ends(OVERLAPPING, injected, cluster, twin, view, messages=messages)
+        for part in ALONE:
+            if open_parts:
+                open_parts[part.letter] = ("not begun, because an earlier part did not close",)
+                continue
+            injected[part.letter] = part.inject(twin)
+            view.note(part, "running")
+            open_parts = _await_ends([part], injected, cluster, twin, view, messages=messages)
         if not open_parts:
-            alone = {_ALONE.letter: _ALONE.inject(twin)}
-            view.note(_ALONE, "running")
-            open_parts = _await_ends([_ALONE], alone, cluster, twin, view, messages=messages)
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
-            open_parts |= (
-                _differences(PARTS, overlapping | alone, cluster, twin, messages=messages) if not open_parts else {}
-            )
-        else:
-            open_parts[_ALONE.letter] = ("not begun, because an earlier part did not close",)
+            open_parts = _differences(PARTS, injected, cluster, twin, messages=messages)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
     console.print(f"{fill}", soft_wrap=True, highlight=False)
     lost = read_lost_gpu_hours(twin)

@@ -1,4 +1,4 @@
-"""The five parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
+"""The seven parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
 
 A fault is put into the simulated cluster only. The end is read from the twin (what really is so), from its journal
 (what it was told), from the ledger (what we wrote down) and from the messages; never from what we believe.
@@ -23,6 +23,8 @@ from ops_pipelines.simulator.twin import Twin
 _COMMANDS = frozenset(EntryKind) - {EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL}
 _PARTITION_SECONDS = 22.0
 _PARTITIONED_COUNT = 40
+_LEAF = "leaf4"
+_LEAF_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,10 +247,49 @@ def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
     )
 
 
+def _hung_job(evidence: Evidence) -> tuple[str, ...]:
+    (node,) = evidence.injected.nodes
+    job = evidence.injected.job
+    incidents = [each for each in evidence.incidents if each.state is not IncidentState.MERGED]
+    blamed = {part.node for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
+    return _expect(
+        (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
+        (blamed == {node}, f"{', '.join(sorted(map(str, blamed))) or 'nobody'} is blamed, not {node}"),
+        (
+            job is not None and all(any(each.job == job.job for each in one.victims) for one in incidents),
+            "the job that hangs is not named as its victim",
+        ),
+        (evidence.message_count(Audience.ON_CALL) == 1, f"{evidence.message_count(Audience.ON_CALL)} pages, not 1"),
+        (not evidence.commands(), "the cluster was touched"),
+    )
+
+
+def _inject_leaf(twin: Twin) -> Injected:
+    nodes = tuple(node.name for node in twin.scenario.nodes if node.leaf_switch == _LEAF)
+    entry = twin.inject(FaultKind.LEAF_SWITCH_DOWN, *nodes, seconds=_LEAF_SECONDS)
+    return Injected(part="g", at=entry.at, nodes=nodes, job=None)
+
+
+def _leaf_switch(evidence: Evidence) -> tuple[str, ...]:
+    incidents = [each for each in evidence.incidents if each.state is not IncidentState.MERGED]
+    blamed = {part.name for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
+    commands = evidence.commands()
+    return _expect(
+        (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
+        (blamed == {_LEAF}, f"{', '.join(sorted(blamed)) or 'nobody'} is blamed, not {_LEAF}"),
+        (
+            all(set(evidence.injected.nodes) <= each.seen_on for each in incidents),
+            "not every node of the switch is among its victims",
+        ),
+        (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
+        (evidence.message_count(Audience.ON_CALL) == 1, f"{evidence.message_count(Audience.ON_CALL)} pages, not 1"),
+    )
+
+
 def _inject_many(twin: Twin) -> Injected:
     nodes = tuple(sorted(node.node for node in read_nodes(twin)))[:_PARTITIONED_COUNT]
     entry = twin.inject(FaultKind.NETWORK_PARTITION, *nodes, seconds=_PARTITION_SECONDS)
-    return Injected(part="e", at=entry.at, nodes=nodes, job=None)
+    return Injected(part="f", at=entry.at, nodes=nodes, job=None)
 
 
 PARTS: tuple[Part, ...] = (
@@ -282,9 +323,25 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         letter="e",
+        title="a rank of a 128-GPU training stops and the job hangs, without a word in any log",
+        inject=lambda twin: _inject_at("e", twin, FaultKind.RANK_STOPS, node_count=16, position=9, gpu=0),
+        differences=_hung_job,
+        limit_seconds=240.0,
+    ),
+    Part(
+        letter="f",
         title=f"{_PARTITIONED_COUNT} nodes look broken at once",
         inject=_inject_many,
         differences=_many_at_once,
         limit_seconds=60.0,
     ),
+    Part(
+        letter="g",
+        title="a leaf switch goes down: one incident, not 16 nodes",
+        inject=_inject_leaf,
+        differences=_leaf_switch,
+        limit_seconds=150.0,
+    ),
 )
+OVERLAPPING, ALONE = PARTS[:5], PARTS[5:]
+"""The first can happen together; each of the others hits too many nodes for that."""

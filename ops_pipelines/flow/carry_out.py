@@ -13,6 +13,7 @@ from ops_pipelines.domain.guardrails import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.flow.bundle import BundleReport, note_with, save_before_acting
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.drains import DrainOrder, drain_together
 from ops_pipelines.flow.lease import Lease
@@ -103,8 +104,18 @@ def _put_in_force(runners: Sequence["_Runner"], cluster: Cluster) -> list["_Runn
                 # What this plan will drain is spent for the next one: together they stay within the budget.
                 intended = ActionRecord(action=runner.first_act, plan=begun[runner].plan, begun_at=facts.taken_at)
                 facts = replace(facts, records=(*facts.records, intended))
+        about_to_begin = [(incident, runner.plan) for runner, incident in begun.items()]
+        evidence = save_before_acting(about_to_begin, cluster, nodes=facts.nodes, jobs=facts.jobs)
+        begun = {runner: _with_evidence(incident, evidence) for runner, incident in begun.items()}
         cluster.ledger.change_incidents(begun.values(), actor=AUTOPILOT, now=cluster.clock.now())
     return [*begun, *(runner for runner, incident in known if runner.is_in_force(incident))]
+
+
+def _with_evidence(incident: Incident, evidence: BundleReport) -> Incident:
+    """Return the incident with what the ledger keeps of its bundle; a plan goes on without, and the note says so."""
+    saved = evidence.saved.get(incident.incident)
+    note = note_with(incident.note, evidence.problems.get(incident.incident))
+    return replace(incident, bundle=None if saved is None else saved.digest, note=note)
 
 
 def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:
@@ -162,6 +173,10 @@ class _Runner:
 
     def report(self) -> PlanReport:
         return PlanReport(plan=self._plan, steps=tuple(self._steps), stage=self._stage, reason=self._reason)
+
+    @property
+    def plan(self) -> IncidentPlan:
+        return self._plan
 
     @property
     def first_act(self) -> Action:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.ports.logs import Logs
@@ -27,3 +28,7 @@ class Cluster:
     clock: Clock
     rules: Rules
     rules_digest: Digest
+    bundles: Bundles | None = None
+    """None keeps no evidence beside the ledger."""
+    recollection: Recollection | None = None
+    """None where no lines and metrics of the past are kept."""

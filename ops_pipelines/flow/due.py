@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.correlation import has_cleared
+from ops_pipelines.domain.correlation import WATCHED, is_clearing_due
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import NodeStatus, Observation
@@ -56,7 +56,9 @@ def due_remediation(
             evidence_after=seen_through,
         )
     for incident in state.incidents:
-        if incident.state in (IncidentState.OPEN, IncidentState.ESCALATED) and has_cleared(incident, conditions):
+        if incident.state in (IncidentState.OPEN, IncidentState.ESCALATED) and is_clearing_due(
+            incident, conditions, now=now
+        ):
             seq = state.last_change_seq.get(incident.incident, 0)
             return Due(
                 run_key=f"clear:{incident.incident}:{seq}:{turn}",
@@ -64,7 +66,7 @@ def due_remediation(
             )
     candidates = []
     for incident in state.incidents:
-        if incident.state not in (IncidentState.OPEN, IncidentState.ACTING):
+        if incident.state not in (IncidentState.OPEN, IncidentState.ACTING) or _is_only_watched(incident, now=now):
             continue
         launch_number = _launch_number(now - last_touched_at(incident, state), retry_after)
         if launch_number > 0:
@@ -74,6 +76,11 @@ def due_remediation(
         return None
     seq, name, launch_number = max(candidates)
     return Due(run_key=f"remediate:{name}:{seq}:{launch_number}", reason=f"{name} waits for its next step")
+
+
+def _is_only_watched(incident: Incident, *, now: datetime) -> bool:
+    """Return whether there is nothing to do about an incident but to wait for more, or to forget it in time."""
+    return incident.is_watched and now - incident.last_seen_at <= WATCHED
 
 
 def due_verification(

@@ -16,8 +16,9 @@ from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.source_error import SourceError
 
-_LINES_AT_ONCE = 20_000
-"""Bounds memory when a log floods; the rest comes with the next call."""
+_LINES_AT_ONCE = 2_000
+"""Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.
+The rest comes with the next call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Intake:
     """None if the metrics source did not answer, or was not asked."""
     nodes: tuple[NodeStatus, ...] | None
     """None if the scheduler did not answer, or was not asked."""
+    is_more_waiting: bool = False
+    """A log had more to give than is taken in at once: look again without delay."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -45,16 +48,25 @@ def take_in_logs(cluster: Cluster) -> Intake:
     new_count = 0
     rejected: list[Rejected] = []
     answers: dict[str, str | None] = {}
+    is_more_waiting = False
     for logs in cluster.logs:
         try:
-            count, refused = _take_in_one_log(cluster, logs)
+            count, refused, is_full = _take_in_one_log(cluster, logs)
         except SourceError as problem:
             answers[logs.source] = str(problem)
             continue
         answers[logs.source] = None
         new_count += count
         rejected += refused
-    return Intake(new_count=new_count, rejected=tuple(rejected), answers=answers, gpu_telemetry=None, nodes=None)
+        is_more_waiting |= is_full
+    return Intake(
+        new_count=new_count,
+        rejected=tuple(rejected),
+        answers=answers,
+        gpu_telemetry=None,
+        nodes=None,
+        is_more_waiting=is_more_waiting,
+    )
 
 
 def take_in_conditions(cluster: Cluster) -> Intake:
@@ -85,7 +97,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
             topology=cluster.rules.topology,
             stale_after=cluster.rules.policy.durations.telemetry_stale_after,
         )
-        present = _on_watched_nodes(gpu_telemetry.conditions, nodes)
+        present = on_watched_nodes(gpu_telemetry.conditions, nodes)
         new_count += cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
         _keep_rejected(cluster, gpu_telemetry.rejected, now)
     return Intake(
@@ -97,19 +109,20 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     )
 
 
-def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected, ...]]:
+def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected, ...], bool]:
+    """Return how many observations were new, what was rejected, and whether there may be more lines."""
     now = cluster.clock.now()
     before = cluster.ledger.cursor(logs.source)
     batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
     if not batch.lines and batch.cursor == before:
-        return 0, ()
+        return 0, (), False
     observations, rejected = observe_log_lines(
         batch.lines, source=logs.source, received_at=now, known_nodes=cluster.rules.topology.places
     )
     count = cluster.ledger.take_in(
         source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
     )
-    return count, rejected
+    return count, rejected, len(batch.lines) == _LINES_AT_ONCE
 
 
 def _keep_rejected(cluster: Cluster, rejected: Sequence[Rejected], now: datetime) -> None:
@@ -122,9 +135,10 @@ def _is_ours_to_watch(node: NodeStatus) -> bool:
     return not node.is_drained or (node.reason or "").startswith(DRAIN_MARK)
 
 
-def _on_watched_nodes(
+def on_watched_nodes(
     conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None
 ) -> tuple[Observation, ...]:
+    """Return the conditions without those on nodes that somebody else drained; all of them where nobody knows."""
     if nodes is None:
         return tuple(conditions)
     others = {node.node for node in nodes if not _is_ours_to_watch(node)}

@@ -1,16 +1,20 @@
-"""One live cycle: read what the sources show at a grid time, keep it in the lake, put what it means into evidence.
+"""One live cycle: read what the sources show at a grid time, keep it in the lake, put what it means into evidence:
+conditions, signatures of lines, and what the detectors see in the last minutes (`window`).
 
 Writes, never acts. A source that does not answer loses its own part of the cycle only: the hour is filled from the
 store when it closes, and log cursors stay where they are.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.observatory import Observatory, hour_of
+from ops_pipelines.flow.window import REJECTED, Detect, LiveWindow, Sight, tell_detections
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import LedgerError
@@ -63,32 +67,52 @@ def settling_time(step: timedelta) -> timedelta:
     return min(step / 3, timedelta(seconds=5))
 
 
-def run_cycle(observatory: Observatory, cluster: Cluster, *, at: datetime) -> CycleReport:
-    """Read, keep and tell what the sources show at the grid time `at`."""
-    from ops_pipelines.frames.log_tables import Writer
+def run_cycle(
+    observatory: Observatory,
+    cluster: Cluster,
+    *,
+    at: datetime,
+    window: LiveWindow | None = None,
+    detect: Detect | None = None,
+) -> CycleReport:
+    """Read, keep and tell what the sources show at the grid time `at`.
 
+    `window` holds the cycles before this one; without it no detector looks. `detect` None: all detectors.
+    """
     # First, and by the sensor's own reading: what is told must not have grown old behind locks and logs, and half an
     # answer of many queries must not end a condition.
     told = take_in_conditions(cluster)
     problems = list(told.failures)
     metrics = _read_metrics(observatory, at=at, problems=problems)
     row_count = _keep(observatory, metrics, at=at, problems=problems)
-    line_count = 0
-    kernel = [(logs, Writer.KERNEL) for logs in observatory.kernel_logs]
-    for logs, writer in (*kernel, *((logs, Writer.JOB) for logs in observatory.job_logs)):
-        try:
-            line_count += _follow(logs, observatory, cluster, writer=writer, at=at)
-        except (SourceError, LakeError, LedgerError) as problem:
-            problems.append(f"{logs.source}: {problem}")
+    if window is not None:
+        for name, rows in metrics.tables:
+            window.add(name, rows, at=at)
+        _note_jobs(window, cluster, at=at, problems=problems)
+    lines = _follow_all(observatory, cluster, window=window, at=at, problems=problems)
+    new_count = told.new_count + lines.new_evidence_count
+    if window is not None:
+        # After the logs: who has not read the lines of a job cannot call it silent.
+        new_count += _look(window, cluster, at=at, metrics=metrics, nodes=told.nodes, detect=detect, problems=problems)
     return CycleReport(
         at=at,
         read_count=metrics.read_count,
         rejected_count=metrics.rejected_count,
         row_count=row_count,
-        line_count=line_count,
-        new_evidence_count=told.new_count,
+        line_count=lines.count,
+        new_evidence_count=new_count,
         problems=tuple(problems),
     )
+
+
+def begin_window(observatory: Observatory, *, before: datetime) -> tuple[LiveWindow, str | None]:
+    """Return the window of a process whose first cycle is `before`, with what the lake holds; and what went wrong."""
+    window = LiveWindow(topology=observatory.topology, step=observatory.step)
+    try:
+        window.prime(observatory.lake, before=before)
+    except LakeError as problem:
+        return window, f"the detectors begin without the cycles before: {problem}"
+    return window, None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +124,19 @@ class _Metrics:
     told: list[tuple[str, Parsed]] = field(default_factory=list)
     """Part of the cycle's files -> what is kept in it."""
     rejected: list[Rows] = field(default_factory=list)
+    has_failed: bool = False
+    """A source gave up before it had told everything."""
+
+    @property
+    def tables(self) -> list[tuple[str, Rows]]:
+        found = [(name, rows) for _, parsed in self.told for name, rows in parsed.tables.items()]
+        return [*found, *((REJECTED, rows) for rows in self.rejected)]
+
+    @property
+    def sight(self) -> Sight:
+        if not any(rows.num_rows for _, parsed in self.told for rows in parsed.tables.values()):
+            return Sight.NOTHING
+        return Sight.PART if self.has_failed else Sight.ALL
 
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
@@ -119,6 +156,7 @@ def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]
                     found.rejected.append(rejected_rows(read.parsed.refused, source=page.source, at=at))
                 problems += (f"{source.source}: {note}" for note in page.notes)
         except SourceError as problem:
+            found.has_failed = True
             problems.append(f"{source.source}: {problem}")
     for part, listed in parts.items():
         parsed = combine(listed)
@@ -137,7 +175,6 @@ def _part_of(source: MetricSource, observatory: Observatory) -> str:
 def _keep(observatory: Observatory, metrics: _Metrics, *, at: datetime, problems: list[str]) -> int:
     """Write the rows of a cycle, table by table: a full disk must not lose more than it has to."""
     from ops_pipelines.frames.hours import merge
-    from ops_pipelines.frames.pages import REJECTED
 
     tables: list[tuple[str, str, Rows]] = []
     for part, parsed in metrics.told:
@@ -155,20 +192,111 @@ def _keep(observatory: Observatory, metrics: _Metrics, *, at: datetime, problems
     return count
 
 
-def _follow(logs: Logs, observatory: Observatory, cluster: Cluster, *, writer: "Writer", at: datetime) -> int:
-    """Take new lines of one log into the lake; return how many.
+def _note_jobs(window: LiveWindow, cluster: Cluster, *, at: datetime, problems: list[str]) -> None:
+    """Tell the window who holds what; while the scheduler is silent, its last word stands."""
+    try:
+        window.note_jobs(cluster.scheduler.read_jobs(), at=at)
+    except SourceError as problem:
+        if str(problem) not in problems:
+            problems.append(str(problem))
 
-    Rows first, cursor second: after a crash a line comes twice, and is then the same row again; none is lost.
+
+def _look(
+    window: LiveWindow,
+    cluster: Cluster,
+    *,
+    at: datetime,
+    metrics: _Metrics,
+    nodes: tuple[NodeStatus, ...] | None,
+    detect: Detect | None,
+    problems: list[str],
+) -> int:
+    """Tell what the detectors see; return how many conditions began. Whatever is wrong with one, the cycle goes on."""
+    if metrics.sight is Sight.NOTHING:
+        problems.append("no metrics came: the detectors saw nothing, and what they had found stays")
+        return 0
+    try:
+        return tell_detections(window, cluster, at=at, sight=metrics.sight, nodes=nodes, detect=detect)
+    except Exception as problem:  # a fault in one detector must not cost the lake its rows
+        problems.append(f"the detectors failed, and what they had found stays: {type(problem).__name__}: {problem}")
+        return 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lines:
+    """What came of the logs."""
+
+    count: int = 0
+    new_evidence_count: int = 0
+
+
+def _follow_all(
+    observatory: Observatory, cluster: Cluster, *, window: LiveWindow | None, at: datetime, problems: list[str]
+) -> _Lines:
+    from ops_pipelines.frames.log_tables import Writer
+
+    found = _Lines()
+    are_read = True
+    kernel = [(logs, Writer.KERNEL) for logs in observatory.kernel_logs]
+    for logs, writer in (*kernel, *((logs, Writer.JOB) for logs in observatory.job_logs)):
+        try:
+            count, new_count = _follow(logs, observatory, cluster, writer=writer, window=window, at=at)
+        except (SourceError, LakeError, LedgerError) as problem:
+            problems.append(f"{logs.source}: {problem}")
+            are_read &= writer is not Writer.JOB
+            continue
+        found.count += count
+        found.new_evidence_count += new_count
+        are_read &= writer is not Writer.JOB or count < _LINES_AT_ONCE  # there are more
+    if window is not None:
+        window.note_lines(are_read=are_read, at=at)
+    return found
+
+
+def _follow(
+    logs: Logs,
+    observatory: Observatory,
+    cluster: Cluster,
+    *,
+    writer: "Writer",
+    window: LiveWindow | None,
+    at: datetime,
+) -> tuple[int, int]:
+    """Take new lines of one log into the lake, and into evidence what they mean; return how many of each.
+
+    Rows first, evidence and cursor second, in one transaction: after a crash a line comes twice, and is then the same
+    row and the same evidence again; none is lost.
     """
     name = f"{CURSOR_PREFIX}{logs.source}"
     before = cluster.ledger.cursor(name)
     batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
+    observations: tuple[Observation, ...] = ()
+    tables: Mapping[str, Rows] = {}
     if batch.lines:
         met_at = _first_met(batch, cluster, name=f"{name}/met", before=before, at=at)
-        _keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at)
+        tables = _keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at)
+        observations = _observations(tables, window=window)
+    new_count = 0
     if batch.cursor != before:
-        cluster.ledger.take_in(source=name, observations=(), rejected=(), cursor=batch.cursor, now=at)
-    return len(batch.lines)
+        new_count = cluster.ledger.take_in(
+            source=name, observations=observations, rejected=(), cursor=batch.cursor, now=at
+        )
+    if window is not None:
+        for table, rows in tables.items():
+            window.add(table, rows, at=at)
+    return len(batch.lines), new_count
+
+
+def _observations(tables: Mapping[str, Rows], *, window: LiveWindow | None) -> tuple[Observation, ...]:
+    from ops_pipelines.frames.log_observations import LOG_TABLES, observations_of
+
+    gpus = None if window is None else window.gpus
+    return tuple(
+        each
+        for name, rows in tables.items()
+        if name in LOG_TABLES
+        for each in observations_of(rows, table=name, gpus=gpus)
+    )
 
 
 def _first_met(batch: LogBatch, cluster: Cluster, *, name: str, before: str | None, at: datetime) -> datetime:
@@ -187,11 +315,12 @@ def _first_met(batch: LogBatch, cluster: Cluster, *, name: str, before: str | No
 
 def _keep_lines(
     source: str, batch: LogBatch, observatory: Observatory, *, writer: "Writer", at: datetime, met_at: datetime
-) -> None:
+) -> Mapping[str, Rows]:
+    """Write the rows of lines, each into its hour; return them by table."""
     from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.log_tables import tabulate_lines
     from ops_pipelines.frames.node_names import NodeNames, mark_nodes
-    from ops_pipelines.frames.pages import REJECTED, rejected_rows, within_reach
+    from ops_pipelines.frames.pages import rejected_rows, within_reach
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)
@@ -208,3 +337,4 @@ def _keep_lines(
                 observatory.lake.write_cycle(name, part, at=at, part=source)
             else:
                 observatory.lake.add(name, part)  # a line that came late
+    return tables

@@ -1,15 +1,17 @@
 """Takes a snapshot, everything that a decision depends on at one instant, and records what it means."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ops_pipelines.domain.decision import Snapshot, correlate_all, find_all
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import NodeStatus, Rejected
+from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
 from ops_pipelines.frames.telemetry import GpuTelemetry
-from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
 EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""
@@ -38,7 +40,7 @@ def take_snapshot(cluster: Cluster) -> Observed:
     nodes = from_conditions.nodes if from_conditions.nodes is not None else cluster.scheduler.read_nodes()
     gpu_telemetry = from_conditions.gpu_telemetry
     return Observed(
-        snapshot=_compose(cluster, nodes, gpu_telemetry),
+        snapshot=_compose(cluster, nodes, cluster.scheduler.read_jobs(), gpu_telemetry=gpu_telemetry, evidence=None),
         new_evidence_count=from_logs.new_count + from_conditions.new_count,
         rejected=from_logs.rejected + from_conditions.rejected,
         failures=from_logs.failures + from_conditions.failures,
@@ -46,13 +48,33 @@ def take_snapshot(cluster: Cluster) -> Observed:
     )
 
 
-def glance(cluster: Cluster) -> Snapshot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """An answer of the scheduler that is on its way."""
+
+    nodes: Future[tuple[NodeStatus, ...]]
+    jobs: Future[tuple[JobStatus, ...]]
+
+
+def begin_reading(cluster: Cluster) -> Reading:
+    """Ask the scheduler for its nodes and jobs, both at once, and return without waiting for the answers."""
+    beside = ThreadPoolExecutor(2, thread_name_prefix="scheduler")
+    reading = Reading(
+        nodes=beside.submit(lambda: cluster.scheduler.read_nodes()),
+        jobs=beside.submit(lambda: cluster.scheduler.read_jobs()),
+    )
+    beside.shutdown(wait=False)
+    return reading
+
+
+def glance(cluster: Cluster, evidence: Sequence[Evidence], reading: Reading) -> Snapshot:
     """Return the state of everything but the metrics, which take the longest to answer, and take nothing in.
 
-    To the decision they are silent: it may plan a drain on what the logs say, and nothing that needs eyes.
+    To the decision they are silent: it may plan a drain on what the logs say, and nothing that needs eyes. `evidence`
+    is the first of what was undecided when it was read; what somebody has decided on since is left out.
     Raises SourceError if the scheduler does not answer.
     """
-    return _compose(cluster, cluster.scheduler.read_nodes(), None)
+    return _compose(cluster, reading.nodes.result(), reading.jobs.result(), gpu_telemetry=None, evidence=evidence)
 
 
 def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple[Incident, ...]]:
@@ -81,11 +103,20 @@ def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple
     return decided_on, changed
 
 
-def _compose(cluster: Cluster, nodes: tuple[NodeStatus, ...], gpu_telemetry: GpuTelemetry | None) -> Snapshot:
-    jobs = cluster.scheduler.read_jobs()
+def _compose(
+    cluster: Cluster,
+    nodes: tuple[NodeStatus, ...],
+    jobs: tuple[JobStatus, ...],
+    *,
+    gpu_telemetry: GpuTelemetry | None,
+    evidence: Sequence[Evidence] | None,
+) -> Snapshot:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    evidence = cluster.ledger.evidence_after(state.decided_through, limit=EVIDENCE_AT_ONCE)
+    if evidence is None:
+        evidence = cluster.ledger.evidence_after(state.decided_through, limit=EVIDENCE_AT_ONCE)
+    else:
+        evidence = [each for each in evidence if each.seq > state.decided_through]
     return Snapshot(
         taken_at=now,
         rules_digest=cluster.rules_digest,

@@ -70,6 +70,11 @@ def decode_log(body: bytes) -> str:
     return body.decode("utf-8", errors="backslashreplace").removeprefix("\ufeff")
 
 
+def find_kind(head: bytes) -> str | None:
+    """Return what the first bytes of a file say that it is, where four of them or more say so; None for text."""
+    return next((kind for magic, kind in _MAGIC.items() if len(magic) >= 4 and head.startswith(magic)), None)
+
+
 def refuse_other_kinds(lines: list[str], *, text: str) -> None:
     """Raise WrongKind if `lines` are a document, a table or the output of a tool, and no log."""
     sample = [line.rstrip("\r") for line in lines[: 4 * _SAMPLE_LINES] if line.strip()][:_SAMPLE_LINES]

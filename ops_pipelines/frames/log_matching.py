@@ -9,7 +9,7 @@ import csv
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from itertools import pairwise
@@ -37,7 +37,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the table."""
+    """One row of the table, as far as matching needs it; what it means beyond that is `domain.catalogue.LogRule`."""
 
     id: str
     origin: str
@@ -124,7 +124,8 @@ def _block_borders(buffer: bytes, *, block_bytes: int) -> list[int]:
 def read_rules() -> tuple[Rule, ...]:
     """Return the rules of the table in their order; raise ValueError if one could mean different things to engines."""
     text = resources.files("ops_pipelines.catalogue").joinpath("log_signatures.csv").read_text(encoding="utf-8")
-    rules = tuple(Rule(**row) for row in csv.DictReader(text.splitlines()))
+    columns = [column.name for column in fields(Rule)]
+    rules = tuple(Rule(**{name: row[name] for name in columns}) for row in csv.DictReader(text.splitlines()))
     for rule in rules:
         complaint = find_fault(rule.pattern)
         if complaint:

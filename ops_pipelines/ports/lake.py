@@ -1,6 +1,6 @@
 """The lake: one directory an hour and table, files that appear whole or not at all."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -55,6 +55,13 @@ class Lake(Protocol):
 
     def read_hour(self, table: str, hour: datetime) -> Rows:
         """Return the rows of an hour: those of `hour.parquet` if it is there, else of all cycle files, merged."""
+        ...
+
+    def read(self, table: str, *, start: datetime, end: datetime, columns: Sequence[str] | None = None) -> Rows:
+        """Return the rows with start <= time < end, sorted by key and time; only `columns` if they are given.
+
+        Raises KeyError for a column that the table does not have.
+        """
         ...
 
     def close_hour(

@@ -1,20 +1,16 @@
-"""Reads cluster.yaml, policy.yaml and the Xid catalogue, and returns domain values; nothing half-read ever leaves.
+"""Reads cluster.yaml and policy.yaml, and returns domain values; nothing half-read ever leaves.
 
 How YAML is read strictly is `strict_yaml`, the shape of the files `config_models`, what the sections become
 `cluster_config`. Durations are `*_seconds` numbers in the files and `timedelta` from here on; relative paths count
 from the directory of the file.
 """
 
-import csv
 from dataclasses import replace
 from datetime import UTC, timedelta, tzinfo
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ops_pipelines.domain.catalogue import Catalogue, CodeRule
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
@@ -138,33 +134,6 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
         # The domain's messages open with the key: `drain_budget.max_out_count is -1; ...`.
         file.add_fault(tuple(str(exc).split(" ", 1)[0].split(".")), str(exc))
     return _sure(file, policy)
-
-
-_FIRST_ACTIONS = {
-    "monitor": FirstAction.MONITOR,
-    "notify_owner": FirstAction.FIX_APP,
-    "page": FirstAction.DRAIN_INSPECT,
-    "reset_gpu": FirstAction.RESET_GPU,
-    "reboot_node": FirstAction.REBOOT_NODE,
-}
-
-
-def read_catalogue() -> Catalogue:
-    """Return the shipped catalogue of Xids (catalogue/xid.csv)."""
-    text = (files("ops_pipelines.catalogue") / "xid.csv").read_text(encoding="utf-8")
-    rules = [
-        CodeRule(
-            code=int(row["code"]),
-            mnemonic=row["mnemonic"],
-            meaning=row["meaning"],
-            at_fault=AtFault.UNKNOWN,
-            family=Family.GPU,
-            first_action=_FIRST_ACTIONS[row["response"]],
-            source=f"{row['source']} (catalogue/xid.csv, checked {row['checked_on']})",
-        )
-        for row in csv.DictReader(text.splitlines())
-    ]
-    return Catalogue(xids={rule.code: rule for rule in rules})
 
 
 def _check_kinds(file: YamlFile) -> None:

@@ -5,12 +5,13 @@ written as integers. Which values are stored, and where, is `sql_ledger`'s busin
 """
 
 import dataclasses
-import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
 from typing import TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,14 +19,14 @@ from pydantic_core import to_jsonable_python
 
 from ops_pipelines.ports.ledger import LedgerError
 
-Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
-"""What JSON can say."""
 T = TypeVar("T")
+_Writer: TypeAlias = Callable[..., str]
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN_FAULT_COUNT = 3
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}
 """Built on first use: one costs milliseconds."""
+_TUPLES: dict[type, TypeAdapter[object]] = {}
 
 
 def encode(value: object) -> str:
@@ -36,7 +37,7 @@ def encode(value: object) -> str:
     stores it.
     """
     try:
-        return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return _text(value)
     except (ValueError, RecursionError) as exc:
         raise LedgerError(f"{type(value).__name__} cannot be stored: {exc}; store finite, acyclic values only") from exc
 
@@ -50,15 +51,34 @@ def decode(kind: type[T], text: str) -> T:
     try:
         return _adapter(kind).validate_json(text, strict=True, extra="forbid")
     except ValidationError as exc:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the whole'}: {fault['msg']}"
-            for fault in exc.errors(include_url=False, include_input=False)
-        ]
-        shown = "; ".join(faults[:_SHOWN_FAULT_COUNT])
-        raise LedgerError(
-            f"a stored {kind.__name__} does not fit this program ({len(faults)} fault(s): {shown}). "
-            "It was written by another version, or changed by hand: run the version that wrote it, or check the ledger."
-        ) from exc
+        raise _not_fitting(kind, exc) from exc
+
+
+def decode_all(kind: type[T], texts: Iterable[str]) -> tuple[T, ...]:
+    """Return what each of `texts` says, as `decode` does, but all at once: four times as fast for small ones."""
+    kept = list(texts)
+    if kind not in _TUPLES:
+        _TUPLES[kind] = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]  # made at run time
+    try:
+        decoded = _TUPLES[kind].validate_json(f"[{','.join(kept)}]", strict=True, extra="forbid")
+    except ValidationError as exc:
+        raise _not_fitting(kind, exc) from exc
+    values = cast("tuple[T, ...]", decoded)
+    if len(values) != len(kept):
+        raise LedgerError(f"of stored {kind.__name__} there are {len(values)} instead of {len(kept)}; check the ledger")
+    return values
+
+
+def _not_fitting(kind: type, problem: ValidationError) -> LedgerError:
+    faults = [
+        f"{'.'.join(str(part) for part in fault['loc']) or 'the whole'}: {fault['msg']}"
+        for fault in problem.errors(include_url=False, include_input=False)
+    ]
+    shown = "; ".join(faults[:_SHOWN_FAULT_COUNT])
+    return LedgerError(
+        f"a stored {kind.__name__} does not fit this program ({len(faults)} fault(s): {shown}). "
+        "It was written by another version, or changed by hand: run the version that wrote it, or check the ledger."
+    )
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
@@ -67,55 +87,109 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
     return cast("TypeAdapter[T]", _ADAPTERS[kind])
 
 
-def _plain(value: object) -> Plain:
-    if value is None or value is True or value is False:
-        return value
-    if isinstance(value, Enum):  # before int and str: an IntEnum is both
-        return _plain(value.value)
-    if isinstance(value, str):
-        return value if value.isascii() else _LONE_SURROGATE.sub("\ufffd", value)
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        # 1 and 1.0 are equal, and so are 0.0 and -0.0: each pair needs one text.
-        return int(value) if value.is_integer() else value
-    if isinstance(value, datetime):
-        return _utc_text(value)
-    if isinstance(value, timedelta):
-        return str(to_jsonable_python(value))
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, frozenset | set):
-        return sorted((_plain(item) for item in value), key=_sort_key)
-    if isinstance(value, Mapping):
-        return {_key_text(key): _plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(getattr(value, name)) for name in _field_names(type(value))}
-    raise LedgerError(
-        f"a {type(value).__name__} cannot be stored; use dataclasses, enums, aware datetimes, timedeltas, numbers, "
-        "text, tuples, frozensets and mappings"
-    )
+class _Writers(dict[type, _Writer]):
+    """How a value of a type is written; found on first use. A storm stores a million values a minute."""
+
+    def __missing__(self, kind: type) -> _Writer:
+        writer = self[kind] = _writer_of(kind)
+        return writer
 
 
-def _utc_text(moment: datetime) -> str:
+_WRITERS = _Writers()
+
+
+def _text(value: object) -> str:
+    return _WRITERS[type(value)](value)
+
+
+def _writer_of(kind: type) -> _Writer:
+    if dataclasses.is_dataclass(kind):
+        return _writer_of_dataclass(kind)
+    writer = next((writer for base, writer in _WRITERS_OF_BASES if issubclass(kind, base)), None)
+    if writer is None:
+        raise LedgerError(
+            f"a {kind.__name__} cannot be stored; use dataclasses, enums, aware datetimes, timedeltas, numbers, "
+            "text, tuples, frozensets and mappings"
+        )
+    return writer
+
+
+def _writer_of_dataclass(kind: type) -> _Writer:
+    names = sorted(field.name for field in dataclasses.fields(kind))
+    if not names:
+        return lambda _: "{}"
+    # One name more than there is, because attrgetter gives no tuple for one alone.
+    values_of = attrgetter(*names, names[0])
+    leads = [f"{',' if number else '{'}{encode_basestring_ascii(name)}:" for number, name in enumerate(names)]
+    writers = _WRITERS
+
+    def write(value: object) -> str:
+        values = values_of(value)
+        return "".join([lead + writers[type(item)](item) for lead, item in zip(leads, values, strict=False)]) + "}"
+
+    return write
+
+
+def _write_text(text: str) -> str:
+    return encode_basestring_ascii(text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text))
+
+
+def _write_float(number: float) -> str:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number of JSON")
+    # 1 and 1.0 are equal, and so are 0.0 and -0.0: each pair needs one text.
+    return int.__repr__(int(number)) if number.is_integer() else float.__repr__(number)
+
+
+def _write_time(moment: datetime) -> str:
     if moment.tzinfo is None:
         raise LedgerError(f"{moment.isoformat()} has no time zone; convert it to UTC at the border")
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return f'"{in_utc.isoformat()[:-6]}Z"'
 
 
-def _sort_key(item: Plain) -> str:
-    return json.dumps(item, sort_keys=True)
+def _write_enum(member: Enum) -> str:
+    return _text(member.value)
+
+
+def _write_sequence(items: Iterable[object]) -> str:
+    return f"[{','.join(map(_text, items))}]"
+
+
+def _write_set(items: Iterable[object]) -> str:
+    return f"[{','.join(sorted(map(_text, items)))}]"
+
+
+def _write_mapping(mapping: Mapping[object, object]) -> str:
+    # Two keys may have one text; the later counts, as in JSON itself.
+    texts = {_key_text(key): _text(item) for key, item in mapping.items()}
+    return "{" + ",".join(f"{encode_basestring_ascii(key)}:{texts[key]}" for key in sorted(texts)) + "}"
 
 
 def _key_text(key: object) -> str:
-    plain = _plain(key)
+    plain = key
+    while isinstance(plain, Enum):
+        plain = plain.value
     if isinstance(plain, str):
-        return plain
+        return _LONE_SURROGATE.sub("\ufffd", plain)
     if isinstance(plain, int) and not isinstance(plain, bool):
-        return str(plain)
+        return int.__repr__(plain)
     raise LedgerError(f"a mapping with {type(key).__name__} keys cannot be stored; use text, integers or enums as keys")
 
 
-@lru_cache(maxsize=256)
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+_WRITERS_OF_BASES: tuple[tuple[type, _Writer], ...] = (
+    (type(None), lambda _: "null"),
+    (Enum, _write_enum),  # before int and str: an IntEnum is both
+    (str, _write_text),
+    (bool, lambda value: "true" if value else "false"),
+    (int, int.__repr__),
+    (float, _write_float),
+    (datetime, _write_time),
+    (timedelta, lambda value: _write_text(str(to_jsonable_python(value)))),
+    (tuple, _write_sequence),
+    (list, _write_sequence),
+    (frozenset, _write_set),
+    (set, _write_set),
+    (Mapping, _write_mapping),
+)
+"""How a type and everything derived from it is written; the first that fits."""

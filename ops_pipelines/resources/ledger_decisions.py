@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection, insert
 
 from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.incident import TRANSITIONS, Incident
+from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
@@ -83,7 +83,7 @@ def _refuse_impossible(present: Incident | None, incident: Incident) -> None:
         raise LedgerError(f"there is no incident {incident.incident} that could be {incident.state.value} now")
     if present is not None and present.opened_at != incident.opened_at:
         raise LedgerConflict(f"{incident.incident} is another incident by now; read the state again for the next id")
-    if present is not None and incident.findings[: len(present.findings)] != present.findings:
+    if present is not None and not covers(incident, present):
         raise LedgerConflict(f"{incident.incident} has new findings by now; read it again and decide again")
     if present is not None and not _leads_to(present, incident):
         raise LedgerConflict(

@@ -17,7 +17,7 @@ from sqlalchemy import Column, Connection, delete, func, insert, select, update
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.ports.ledger import Evidence, LedgerError
-from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.documents import decode, decode_all, encode
 from ops_pipelines.resources.ledger_tables import (
     conditions,
     cursors,
@@ -146,15 +146,19 @@ def _position_of_begin(condition: Observation) -> str:
 def read_conditions(connection: Connection) -> tuple[Observation, ...]:
     """Return every remembered condition, those that began first first."""
     bodies = connection.execute(select(conditions.c.body)).scalars()
-    remembered = (decode(Observation, body) for body in bodies)
-    return tuple(sorted(remembered, key=lambda item: (item.observed_at, item.source, item.position)))
+    return tuple(
+        sorted(decode_all(Observation, bodies), key=lambda item: (item.observed_at, item.source, item.position))
+    )
 
 
 def read_evidence(connection: Connection, *, after: int, limit: int) -> tuple[Evidence, ...]:
     """Return up to `limit` observations above `after`, in order."""
     statement = select(evidence.c.seq, evidence.c.body).where(evidence.c.seq > after).order_by(evidence.c.seq)
-    rows = connection.execute(statement.limit(limit))
-    return tuple(Evidence(seq=row.seq, observation=decode(Observation, row.body)) for row in rows)
+    rows = connection.execute(statement.limit(limit)).all()
+    observations = decode_all(Observation, (row.body for row in rows))
+    return tuple(
+        Evidence(seq=row.seq, observation=observation) for row, observation in zip(rows, observations, strict=True)
+    )
 
 
 # -- rejected rows ----------------------------------------------------------------------------------------------------

@@ -95,10 +95,9 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _read_iso(match: re.Match[str], *, received_at: datetime, timezone: tzinfo) -> datetime | None:
-    zone = (match["zone"] or "").replace("Z", "+00:00")
+    date, clock_time, fraction, zone = match.group("date", "time", "fraction", "zone")
     try:
-        written_at = datetime.fromisoformat(f"{match['date']}T{match['time']}{zone}")
-        written_at += _fraction(match)
+        written_at = datetime.fromisoformat(f"{date}T{clock_time}.{(fraction or '0')[:6]:0<6}{zone or ''}")
         return _in_utc(written_at, timezone=timezone)
     except (ValueError, OverflowError):
         return None
@@ -123,10 +122,12 @@ def _read_classic(match: re.Match[str], *, received_at: datetime, timezone: tzin
 
 
 def _fraction(match: re.Match[str]) -> timedelta:
-    digits = match.groupdict().get("fraction")
+    digits = match["fraction"] if "fraction" in match.re.groupindex else None
     return timedelta(microseconds=int(digits[:6].ljust(6, "0"))) if digits else timedelta(0)
 
 
 def _in_utc(written_at: datetime, *, timezone: tzinfo) -> datetime:
     """Return the time in UTC. In the hour that is repeated when summer time ends, the first of the two is taken."""
+    if written_at.tzinfo is UTC:
+        return written_at
     return (written_at if written_at.tzinfo is not None else written_at.replace(tzinfo=timezone)).astimezone(UTC)

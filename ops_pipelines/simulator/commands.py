@@ -102,9 +102,11 @@ def _judge_fault(world: World, entry: Entry) -> None:
             raise ImpossibleFaultError(f"{name} is unreachable already")
         if entry.fault is FaultKind.NETWORK_PARTITION and node.cut_off_until is not None:
             raise ImpossibleFaultError(f"{name} is cut off already")
-    if entry.fault is FaultKind.NETWORK_PARTITION:
+        if entry.fault is FaultKind.LEAF_SWITCH_DOWN and node.links_down_until is not None:
+            raise ImpossibleFaultError(f"the links of {name} are down already")
+    if entry.fault in (FaultKind.NETWORK_PARTITION, FaultKind.LEAF_SWITCH_DOWN):
         if entry.seconds is None or entry.seconds <= 0:
-            raise ImpossibleFaultError("a network partition needs a duration above 0 s")
+            raise ImpossibleFaultError("a network partition or a switch's fault needs a duration above 0 s")
     elif len(entry.nodes) != 1:
         raise ImpossibleFaultError("this fault happens to one node at a time")
     elif entry.fault is not FaultKind.NODE_UNREACHABLE:
@@ -117,7 +119,7 @@ def _judge_gpu_fault(node: Node, entry: Entry) -> None:
         raise ImpossibleFaultError(f"{node.name} has no GPU {entry.gpu}")
     if not gpu.is_visible:
         raise ImpossibleFaultError(f"GPU {entry.gpu} of {node.name} has fallen off the bus or is being reset")
-    if entry.fault is FaultKind.APPLICATION_XID31 and node.user_of(gpu) is None:
+    if entry.fault in (FaultKind.APPLICATION_XID31, FaultKind.RANK_STOPS) and node.user_of(gpu) is None:
         raise ImpossibleFaultError(f"no process uses GPU {entry.gpu} of {node.name}; no application can fault there")
 
 

@@ -121,7 +121,9 @@ class Controller:
             if job.is_running and job.hung_at is None and self._is_broken(job):
                 job.hung_at = at
                 for name in job.allocation:
-                    self._hardware.set_load(self._hardware.nodes[name], job.attempt, Load.HUNG, at)
+                    process = self._hardware.nodes[name].processes.get(job.attempt)
+                    if process is not None and not process.is_stopped:
+                        self._hardware.set_load(self._hardware.nodes[name], job.attempt, Load.HUNG, at)
 
     # -- nodes --
 
@@ -289,10 +291,14 @@ class Controller:
         )
 
     def _is_broken(self, job: Job) -> bool:
+        nodes = [self._hardware.nodes[name] for name in job.allocation]
+        if len(nodes) > 1 and any(node.links_down_until is not None for node in nodes):
+            return True
         return any(not self._serves(self._hardware.nodes[name], job, gpus) for name, gpus in job.allocation.items())
 
     def _serves(self, node: Node, job: Job, gpus: tuple[int, ...]) -> bool:
-        is_alive = node.is_up and not node.is_wedged and job.attempt in node.processes
+        process = node.processes.get(job.attempt)
+        is_alive = node.is_up and not node.is_wedged and process is not None and not process.is_stopped
         return is_alive and all(node.gpus[index].can_compute for index in gpus)
 
     def _jobs_on(self, name: NodeName) -> tuple[Job, ...]:

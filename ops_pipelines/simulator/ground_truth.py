@@ -163,6 +163,13 @@ def _faults(node: Node) -> list[str]:
         found.append("it answers nobody until its power is cut")
     if node.cut_off_until is not None:
         found.append("the network to it is down")
+    if node.links_down_until is not None:
+        found.append("its links to the fabric are down")
+    found += [
+        f"the process of job {process.attempt.job} stands still"
+        for process in node.processes.values()
+        if process.is_stopped
+    ]
     for gpu in node.gpus:
         if not gpu.is_on_bus:
             found.append(f"GPU {gpu.address} has fallen off the bus")

@@ -6,7 +6,7 @@ still compute. Timing (how long a boot takes) and judging commands are `world`'s
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
@@ -72,6 +72,8 @@ class Process:
     first_pid: int
     name: str
     load: Load
+    is_stopped: bool = False
+    """It makes nothing any more, and does not end either."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,10 @@ class Node:
     """Boots that were begun."""
     cut_off_count: int = 0
     """Network partitions since the boot."""
+    links_down_until: datetime | None = None
+    """End of the fault of its leaf switch; None while its fabric ports are up."""
+    links_down_count: int = 0
+    """How often its fabric ports went down since the boot."""
     processes: dict[JobAttempt, Process] = field(default_factory=dict)
     unsent_lines: list[KernelLine] = field(default_factory=list)
     """Log lines written while the network was away; sent when it is back, lost with the power."""
@@ -177,6 +183,21 @@ class Hardware:
             self.lines.extend(node.unsent_lines)
             node.unsent_lines.clear()
 
+    def lose_links(self, node: Node, at: datetime, *, until: datetime) -> None:
+        node.links_down_until = until
+        node.links_down_count += 1
+        self._log(node, at, *kernel_lines.links(len(node.gpus), is_up=False))
+
+    def regain_links(self, node: Node, at: datetime) -> None:
+        node.links_down_until = None
+        if node.is_up:
+            self._log(node, at, *kernel_lines.links(len(node.gpus), is_up=True))
+
+    def stop_process(self, node: Node, process: Process, at: datetime) -> None:
+        """Let a process stand still with all it holds."""
+        node.processes[process.attempt] = replace(process, is_stopped=True)
+        self.set_load(node, process.attempt, Load.STOPPED, at)
+
     # -- power, boots, resets --
 
     def go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
@@ -197,6 +218,7 @@ class Hardware:
         node.boot_id = _boot_id(self._seed, node.name, node.boot_count)
         node.booted_at = at
         node.cut_off_count = 0
+        node.links_down_count = 0
         for gpu in node.gpus:
             gpu.is_on_bus = True
             gpu.last_xid = 0

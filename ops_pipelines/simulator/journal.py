@@ -47,6 +47,10 @@ class FaultKind(Enum):
     """A program reads where it must not: Xid 31, and its job fails. Nothing is wrong with the node."""
     UNCORRECTABLE_ECC = "uncorrectable_ecc"
     """Xid 48, 63 and 154 (GPU reset required). Cured by a GPU reset, or a reboot."""
+    RANK_STOPS = "rank_stops"
+    """The process of a job on one node stops, and says nothing; all its other ranks wait for it, for ever."""
+    LEAF_SWITCH_DOWN = "leaf_switch_down"
+    """The fabric ports of all nodes of one switch go down for a while; jobs that span nodes hang. The nodes answer."""
     NETWORK_PARTITION = "network_partition"
     """Many nodes cannot be reached for a while; their work goes on. Ends by itself."""
 
@@ -63,7 +67,7 @@ class Entry:
     """PCI address in its normal form (`0000:1b:00`)."""
     fault: FaultKind | None = None
     seconds: float | None = None
-    """How long a network partition lasts."""
+    """How long a network partition or the fault of a switch lasts."""
     reason: str = ""
     spec: JobSpec | None = None
     refusal: str | None = None

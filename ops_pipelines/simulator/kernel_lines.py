@@ -39,6 +39,12 @@ BENIGN = (
 """What healthy nodes write all day: none of it asks for anything."""
 
 
+def links(port_count: int, *, is_up: bool) -> tuple[str, ...]:
+    """Return what the driver of the network cards says when all ports of a node change."""
+    state = "Link up" if is_up else "Link down"
+    return tuple(f"mlx5_core 0000:{0x0B + 0x10 * port:02x}:00.0 ibp{port}s0: {state}" for port in range(port_count))
+
+
 def off_bus(gpu: PciAddress) -> str:
     return f"NVRM: Xid (PCI:{gpu}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 

@@ -24,6 +24,8 @@ class Load(Enum):
     """A training that waits for its collectives: kernels spin, the fabric is full, tensor cores are seldom fed."""
     HUNG = "hung"
     """Kernels spin in a collective that never ends: 100 % utilisation, little power, no tensor activity."""
+    STOPPED = "stopped"
+    """The process holds its memory and launches nothing: what a rank looks like for which the others wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,12 @@ SHAPES = {
     Load.HUNG: LoadShape(
         watts=245, swing_watts=4, busy_ratio=1.0, sm_active_ratio=0.98, sm_occupancy_ratio=0.06, tensor_ratio=0,
         dram_ratio=0.01, sm_megahertz=1980, memory_mebibytes=71_680,
-        host=HostShape(cpu_cores=8, memory_bytes=90 * _GIB),
+        host=HostShape(cpu_cores=1.2, memory_bytes=90 * _GIB),
+    ),
+    Load.STOPPED: LoadShape(
+        watts=118, swing_watts=2, busy_ratio=0, sm_active_ratio=0, sm_occupancy_ratio=0, tensor_ratio=0,
+        dram_ratio=0, sm_megahertz=1980, memory_mebibytes=71_680,
+        host=HostShape(cpu_cores=0.02, memory_bytes=90 * _GIB),
     ),
 }  # fmt: skip
 

@@ -101,11 +101,11 @@ _IB_SYMBOL_ERRORS = _counter(
     "node_infiniband_symbol_error_total",
     "Number of minor link errors detected on one or more physical lanes.",
 )
+_IB_DOWNED = _counter(
+    "node_infiniband_link_downed_total",
+    "Number of times the link failed to recover from an error state and went down",
+)
 _IB_STILL = (
-    _counter(
-        "node_infiniband_link_downed_total",
-        "Number of times the link failed to recover from an error state and went down",
-    ),
     _counter(
         "node_infiniband_link_error_recovery_total",
         "Number of times the link successfully recovered from an error state",
@@ -128,7 +128,7 @@ def node_readings(node: Node, *, at: datetime, own: str = "") -> Iterator[Readin
         work = work_of(node, at=at)
         yield from _host(node, work, own)
         yield from _network(node, work, own)
-        yield from _ports(work, own)
+        yield from _ports(node, work, own)
 
 
 def _host(node: Node, work: NodeWork, own: str) -> Iterator[Reading]:
@@ -178,13 +178,14 @@ def _network(node: Node, work: NodeWork, own: str) -> Iterator[Reading]:
     yield _NET_UP, labels, 1
 
 
-def _ports(work: NodeWork, own: str) -> Iterator[Reading]:
+def _ports(node: Node, work: NodeWork, own: str) -> Iterator[Reading]:
     """One port for each GPU, as HGX nodes have it."""
     for index, seconds in enumerate(work.seconds):
         labels = joined(own, f'device="mlx5_{index}",port="1"')
         sent = 300 * work.uptime_seconds + grown(seconds, "fabric_bytes_per_second")
-        yield _IB_STATE, labels, 4
-        yield _IB_PHYSICAL, labels, 5
+        is_up = node.links_down_until is None
+        yield _IB_STATE, labels, 4 if is_up else 1
+        yield _IB_PHYSICAL, labels, 5 if is_up else 2
         yield _IB_RATE, labels, _PORT_BYTES_PER_SECOND
         yield _IB_RECEIVED, labels, 0.98 * sent
         yield _IB_SENT, labels, sent
@@ -192,5 +193,6 @@ def _ports(work: NodeWork, own: str) -> Iterator[Reading]:
         yield _IB_PACKETS_SENT, labels, sent / _PACKET_BYTES
         yield _IB_WAIT, labels, _TICKS_PER_SECOND * grown(seconds, "congestion_ratio")
         yield _IB_SYMBOL_ERRORS, labels, int(work.uptime_seconds / 86_400 * work.phase * (index == 5))
+        yield _IB_DOWNED, labels, node.links_down_count
         for metric in _IB_STILL:
             yield metric, labels, 0

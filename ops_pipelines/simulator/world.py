@@ -140,6 +140,12 @@ class World:
                 case FaultKind.NODE_UNREACHABLE:
                     hardware.wedge(node)
                     self.controller.expect_change(node.name, at)
+                case FaultKind.RANK_STOPS if gpu is not None:
+                    process = node.user_of(gpu)
+                    if process is not None:
+                        hardware.stop_process(node, process, at)
+                case FaultKind.LEAF_SWITCH_DOWN:
+                    self._lose_links(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
                 case FaultKind.NETWORK_PARTITION:
                     self._cut_off(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
         self.controller.notice_hangs(at)
@@ -154,6 +160,15 @@ class World:
         if job is not None and job.is_running and job.attempt == process.attempt:
             self.controller.fail(job, at)
             self.controller.start_jobs(at)
+
+    def _lose_links(self, node: Node, at: datetime, *, until: datetime) -> None:
+        self.hardware.lose_links(node, at, until=until)
+
+        def heal(then: datetime) -> None:
+            if node.links_down_until == until:
+                self.hardware.regain_links(node, then)
+
+        self._later(until, heal)
 
     def _cut_off(self, node: Node, at: datetime, *, until: datetime) -> None:
         self.hardware.cut_off(node, until=until)

@@ -56,6 +56,11 @@ def printable(text: str) -> str:
     return "".join(_written_out(char) if unicodedata.category(char) in _STEERING else char for char in flat)
 
 
+def style_of(word: str) -> str:
+    """Return the colour of a state or an outcome; bold where it has none."""
+    return _STYLES.get(word, "bold")
+
+
 def _written_out(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
@@ -160,7 +165,10 @@ def print_story(out: Console, view: StoryView) -> None:
         out,
         {
             "calls for": incident.response.replace("_", " "),
-            "culprits": ", ".join(incident.nodes) or "no node",
+            "what broke": incident.diagnosis.cause,
+            "sure": _sureness(incident),
+            "culprits": ", ".join(incident.diagnosis.culprits or incident.nodes) or "no node",
+            "affected": ", ".join(incident.diagnosis.affected_nodes),
             "GPUs": ", ".join(incident.gpus),
             "victims": ", ".join(f"job {job}" for job in incident.victims),
             "opened": moment(incident.opened_at),
@@ -216,22 +224,28 @@ def duration_text(duration: timedelta) -> str:
 
 
 def culprits(incident: IncidentView) -> str:
-    """Return the culprits by name, the rest by number; an incident without a node names its jobs."""
-    names = incident.nodes or tuple(f"job {job}" for job in incident.victims)
+    """Return the culprits by name, the rest by number; an incident without one names its jobs."""
+    names = incident.diagnosis.places or incident.nodes or tuple(f"job {job}" for job in incident.victims)
     rest = len(names) - _SHOWN_NAME_COUNT
     shown = ", ".join(names[:_SHOWN_NAME_COUNT]) or "none"
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def _situation(incident: IncidentView) -> Iterable[str]:
-    yield incident.what
-    if incident.note != incident.what:
+    sureness = "" if incident.diagnosis.confidence is None else f" ({incident.diagnosis.confidence:.0%} sure)"
+    yield f"{incident.diagnosis.cause}{sureness}"
+    if incident.note not in (incident.what, incident.diagnosis.cause):
         yield f"note: {incident.note}"
     is_plain = incident.plan is not None and incident.plan.standing is PlanStanding.WAITS_FOR_APPROVAL
     if incident.waits_for is not None and not is_plain:
         yield f"waits for {incident.waits_for}"
     if incident.plan is not None and incident.state != IncidentState.RESOLVED.value:
         yield f"{incident.response.replace('_', ' ')}, {incident.plan.plan}: {_standing(incident.plan)}"
+
+
+def _sureness(incident: IncidentView) -> str:
+    confidence = incident.diagnosis.confidence
+    return "" if confidence is None else f"{incident.diagnosis.confidence_words} ({confidence:.0%})"
 
 
 def _standing(plan: PlanView) -> str:

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.verification import explain_action
+from ops_pipelines.ports.bundles import SavedBundle
 from ops_pipelines.ports.ledger import Approval, ChainVerdict, Entry, EntryKind, Pause
 
 
@@ -54,6 +56,39 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlternativeView:
+    """Another explanation of the same evidence."""
+
+    statement: str
+    confidence: float
+    why_less_likely: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisView:
+    """What is believed to have broken. Only `cause` and `culprits` are known of incidents of older versions: then
+    `confidence` is null, and `confidence_words` says so."""
+
+    cause: str
+    """One sentence."""
+    culprits: tuple[str, ...]
+    """The parts, the likeliest first."""
+    places: tuple[str, ...]
+    """Where to go: the nodes of the culprits, and the names of those that are wider than a node."""
+    at_fault: str | None
+    family: str | None
+    first_action: str | None
+    confidence: float | None
+    confidence_words: str
+    affected_nodes: tuple[str, ...]
+    """Victims: nodes without a fault of their own."""
+    evidence_for: tuple[str, ...]
+    evidence_against: tuple[str, ...]
+    alternatives: tuple[AlternativeView, ...]
+    settled_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentView:
     """One incident. `waits_for` says why nothing is done now, `plan` what is, was or would be done; null if unknown."""
 
@@ -71,6 +106,9 @@ class IncidentView:
     open_for_seconds: float
     waits_for: str | None
     plan: PlanView | None
+    diagnosis: DiagnosisView
+    next_step: str
+    """What will be done, or why nothing is, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +235,93 @@ class StoryView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VictimView:
+    """One job that suffers. Null is what the scheduler no longer tells."""
+
+    job: str
+    state: str | None
+    gpu_count: int | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SightingView:
+    """Alike evidence: when it was first and last seen, how often, where, and what it says."""
+
+    first_at: datetime
+    last_at: datetime
+    count: int
+    where: str
+    rule: str
+    says: str
+    line: str
+    """The newest of it as it was read; empty where it was no line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleView:
+    """Where the evidence of one moment is kept. `is_in_ledger`: the chain holds the sha256 of its manifest."""
+
+    reason: str
+    saved_at: datetime
+    place: str
+    sha256: str
+    is_in_ledger: bool
+    files: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedView:
+    incident: str
+    state: str
+    why: str
+    """What the two have to do with each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationView:
+    """The answer of `explain`: what broke, why we believe so, and what will be done."""
+
+    cluster: str
+    taken_at: datetime
+    incident: IncidentView
+    began_at: datetime
+    """When the first evidence was seen, which may be before the incident was opened."""
+    victims: tuple[VictimView, ...]
+    sightings: tuple[SightingView, ...]
+    actions: tuple[ActionView, ...]
+    bundles: tuple[BundleView, ...]
+    related: tuple[RelatedView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosedView:
+    """One incident that recorded time shows: found again, not owned and not acted on."""
+
+    incident: str
+    state: str
+    nodes: tuple[str, ...]
+    victims: tuple[str, ...]
+    began_at: datetime
+    closed_at: datetime | None
+    diagnosis: DiagnosisView
+    sightings: tuple[SightingView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosedTimeView:
+    """The answer of `diagnose`: what is known of a moment by what was recorded from `since` on."""
+
+    cluster: str
+    since: datetime
+    at: datetime
+    incidents: tuple[DiagnosedView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditView:
     """The answer of `audit verify`. `first_broken_seq` is null and `problem` empty where the chain is whole."""
 
@@ -208,7 +333,7 @@ class AuditView:
     problem: str
 
 
-View = StatusView | HealthView | IncidentsView | StoryView | AuditView
+View = StatusView | HealthView | IncidentsView | StoryView | ExplanationView | DiagnosedTimeView | AuditView
 
 
 def view_health(health: Health, signs: VitalSigns | None) -> HealthView:
@@ -282,6 +407,143 @@ def view_incident(incident: Incident, *, plan: PlanView | None, waits_for: str |
         open_for_seconds=((incident.closed_at or now) - incident.opened_at).total_seconds(),
         waits_for=waits_for,
         plan=plan,
+        diagnosis=view_diagnosis(incident),
+        next_step=_next_step(incident, plan, waits_for),
+    )
+
+
+_CONFIDENCE_WORDS = (
+    (0.95, "almost certain"),
+    (0.85, "very likely"),
+    (0.7, "likely"),
+    (0.5, "more likely than not"),
+    (0.0, "a guess"),
+)
+"""From which confidence on which words hold."""
+
+
+def confidence_words(confidence: float | None) -> str:
+    """Return how sure we are, as people say it."""
+    if confidence is None:
+        return "how sure is not recorded"
+    return next((words for least, words in _CONFIDENCE_WORDS if confidence >= least), _CONFIDENCE_WORDS[-1][1])
+
+
+def view_diagnosis(incident: Incident) -> DiagnosisView:
+    """Return what is believed to have broken; of an incident without a hypothesis what its findings alone say."""
+    hypothesis = incident.hypothesis
+    if hypothesis is None:
+        return DiagnosisView(
+            cause=incident.cause,
+            culprits=tuple(sorted(incident.nodes)),
+            places=tuple(sorted(incident.nodes)),
+            at_fault=None,
+            family=None,
+            first_action=None,
+            confidence=None,
+            confidence_words=confidence_words(None),
+            affected_nodes=(),
+            evidence_for=tuple(dict.fromkeys(each.explanation for each in incident.findings)),
+            evidence_against=(),
+            alternatives=(),
+            settled_by=None,
+        )
+    return DiagnosisView(
+        cause=hypothesis.statement,
+        culprits=tuple(str(each) for each in hypothesis.culprits),
+        places=tuple(dict.fromkeys(each.node or str(each) for each in hypothesis.culprits)),
+        at_fault=hypothesis.at_fault.value,
+        family=hypothesis.family.value,
+        first_action=hypothesis.first_action.value,
+        confidence=hypothesis.confidence,
+        confidence_words=confidence_words(hypothesis.confidence),
+        affected_nodes=tuple(sorted(hypothesis.affected_nodes)),
+        evidence_for=hypothesis.evidence_for,
+        evidence_against=hypothesis.evidence_against,
+        alternatives=tuple(
+            AlternativeView(statement=each.statement, confidence=each.confidence, why_less_likely=each.why_less_likely)
+            for each in hypothesis.alternatives
+        ),
+        settled_by=hypothesis.settled_by,
+    )
+
+
+def _next_step(incident: Incident, plan: PlanView | None, waits_for: str | None) -> str:
+    match incident.state:
+        case IncidentState.RESOLVED:
+            return f"nothing: resolved ({incident.note})"
+        case IncidentState.MERGED:
+            return f"nothing here: {incident.note}"
+        case IncidentState.ESCALATED:
+            return f"by you: {incident.note}"
+        case IncidentState.VERIFYING:
+            return "the node proves itself; then it is returned to service"
+        case IncidentState.ACTING | IncidentState.OPEN:
+            pass
+    steps = "" if plan is None else plan.steps[0]
+    if plan is not None and len(plan.steps) > 1:
+        steps += f" and {len(plan.steps) - 1} more step{'s' if len(plan.steps) > 2 else ''}"
+    if waits_for is not None:
+        return f"{steps or 'nothing yet'}; waits for {waits_for}"
+    if plan is None:
+        return "not known: what would be done now could not be worked out"
+    if plan.standing is PlanStanding.WOULD_BE_DONE:
+        return f"nothing, the mode is observe; in another mode: {steps}"
+    return f"{steps}; {plan.standing.value.replace('_', ' ')}"
+
+
+def view_sightings(incident: Incident) -> tuple[SightingView, ...]:
+    """Return the evidence of an incident, alike findings as one, oldest first."""
+    alike: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in incident.findings:
+        device = finding.component if finding.component is not None else finding.gpu
+        where = " ".join(str(each) for each in (finding.node, device) if each)
+        if device is not None and finding.node and finding.node in str(device):
+            where = str(device)
+        where = where or (f"job {finding.job}" if finding.job is not None else "the cluster")
+        alike.setdefault((finding.rule, where, finding.explanation, str(finding.job)), []).append(finding)
+    sightings = []
+    for (rule, where, says, _), group in alike.items():
+        newest = max(group, key=lambda finding: finding.last_at or finding.found_at)
+        text = newest.evidence[-1].text if newest.evidence else ""
+        sightings.append(
+            SightingView(
+                first_at=min(finding.found_at for finding in group),
+                last_at=newest.last_at or newest.found_at,
+                count=sum(finding.count for finding in group),
+                where=where,
+                rule=rule,
+                says=says,
+                line="" if text == says else text,
+            )
+        )
+    return tuple(sorted(sightings, key=lambda each: (each.first_at, each.where, each.rule)))
+
+
+def view_diagnosed(incident: Incident) -> DiagnosedView:
+    """Return an incident found in recorded time as it is shown."""
+    return DiagnosedView(
+        incident=incident.incident,
+        state=incident.state.value,
+        nodes=tuple(sorted(incident.nodes)),
+        victims=tuple(attempt.job for attempt in sorted(incident.victims)),
+        began_at=min((finding.found_at for finding in incident.findings), default=incident.opened_at),
+        closed_at=incident.closed_at,
+        diagnosis=view_diagnosis(incident),
+        sightings=view_sightings(incident),
+    )
+
+
+def view_bundle(bundle: SavedBundle, *, incident: Incident) -> BundleView:
+    """Return a bundle as it is shown."""
+    return BundleView(
+        reason=bundle.reason,
+        saved_at=bundle.saved_at,
+        place=bundle.place,
+        sha256=bundle.digest,
+        is_in_ledger=bundle.digest == incident.bundle,
+        files=bundle.files,
+        missing=bundle.missing,
     )
 
 

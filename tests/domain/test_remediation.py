@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.fault import Family, FirstAction
 from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.guardrails import ClusterFacts, Patience, Refusal, drain_owner
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
@@ -590,3 +591,13 @@ def test_what_only_the_metrics_showed_is_not_believed_while_they_are_down() -> N
 
     assert (refusal.guardrail, refusal.patience) == ("confirmation", Patience.WAIT)
     assert planned(lost, facts()).actions
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(59, False), (60, True)])
+def test_an_owner_is_told_of_a_hang_once_no_cause_has_shown_itself(seconds: float, is_told: bool) -> None:
+    hang = replace(xid(31), family=Family.STALL, first_action=FirstAction.RESTART_JOB)
+    waiting = replace(incident(hang, nodes=frozenset(), victims=frozenset({attempt("42")})), opened_at=ago(seconds))
+
+    planned = plan_remediation(waiting, facts(jobs=[job("42")]), policy=policy(), topology=topology())
+
+    assert isinstance(planned, IncidentPlan) is is_told

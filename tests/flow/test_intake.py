@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.observation import NodeStatus, Signal
-from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
-from ops_pipelines.ports.logs import LogBatch, Logs
+from ops_pipelines.flow.intake import Intake, take_in_conditions, take_in_logs
+from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
@@ -63,6 +64,88 @@ def test_broken_log_does_not_keep_the_others_from_being_read(autopilot: SmallAut
     assert taken.new_count == 3
     assert taken.failures == ("the cursor cannot be read",)
     assert autopilot.cluster.ledger.cursor("broken") is None
+
+
+class Flood:
+    """A log of as many lines as are asked for; its cursor is how many were read."""
+
+    source = "flood"
+
+    def __init__(self, count: int) -> None:
+        self._lines = [
+            LogLine(
+                node=f"gpu00{number % 3 + 1}",
+                written_at=None,
+                position=f"{number:06d}",
+                text=f"NVRM: Xid (PCI:0000:1b:00): 45, pid={number}, Ch 00000001",
+            )
+            for number in range(count)
+        ]
+        self.most_read = 0
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        start = int(cursor or 0)
+        lines = tuple(self._lines[start : start + max_lines])
+        self.most_read = max(self.most_read, len(lines))
+        return LogBatch(lines=lines, cursor=str(start + len(lines)))
+
+
+class Crashing:
+    """A ledger under which the process dies, before or after what it took in was committed."""
+
+    def __init__(self, ledger: Ledger, *, is_committed: bool) -> None:
+        self._ledger = ledger
+        self._is_committed = is_committed
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def take_in(self, **values: object) -> int:
+        if self._is_committed:
+            self._ledger.take_in(**values)  # type: ignore[arg-type]  # passed on as they came
+        raise KeyboardInterrupt
+
+
+def positions(autopilot: SmallAutopilot) -> list[str]:
+    kept = autopilot.cluster.ledger.evidence_after(0, limit=1_000_000)
+    return [each.observation.position for each in kept]
+
+
+def test_flood_is_taken_in_by_bounded_parts_in_order_and_nothing_is_lost(autopilot: SmallAutopilot) -> None:
+    flood = Flood(12_345)
+    autopilot.cluster = replace(autopilot.cluster, logs=(flood,))
+
+    passes: list[Intake] = []
+    while not passes or passes[-1].is_more_waiting:
+        passes.append(take_in_logs(autopilot.cluster))
+
+    assert [each.new_count for each in passes] == [2_000] * 6 + [345]
+    assert flood.most_read == 2_000
+    assert positions(autopilot) == [f"{number:06d}" for number in range(12_345)]
+
+
+@pytest.mark.parametrize(("count", "is_more"), [(0, False), (1_999, False), (2_000, True), (2_001, True)])
+def test_log_that_gave_as_much_as_was_asked_for_may_have_more(
+    autopilot: SmallAutopilot, count: int, is_more: bool
+) -> None:
+    autopilot.cluster = replace(autopilot.cluster, logs=(Flood(count),))
+
+    assert take_in_logs(autopilot.cluster).is_more_waiting is is_more
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_crash_in_a_flood_neither_loses_nor_doubles_a_line(autopilot: SmallAutopilot, is_committed: bool) -> None:
+    working = replace(autopilot.cluster, logs=(Flood(4_100),))
+    take_in_logs(working)
+    autopilot.cluster = replace(working, ledger=cast("Ledger", Crashing(working.ledger, is_committed=is_committed)))
+    with pytest.raises(KeyboardInterrupt):
+        take_in_logs(autopilot.cluster)
+    autopilot.cluster = working
+
+    while take_in_logs(autopilot.cluster).new_count:
+        pass
+
+    assert positions(autopilot) == [f"{number:06d}" for number in range(4_100)]
 
 
 def test_condition_is_evidence_when_it_begins_and_forgotten_when_it_ends(autopilot: SmallAutopilot) -> None:

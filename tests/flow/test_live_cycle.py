@@ -8,14 +8,19 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
+from ops_pipelines.domain.observation import JobState, JobStatus, Signal, Workload
 from ops_pipelines.flow.intake import take_in_conditions
-from ops_pipelines.flow.live_cycle import CycleReport, next_grid_time, run_cycle
+from ops_pipelines.flow.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.window import LiveWindow
+from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.pages import within_reach
+from ops_pipelines.frames.panel import Panel
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import Ledger, LedgerError
+from ops_pipelines.ports.logs import LogLine
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.lake import ParquetLake
@@ -369,3 +374,259 @@ def test_a_line_that_states_a_time_out_of_reach_counts_as_written_when_met(days:
     (time,) = within_reach(rows, of=AT)["time"].to_pylist()
 
     assert time == (stated if is_kept else AT)
+
+
+# -- what lines mean --
+
+
+def evidence(autopilot: SmallAutopilot) -> list[tuple[Signal, str, str, str | None, float | None]]:
+    rows = autopilot.cluster.ledger.evidence_after(0, limit=100)
+    found = [each.observation for each in rows]
+    return [(each.signal, each.source, each.position, each.signature, each.value) for each in found]
+
+
+def test_a_line_whose_signature_means_something_is_evidence_once(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs
+) -> None:
+    job_log = FakeLogs(source="job_logs")
+    observatory = replace(observatory, job_logs=(job_log,))
+    kernel_log.write("EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm sh: reading", at=AT)
+    kernel_log.write("kernel: NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.", at=AT)
+    job_log.write("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB", at=AT)
+    job_log.write("[Rank 0] step 12 loss 2.5", at=AT)
+
+    reports = [run_cycle(observatory, autopilot.cluster, at=AT + number * STEP) for number in range(2)]
+
+    found = evidence(autopilot)
+    assert [(signal, source, position) for signal, source, position, _, _ in found] == [
+        (Signal.LOG_SIGNATURE, "kernel_log", "line-0"),
+        (Signal.LOG_SIGNATURE, "job_logs", "line-0"),
+    ]
+    assert [report.new_evidence_count for report in reports] == [2, 0]
+
+
+def test_a_line_is_one_piece_of_evidence_though_the_process_died_before_its_cursor_was_kept(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs
+) -> None:
+    dying = replace(autopilot.cluster, ledger=cast("Ledger", ForgetfulLedger(autopilot.cluster.ledger, deaths=1)))
+    kernel_log.write("EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm sh: reading", at=AT)
+
+    reports = [run_cycle(observatory, dying, at=AT + number * STEP) for number in range(2)]
+
+    assert [report.new_evidence_count for report in reports] == [0, 1]
+    assert len(evidence(autopilot)) == 1
+
+
+def test_a_flood_of_one_line_is_bounded_in_evidence_and_whole_in_the_lake(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs
+) -> None:
+    for number in range(300):
+        text = "EXT4-fs error (device nvme0n1): ext4_find_entry:1455: inode #2: comm sh: reading"
+        kernel_log.write(text, at=AT + timedelta(milliseconds=number))
+
+    run_cycle(observatory, autopilot.cluster, at=AT + STEP)
+
+    assert [value for *_, value in evidence(autopilot)] == [1.0, 1.0, 1.0, 1.0, 300.0]
+    assert len(rows(observatory, "kernel_events", "position")) == 300
+
+
+# -- what the detectors see --
+
+
+class Detectors:
+    """A detector that sees one thing while a GPU is warmer than a limit, and keeps the panels that it was shown."""
+
+    def __init__(self, *, limit_celsius: float = 40.5) -> None:
+        self.limit_celsius = limit_celsius
+        self.panels: list[Panel] = []
+        self.fault: Exception | None = None
+
+    def __call__(self, panel: Panel) -> tuple[Detection, ...]:
+        self.panels.append(panel)
+        if self.fault is not None:
+            raise self.fault
+        hot = panel.gpus.value("temperature_celsius")[-1] > self.limit_celsius
+        at = panel.time(-1)
+        return tuple(
+            Detection(
+                signal=Signal.GPU_HOT, node=part.node, began_at=at, first_seen_at=at, last_seen_at=at, text="warm",
+                gpu=PciAddress("0000:18:00"),
+            )
+            for part, is_hot in zip(panel.gpus.parts, hot.tolist(), strict=True)
+            if is_hot
+        )  # fmt: skip
+
+
+@pytest.fixture
+def window(observatory: Observatory) -> LiveWindow:
+    found, trouble = begin_window(observatory, before=AT)
+    assert trouble is None
+    return found
+
+
+def hot(autopilot: SmallAutopilot) -> list[str]:
+    return [each.node for each in autopilot.cluster.ledger.conditions() if each.signal is Signal.GPU_HOT]
+
+
+def test_what_the_detectors_see_is_evidence_from_the_cycle_on_in_which_they_see_it(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    detectors = Detectors()
+    counts = []
+    for number in range(3):
+        autopilot.let_pass(15)
+        report = run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=detectors)
+        counts.append(report.new_evidence_count)
+
+    assert counts == [0, 1, 0]
+    assert hot(autopilot) == ["gpu001"]
+    temperatures = detectors.panels[-1].gpus.value("temperature_celsius")[-3:, 0]
+    assert temperatures.tolist() == [40.0, 41.0, 42.0]
+    (part,) = detectors.panels[-1].gpus.parts
+    assert (part.node, part.uuid, part.device) == ("gpu001", GpuUuid("GPU-a"), "GPU-a")
+
+
+@pytest.mark.parametrize("failure", [SourceUnavailable("prometheus did not answer"), None], ids=["failed", "empty"])
+def test_a_blind_cycle_is_said_to_be_blind_and_ends_no_condition(
+    autopilot: SmallAutopilot,
+    observatory: Observatory,
+    store: FakeStore,
+    window: LiveWindow,
+    failure: SourceUnavailable | None,
+) -> None:
+    detectors = Detectors(limit_celsius=0)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    series, store.failure = store.series, failure
+    if failure is None:
+        store.series = []
+
+    blind = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+    during = hot(autopilot)
+    store.failure, store.series, detectors.limit_celsius = None, series, 1000.0
+    after = run_cycle(observatory, autopilot.cluster, at=AT + 2 * STEP, window=window, detect=detectors)
+
+    assert blind.problems[-1] == "no metrics came: the detectors saw nothing, and what they had found stays"
+    assert during == ["gpu001"]
+    assert (hot(autopilot), after.problems) == ([], ())
+
+
+def test_half_an_answer_may_begin_a_condition_and_ends_none(
+    autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore, window: LiveWindow
+) -> None:
+    detectors = Detectors(limit_celsius=0)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    store.failure, store.pages_before_failure, detectors.limit_celsius = SourceUnavailable("reset"), 1, 1000.0
+
+    half = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+
+    assert half.problems == ("prometheus: reset",)
+    assert hot(autopilot) == ["gpu001"]
+
+
+def test_a_detector_that_raises_costs_nothing_but_its_verdict(
+    autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs, window: LiveWindow
+) -> None:
+    detectors = Detectors(limit_celsius=0)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    detectors.fault = ZeroDivisionError("no peers")
+    kernel_log.write("a line", at=AT)
+
+    report = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+
+    assert report.problems == ("the detectors failed, and what they had found stays: ZeroDivisionError: no peers",)
+    assert (report.row_count, report.line_count) == (1, 1)
+    assert hot(autopilot) == ["gpu001"]
+
+
+def test_a_full_disk_does_not_blind_the_detectors(
+    tmp_path: Path, autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    full = replace(observatory, lake=FullDisk(tmp_path / "lake", tables=frozenset({"gpu_telemetry"})))
+
+    run_cycle(full, autopilot.cluster, at=AT, window=window, detect=Detectors(limit_celsius=0))
+
+    assert hot(autopilot) == ["gpu001"]
+
+
+def test_a_window_that_was_primed_sees_the_cycles_of_the_process_before(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    for number in range(3):
+        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=Detectors())
+    fresh, trouble = begin_window(observatory, before=AT + 3 * STEP)
+
+    panels = [each.panel(AT + 2 * STEP) for each in (window, fresh)]
+
+    assert trouble is None
+    assert panels[0].gpus.parts == panels[1].gpus.parts
+    assert panels[1].gpus.value("temperature_celsius")[-3:, 0].tolist() == [40.0, 41.0, 42.0]
+
+
+def test_a_lake_that_cannot_be_read_is_told_and_the_window_begins_empty(
+    tmp_path: Path, observatory: Observatory
+) -> None:
+    class Damaged(ParquetLake):
+        def read(self, *args: object, **options: object) -> object:
+            raise LakeError("cannot read gpu_telemetry: not a Parquet file")
+
+    window, trouble = begin_window(replace(observatory, lake=Damaged(tmp_path / "lake")), before=AT)
+
+    assert trouble == "the detectors begin without the cycles before: cannot read gpu_telemetry: not a Parquet file"
+    assert window.cycle_count == 0
+
+
+RUNNING = JobStatus(
+    job=JobId("7"), state=JobState.RUNNING, is_held=False, is_requeueable=True, name="train", user="ada",
+    account="ml", workload=Workload.TRAINING, nodes=frozenset({NodeName("gpu001")}), gpu_count=8,
+    started_at=AT - timedelta(hours=1), ended_at=None, restart_count=0, excluded_nodes=frozenset(),
+    checkpointed_at=None,
+)  # fmt: skip
+
+
+class JobsOnly:
+    """A scheduler that names jobs while it answers."""
+
+    def __init__(self, *jobs: JobStatus) -> None:
+        self.jobs = jobs
+        self.is_silent = False
+
+    def read_nodes(self) -> tuple[()]:
+        return ()
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        if self.is_silent:
+            raise SourceUnavailable("slurmctld did not answer")
+        return self.jobs
+
+
+def test_who_holds_a_node_is_what_the_scheduler_said_last(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    scheduler = JobsOnly(RUNNING)
+    cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", scheduler))
+    detectors = Detectors()
+    run_cycle(observatory, cluster, at=AT, window=window, detect=detectors)
+    scheduler.is_silent = True
+
+    report = run_cycle(observatory, cluster, at=AT + STEP, window=window, detect=detectors)
+
+    panel = detectors.panels[-1]
+    assert report.problems == ("slurmctld did not answer",)
+    assert [panel.job(held) for held in panel.held_by[-2:, 0].tolist()] == ["7", "7"]
+
+
+def test_lines_of_jobs_that_could_not_be_read_are_no_silence(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    job_log = FakeLogs(source="job_logs")
+    job_log.lines.append(LogLine(node=None, written_at=AT, position="1", text="step 1 loss 2.5", job="7"))
+    observatory = replace(observatory, job_logs=(job_log,))
+    detectors = Detectors()
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    job_log.failure = SourceUnavailable("no such mount")
+
+    run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+
+    counts = [panel.jobs.value("line_count")[-1, 0].item() for panel in detectors.panels]
+    assert counts[0] == 1.0
+    assert counts[1] != counts[1]  # not known

@@ -1,25 +1,33 @@
 """The reflex: drains in the tick, through the same decision, guardrails and ledger as a run, and nothing stronger."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.finding import REPAIRS, Response, find
+from ops_pipelines.domain.identity import Digest, NodeName, PciAddress
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow import people
 from ops_pipelines.flow.intake import take_in_logs
-from ops_pipelines.flow.reflex import Reaction, react
+from ops_pipelines.flow.reflex import Attention, Reaction, react
 from ops_pipelines.ports.ledger import EntryKind as Line
-from ops_pipelines.ports.ledger import Ledger, LedgerConflict
+from ops_pipelines.ports.ledger import Evidence, Ledger, LedgerConflict
+from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
+
+NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
@@ -180,13 +188,131 @@ def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next
     assert autopilot.node("gpu001").is_drained
 
 
-def test_evidence_that_calls_for_no_repair_is_left_to_the_run(autopilot: SmallAutopilot) -> None:
+def test_evidence_that_calls_for_no_repair_opens_its_incident_and_the_rest_is_left_to_the_run(
+    autopilot: SmallAutopilot,
+) -> None:
     autopilot.twin.inject(FaultKind.APPLICATION_XID31, "gpu001", gpu=0)
 
-    assert tick(autopilot) is None
-    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == 0
+    reaction = tick(autopilot)
+
+    assert reaction is not None
+    assert (reaction.incident_count, reaction.drains) == (1, ())
+    assert autopilot.commands() == []
+    assert autopilot.owners_told() == []
+    assert autopilot.incident().state is IncidentState.OPEN
     autopilot.run_until(IncidentState.RESOLVED)
     assert len(autopilot.owners_told()) == 1
+
+
+CATALOGUE = read_catalogue()
+FALLEN, APPLICATION, VICTIM = 79, 31, 45
+"""A code that calls for a repair, one that calls for a message, and one that asks for nothing by itself."""
+
+
+def evidence(*codes: int, gpu: str = "0000:1b:00") -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            seq=number,
+            observation=Observation(
+                signal=Signal.XID,
+                node=NodeName("gpu001"),
+                observed_at=NOW,
+                source="kernel_log",
+                position=str(number),
+                code=code,
+                gpu=PciAddress(gpu),
+            ),
+        )
+        for number, code in enumerate(codes, start=1)
+    )
+
+
+def attention_after(*codes: int) -> Attention:
+    """Return the attention of a tick that ends in 3 s and has decided on `codes` just now."""
+    attention = Attention(ends_at=NOW + 3 * SECOND)
+    attention.take_note([find(each.observation, CATALOGUE) for each in evidence(*codes)], now=NOW)
+    return attention
+
+
+def test_codes_mean_what_these_tests_say_of_them() -> None:
+    answers = [find(each.observation, CATALOGUE).response for each in evidence(FALLEN, APPLICATION, VICTIM)]
+
+    assert answers[0] in REPAIRS
+    assert answers[1:] == [Response.NOTIFY_OWNER, Response.MONITOR]
+
+
+def test_first_look_of_a_tick_decides_on_whatever_is_there() -> None:
+    assert Attention(ends_at=NOW + SECOND).is_drawn(evidence(VICTIM), CATALOGUE, now=NOW)
+    assert not Attention(ends_at=NOW + SECOND).is_drawn((), CATALOGUE, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "seconds", "is_drawn"),
+    [
+        pytest.param((), (FALLEN,), 0.0, True, id="a repair for the first time is decided on at once"),
+        pytest.param((FALLEN,), (FALLEN,), 0.39, False, id="the same repair again waits"),
+        pytest.param((FALLEN,), (FALLEN,), 0.4, True, id="but not long"),
+        pytest.param((FALLEN,), (FALLEN,), 0.41, True, id="and longer is long enough"),
+        pytest.param((), (APPLICATION,), 0.39, False, id="a message for the first time waits"),
+        pytest.param((), (APPLICATION,), 0.4, True, id="no longer than a repair that was decided on"),
+        pytest.param((APPLICATION,), (APPLICATION,), 2.0, False, id="a message that repeats is left to the next tick"),
+        pytest.param((APPLICATION,), (APPLICATION,), 2.6, False, id="until the tick is about to end"),
+        pytest.param((), (APPLICATION,), 0.0, False, id="in the middle of a tick there is time"),
+        pytest.param((), (VICTIM,), 2.0, False, id="what asks for nothing does not matter by itself"),
+        pytest.param((VICTIM,), (VICTIM,) * 99, 2.0, False, id="nor do a few of them"),
+        pytest.param((VICTIM,), (VICTIM,) * 100, 2.0, True, id="a hundred are worth a snapshot"),
+        pytest.param((VICTIM,), (VICTIM,) * 101, 0.39, False, id="twice a second"),
+        pytest.param((VICTIM,), (VICTIM,) * 999, 0.0, False, id="up to a thousand"),
+        pytest.param((VICTIM,), (VICTIM,) * 1_000, 0.0, True, id="which wait for nothing"),
+    ],
+)
+def test_what_a_tick_decides_on_and_when(
+    before: tuple[int, ...], new: tuple[int, ...], seconds: float, is_drawn: bool
+) -> None:
+    attention = attention_after(*before)
+
+    assert attention.is_drawn(evidence(*new), CATALOGUE, now=NOW + seconds * SECOND) is is_drawn
+
+
+@pytest.mark.parametrize(("left", "is_drawn"), [(0.41, False), (0.4, True), (0.39, True), (0.0, True)])
+def test_what_could_not_be_decided_on_later_in_the_tick_is_decided_on_now(left: float, is_drawn: bool) -> None:
+    attention = attention_after(VICTIM)
+    attention.ends_at = NOW + left * SECOND
+
+    assert attention.is_drawn(evidence(APPLICATION), CATALOGUE, now=NOW) is is_drawn
+
+
+def test_same_code_on_another_gpu_is_not_the_same() -> None:
+    assert attention_after(FALLEN).is_drawn(evidence(FALLEN, gpu="0000:2b:00"), CATALOGUE, now=NOW)
+
+
+class Chatter:
+    """A log in which one GPU says the same with every reading."""
+
+    source = "chatter"
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        number = int(cursor or 0) + 1
+        text = f"NVRM: Xid (PCI:0000:1b:00): {APPLICATION}, pid={number}, name=python3, MMU Fault"
+        line = LogLine(node="gpu001", written_at=None, position=str(number), text=text)
+        return LogBatch(lines=(line,), cursor=str(number))
+
+
+def test_gpu_that_chatters_costs_a_tick_one_snapshot(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, logs=(Chatter(),))
+    attention = Attention(ends_at=autopilot.clock.now() + 5 * SECOND)
+    for _ in range(15):
+        take_in_logs(autopilot.cluster)
+        react(autopilot.cluster, lease=autopilot.lease, attention=attention)
+        autopilot.let_pass(0.25)
+
+    lines = autopilot.cluster.ledger.entries(after=0, limit=99)
+    state = autopilot.cluster.ledger.read_state(autopilot.clock.now())
+    assert [each.kind for each in lines].count(Line.DECISION) == 1
+    assert state.evidence_head - state.decided_through == 14
+    tick(autopilot)
+    state = autopilot.cluster.ledger.read_state(autopilot.clock.now())
+    assert state.evidence_head == state.decided_through
 
 
 def test_nodes_drained_before_the_mass_event_showed_are_touched_no_further(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.frames.signals import MAX_TEXT_LENGTH, observe_log_lines
@@ -13,6 +14,8 @@ from ops_pipelines.ports.logs import LogLine
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 FALLEN = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0)"
 
 
 def line(text: str, *, node: str | None = "gpu003", written_at: datetime | None = NOW, position: str = "p1") -> LogLine:
@@ -78,6 +81,45 @@ def test_xid_line_of_the_field_becomes_an_observation(text: str, code: int, gpu:
 
 
 @pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [
+        pytest.param(
+            "[   38.178720] nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ",
+            22013, "nvswitch3/link 44", id="not fatal, of a link",
+        ),
+        pytest.param(
+            "[6781753.400584] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+            20034, "nvswitch1/link 48", id="fatal, of a link",
+        ),
+        pytest.param(
+            "2026-11-21T07:25:29.136825+00:00 gpu003 kernel: [  123.456789] nvidia-nvswitch0: SXid "
+            "(PCI:00000000:C1:00.0): 10003, Fatal, Host_unhandled_interrupt",
+            10003, "nvswitch0", id="of the switch as a whole",
+        ),
+        pytest.param("nvidia-nvswitch12: SXid (PCI:0018:05:00): 12028", 12028, "nvswitch12", id="only a code"),
+        pytest.param(
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 00042, Non-Fatal, Link 07 x", 42, "nvswitch0/link 7", id="zeros"
+        ),
+        pytest.param(
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 99999, Fatal, of tomorrow", 99999, "nvswitch0", id="unknown"
+        ),
+        pytest.param(
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, words of Link 48", 20034, "nvswitch0",
+            id="a link within the words is not the place of the link",
+        ),
+    ],
+)  # fmt: skip
+def test_sxid_line_of_the_field_becomes_an_observation_of_the_switch(text: str, code: int, part: str) -> None:
+    observations, rejected = observe_log_lines([line(text)], source="kernel_log", received_at=NOW)
+
+    assert rejected == ()
+    (observation,) = observations
+    assert (observation.signal, observation.code, observation.gpu) == (Signal.SXID, code, None)
+    assert observation.component == Component(kind=ComponentKind.LINK, name=part, node=NodeName("gpu003"))
+    assert (observation.node, observation.observed_at, observation.text) == ("gpu003", NOW, text)
+
+
+@pytest.mark.parametrize(
     ("words", "action"),
     [
         pytest.param("changed from 0x0 (None) to 0x4 (Drain and Reset)", 4, id="drain and reset"),
@@ -125,6 +167,18 @@ def test_process_name_cannot_pretend_a_recovery_action() -> None:
         pytest.param(line(f"Nov 21 07:25:29 gpu003 bob: kernel: {FALLEN}"), "another program", id="tag in the words"),
         pytest.param(line(f"Nov 21 07:25:29 gpu003 sshd[1]: kernel\u2028{FALLEN}"), "another program", id="separator"),
         pytest.param(line(f"(continued) {FALLEN}"), "another program", id="the rest of a line that was cut"),
+        pytest.param(line("nvidia-nvswitch3: SXid (PCI:...): 22013, Fatal"), "not a PCI address", id="switch nowhere"),
+        pytest.param(line("nvidia-nvswitch3: SXid (PCI:...): 22013, Data {"), "not a PCI address", id="detail nowhere"),
+        pytest.param(line("nvidia-nvswitch3: SXid (PCI:0000:04:00.0): Fatal"), "shape that is not known", id="no SXid"),
+        pytest.param(line(f"{SWITCH}: 220130, Fatal"), "shape that is not known", id="impossible SXid"),
+        pytest.param(line(f"{SWITCH}: 22013.5, Fatal"), "shape that is not known", id="SXid with a fraction"),
+        pytest.param(line("nvidia-nvswitch3: SXid"), "shape that is not known", id="SXid cut short"),
+        pytest.param(line(f"{SWITCH}: 22013, Fatal, x", node=None), "does not say which node", id="SXid of no node"),
+        pytest.param(
+            line(f"Nov 21 07:25:29 gpu003 bob[42]: {SWITCH}: 22013, Fatal, x"),
+            "another program",
+            id="SXid of a program",
+        ),
     ],
 )
 def test_line_that_mentions_an_xid_and_is_not_believed_is_kept_with_the_reason(
@@ -139,7 +193,7 @@ def test_line_that_mentions_an_xid_and_is_not_believed_is_kept_with_the_reason(
 
 
 def test_second_xid_on_one_line_is_rejected_and_the_first_kept() -> None:
-    text = f"{FALLEN} NVRM: Xid (PCI:0000:2b:00): 48, x\nNVRM: Xid (PCI:0000:3b:00): 79, y"
+    text = f"{FALLEN} NVRM: Xid (PCI:0000:2b:00): 48, x\n{SWITCH}: 22013, Fatal, y"
 
     observations, rejected = observe_log_lines([line(text)], source="s", received_at=NOW)
 
@@ -151,14 +205,16 @@ def test_second_xid_on_one_line_is_rejected_and_the_first_kept() -> None:
     "text",
     [
         "",
-        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt",
+        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 Sub-engine instance 00",
+        "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x00000001, 0x00000001, 0x00000000, 0x00000000}",
+        "nvidia-nvswitch3: Version: open-gpu-kernel-modules-570.86.15",
         "NVRM: GPU at PCI:0000:01:00: GPU-b30686fb-50e5-b296-a563-b7746cd0b24a",
         "NVRM: krcRcAndNotifyAllChannels_IMPL: RC all channels for critical error 79.",
         "mlx5_core 0000:0b:00.0: Port module event: module 0, Cable plugged",
     ],
 )
 def test_line_of_no_interest_is_neither_observed_nor_rejected(text: str) -> None:
-    assert observe_log_lines([line(text, node=None)], source="s", received_at=NOW) == ((), ())
+    assert observe_log_lines([line(text)], source="s", received_at=NOW) == ((), ())
 
 
 def test_line_without_a_time_takes_the_time_of_its_arrival() -> None:
@@ -214,13 +270,66 @@ def test_evidence_is_bounded_and_cannot_steer_a_terminal() -> None:
     assert len(observations[0].text) < MAX_TEXT_LENGTH + 100
 
 
-PIECES = st.sampled_from(["NVRM: Xid", "NVRM:", " (PCI:0000:1b:00)", ": 79", ", ", "kernel: ", "[ 1.5] ", "x", "\n"])
+PIECES = st.sampled_from(
+    [
+        *(
+            "NVRM: Xid",
+            "NVRM:",
+            "nvidia-nvswitch0: SXid",
+            "nvidia-nvswitch0:",
+            " SXid",
+            " (PCI:0000:1b:00)",
+            " (PCI:x)",
+        ),
+        *(": 79", ": 22013", ", Fatal", ", Link 4", ", ", "kernel: ", "[ 1.5] ", "bob: ", "\n"),
+    ]
+)
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.one_of(st.none(), st.text(max_size=8)))
-def test_every_mention_of_an_xid_becomes_one_observation_or_one_rejection(text: str, node: str | None) -> None:
+def test_every_mention_of_an_xid_or_sxid_becomes_one_observation_or_one_rejection(text: str, node: str | None) -> None:
     observations, rejected = observe_log_lines([line(text, node=node)], source="s", received_at=NOW)
 
-    assert len(observations) + len(rejected) == text.count("NVRM: Xid")
+    assert len(observations) + len(rejected) == text.count("NVRM: Xid") + text.count("nvidia-nvswitch0: SXid")
     positions = [each.position for each in observations] + [each.position for each in rejected]
     assert len(set(positions)) == len(positions)
+
+
+@given(
+    st.sampled_from(["", "[ 1.5] ", "kernel: ", "Nov 21 07:25:29 gpu003 kernel: ", "<4>"]),
+    st.integers(0, 9999),
+    st.integers(0, 99_999),
+    st.one_of(st.none(), st.integers(0, 9999)),
+    st.sampled_from(["Fatal", "Non-fatal"]),
+    st.text(st.characters(codec="ascii", exclude_characters="X"), max_size=40),
+)
+def test_event_of_a_switch_is_read_whatever_words_follow(
+    prefix: str, switch: int, code: int, link: int | None, severity: str, words: str
+) -> None:
+    place = "" if link is None else f"Link {link:02d} "
+    text = f"{prefix}nvidia-nvswitch{switch}: SXid (PCI:0000:04:00.0): {code:05d}, {severity}, {place}{words}"
+
+    observations, rejected = observe_log_lines([line(text)], source="s", received_at=NOW)
+
+    assert rejected == ()
+    (observation,) = observations
+    assert (observation.signal, observation.code) == (Signal.SXID, code)
+    assert observation.component is not None
+    if link is not None:
+        assert observation.component.name == f"nvswitch{switch}/link {link}"
+
+
+@given(
+    st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12).filter(
+        lambda tag: tag != "kernel"
+    ),
+    st.sampled_from([FALLEN, f"{SWITCH}: 20034, Fatal, Link 48 LTSSM Fault Up", f"{SWITCH}: 20034, Data {{0x1}}"]),
+    st.sampled_from(["", "[  12.5] ", "kernel: "]),
+)
+def test_what_a_program_logs_under_its_own_tag_is_never_believed(tag: str, words: str, pretended: str) -> None:
+    text = f"Nov 21 07:25:29 gpu003 {tag}: {pretended}{words}"
+
+    observations, rejected = observe_log_lines([line(text)], source="s", received_at=NOW)
+
+    assert observations == ()
+    assert len(rejected) == 1

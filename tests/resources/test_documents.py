@@ -20,7 +20,7 @@ from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.documents import decode, decode_all, encode
 from tests.ports.ledger_samples import NOW, drain, incident, outcome, page, plan, record
 
 
@@ -162,6 +162,27 @@ def test_unknown_field_is_refused_however_deep() -> None:
 
     with pytest.raises(LedgerError, match=r"findings\.0.*colour.*another version"):
         decode(Incident, text)
+
+
+def test_many_are_decoded_as_each_would_be() -> None:
+    values = tuple(replace(SAMPLE, number=number) for number in range(5))
+
+    assert decode_all(Everything, map(encode, values)) == values
+    assert decode_all(Everything, []) == ()
+
+
+def test_one_of_many_that_does_not_fit_is_an_error_that_names_it() -> None:
+    texts = [encode(SAMPLE), encode(SAMPLE).replace('"number":1', '"number":"1"')]
+
+    with pytest.raises(LedgerError, match=r"stored Everything does not fit.*1\.number"):
+        decode_all(Everything, texts)
+
+
+def test_two_texts_in_one_row_are_not_taken_for_two_rows() -> None:
+    two_in_one = f"{encode(SAMPLE)},{encode(SAMPLE)}"
+
+    with pytest.raises(LedgerError, match="2 instead of 1"):
+        decode_all(Everything, [two_in_one])
 
 
 def test_field_gained_since_takes_its_default() -> None:

@@ -20,7 +20,7 @@ from ops_pipelines.flow.observe import take_snapshot
 from ops_pipelines.flow.verify import verify_repaired
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.resources.config_files import read_catalogue
+from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.journal import Entry, EntryKind

@@ -143,7 +143,7 @@ def test_line_of_kernel_or_hardware_goes_to_kernel_events(
             "12: [2026-03-13 22:26:02] host-01.example:10:11 [5] init.cc:12 NCCL WARN x",
             utc(2026, 3, 13, 22, 26, 2), "host-01.example", "warning", 12, id="Slurm task, NCCL with a time",
         ),
-        pytest.param("180: [rank180]: RuntimeError: x", AT, None, None, 180, id="Slurm task and torchrun"),
+        pytest.param("180: [rank180]: RuntimeError: x", AT, None, "error", 180, id="Slurm task and torchrun"),
         pytest.param(
             "[2015-07-01T12:05:29.971] error: Node c001 has low cpu count (1 < 20)",
             utc(2015, 7, 1, 12, 5, 29, 971_000), None, "error", None, id="slurmctld",

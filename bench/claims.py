@@ -1,0 +1,18 @@
+"""What somebody claims to have found: the one shape in which we and our peers are judged."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.fault import Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One alarm."""
+
+    name: str
+    opened_at: datetime
+    culprits: tuple[Component, ...]
+    says: str
+    is_notice: bool = False
+    """It tells an owner of an error of their own program, and blames nothing of the cluster."""

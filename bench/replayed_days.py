@@ -1,0 +1,207 @@
+"""A recorded day through the whole diagnosis: detectors, log lines, scheduler states, then rules and correlation.
+
+What the live loop learns at each of its ticks, in the same order; nothing here knows the truth.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.catalogue import Catalogue
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import (
+    HAS_PROCESSES,
+    SCHEDULER_SOURCE,
+    JobState,
+    JobStatus,
+    Observation,
+    Signal,
+)
+from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
+from ops_pipelines.frames.detect import detect
+from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.detectors.job_failures import EndedAttempt, detect_failures
+from ops_pipelines.frames.log_observations import observations_of
+from ops_pipelines.frames.log_tables import Writer, tabulate_lines
+from ops_pipelines.frames.signals import observe_log_lines
+from ops_pipelines.simulator.replay.day import Day
+
+TICK = timedelta(seconds=5)
+"""The daemon looks at sensors every 5 s."""
+_KERNEL_SOURCE, _JOB_SOURCE = "kernel_log", "job_logs"
+_FAILURES_WINDOW = timedelta(hours=24)
+_CLOSING_EVERY = timedelta(minutes=1)
+_MESSAGES_TAKE = timedelta(seconds=1)
+"""A line is read a quarter of a second after it was written; one whole second is allowed."""
+
+
+def retrace_day(day: Day, catalogue: Catalogue) -> Retrace:
+    """Return the incidents that the program would have had on that day."""
+    drained = _drained(day)
+    detections = detect(day.panel, topology=day.topology, release={})
+    spells = [
+        *(spell for each in detections for spell in _spells_of(each, day, drained)),
+        *_silent_nodes(day, drained),
+        *_failure_spells(day),
+    ]
+    events = list(_events(day))
+    end = day.panel.time(len(day.panel.times) - 1)
+    retrace = Retrace(catalogue=catalogue, topology=day.topology)
+    learnt = {turn.at: turn for turn in turns(events, spells, tick=TICK, until=end)}
+    returns: dict[datetime, list[NodeName]] = {}
+    for repair in day.repairs:
+        returns.setdefault(_up_to_tick(repair.returned_at), []).append(repair.node)
+    start = day.panel.time(0)
+    minutes = {start + number * _CLOSING_EVERY for number in range(int((end - start) / _CLOSING_EVERY) + 1)}
+    jobs = _Timeline(day.jobs)
+    for at in sorted({*learnt, *returns, *minutes}):
+        for node in returns.get(at, ()):
+            retrace.give_back(node, at)
+        turn = learnt.get(at)
+        if turn is not None:
+            retrace.step(at, events=turn.events, begun=turn.begun, ended=turn.ended, jobs=jobs.at(at))
+        elif at in minutes and retrace.is_due(at):
+            retrace.step(at, jobs=jobs.at(at))
+    return retrace
+
+
+class _Timeline:
+    """States by time, asked for moments in order."""
+
+    def __init__(self, changes: Sequence[tuple[datetime, tuple[JobStatus, ...]]]) -> None:
+        self._changes = changes
+        self._next = 0
+        self._now: tuple[JobStatus, ...] = ()
+
+    def at(self, at: datetime) -> tuple[JobStatus, ...]:
+        while self._next < len(self._changes) and self._changes[self._next][0] <= at:
+            self._now = self._changes[self._next][1]
+            self._next += 1
+        return self._now
+
+
+def _up_to_tick(at: datetime) -> datetime:
+    seconds = TICK.total_seconds()
+    return datetime.fromtimestamp(-(-at.timestamp() // seconds) * seconds, tz=at.tzinfo)
+
+
+def _drained(day: Day) -> dict[NodeName, list[tuple[datetime, datetime]]]:
+    """Return when each node was somebody else's: what it shows then is their business."""
+    spans: dict[NodeName, list[tuple[datetime, datetime]]] = {}
+    since: dict[NodeName, datetime] = {}
+    end = day.panel.time(len(day.panel.times) - 1)
+    for at, nodes in day.nodes:
+        for node in nodes:
+            if node.is_drained:
+                since.setdefault(node.node, at)
+            elif node.node in since:
+                spans.setdefault(node.node, []).append((since.pop(node.node), at))
+    for name, at in since.items():
+        spans.setdefault(name, []).append((at, end + TICK))
+    return spans
+
+
+def _spells_of(
+    detection: Detection, day: Day, drained: dict[NodeName, list[tuple[datetime, datetime]]]
+) -> Iterator[Spell]:
+    """Yield when a detection counts: from its sample to the first that no longer shows it, drains of others apart."""
+    step = timedelta(seconds=day.panel.step_seconds)
+    known, gone = detection.first_seen_at, detection.last_seen_at + step
+    observation = detection.observation()
+    for begin, end in _outside(known, gone, drained.get(detection.node, [])):
+        yield Spell(observation=observation, known_at=begin, gone_at=end)
+
+
+def _outside(
+    begin: datetime, end: datetime, spans: Iterable[tuple[datetime, datetime]]
+) -> Iterator[tuple[datetime, datetime]]:
+    for since, until in spans:
+        if until <= begin or since >= end:
+            continue
+        if since > begin:
+            yield begin, since
+        begin = until
+    if begin < end:
+        yield begin, end
+
+
+def _silent_nodes(day: Day, drained: dict[NodeName, list[tuple[datetime, datetime]]]) -> Iterator[Spell]:
+    since: dict[NodeName, datetime] = {}
+    end = day.panel.time(len(day.panel.times) - 1)
+
+    def spells(node: NodeName, until: datetime) -> Iterator[Spell]:
+        began = since.pop(node)
+        observation = Observation(
+            signal=Signal.NODE_UNREACHABLE,
+            node=node,
+            observed_at=began,
+            source=SCHEDULER_SOURCE,
+            position=f"{Signal.NODE_UNREACHABLE.value}/{node}",
+            text=f"{node} does not answer the scheduler",
+        )
+        for begin, finish in _outside(began, until, drained.get(node, [])):
+            yield Spell(observation=observation, known_at=begin, gone_at=finish)
+
+    for at, nodes in day.nodes:
+        for node in nodes:
+            if not node.is_responding:
+                since.setdefault(node.node, at)
+            elif node.node in since:
+                yield from spells(node.node, at)
+    for name in list(since):
+        yield from spells(name, end + TICK)
+
+
+def _events(day: Day) -> Iterator[Event]:
+    """Yield what lines say: codes of the driver by the sensor's own reader, every other signature by the tables."""
+    kernel = [line for line in day.lines if line.job is None]
+    of_jobs = [line for line in day.lines if line.job is not None]
+    received = day.panel.time(len(day.panel.times) - 1)
+    coded, _ = observe_log_lines(kernel, source=_KERNEL_SOURCE, received_at=received, known_nodes=day.topology.places)
+    told = list(coded)
+    for lines, table, source, writer in (
+        (kernel, "kernel_events", _KERNEL_SOURCE, Writer.KERNEL),
+        (of_jobs, "job_logs", _JOB_SOURCE, Writer.JOB),
+    ):
+        if lines:
+            rows = tabulate_lines(lines, source=source, at=received, writer=writer).tables.get(table)
+            told += () if rows is None else observations_of(rows, table=table)
+    arrivals = {line.position: line.written_at for line in day.lines}
+    for observation in told:
+        yield Event(
+            observation=observation,
+            known_at=(arrivals.get(observation.position) or observation.observed_at) + _MESSAGES_TAKE,
+        )
+
+
+def _failure_spells(day: Day) -> Iterator[Spell]:
+    """Yield verdicts over many attempts, judged anew whenever a job has ended."""
+    ended: dict[tuple[str, datetime | None], EndedAttempt] = {}
+    known: dict[str, tuple[Observation, datetime]] = {}
+    end = day.panel.time(len(day.panel.times) - 1)
+    for at, jobs in day.jobs:
+        is_new = False
+        for job in jobs:
+            key = (job.job, job.started_at)
+            if job.ended_at is None or job.state in HAS_PROCESSES or job.state is JobState.PENDING or key in ended:
+                continue
+            ended[key] = EndedAttempt(
+                job=job.job,
+                name=job.name,
+                user=job.user,
+                nodes=job.nodes,
+                started_at=job.started_at or job.ended_at,
+                ended_at=job.ended_at,
+                state=job.state,
+            )
+            is_new = True
+        if not is_new:
+            continue
+        young = [each for each in ended.values() if at - each.ended_at <= _FAILURES_WINDOW]
+        present = {each.position: each.observation() for each in detect_failures(young, at=at)}
+        for position in [each for each in known if each not in present]:
+            observation, since = known.pop(position)
+            yield Spell(observation=observation, known_at=since, gone_at=at)
+        for position, observation in present.items():
+            known.setdefault(position, (observation, at))
+    for observation, since in known.values():
+        yield Spell(observation=observation, known_at=since, gone_at=end + TICK)

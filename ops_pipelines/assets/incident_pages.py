@@ -1,0 +1,196 @@
+"""What the page of `incidents` shows of them: a table, a picture over time, and a paragraph for each that is open.
+
+Shows; decides nothing. Texts of logs and jobs are untrusted: no Markdown of theirs is left as such.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from ops_pipelines.assets.tables import table
+from ops_pipelines.domain.fault import Family
+from ops_pipelines.domain.finding import Finding
+from ops_pipelines.domain.hypothesis import Hypothesis
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.flow.bundle import began_at
+from ops_pipelines.ports.bundles import SavedBundle
+
+EXPLAINED_AT_MOST = 5
+"""Paragraphs on the page; the table has them all."""
+_SHOWN_IN_PLACE = 890
+"""As in `frames.pictures`: longer Markdown is behind a link."""
+_SPECIAL = re.compile(r"([\\`*_\[\]<>!|#~])")
+_LONGEST_SENTENCE = 160
+
+
+def describe_incidents(
+    incidents: Sequence[Incident], *, bundles: Mapping[IncidentId, SavedBundle], now: datetime
+) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page shows: the picture first, then the table, then the newest open ones in words."""
+    from ops_pipelines.frames.incident_pictures import Bar, large_timeline, timeline
+
+    bars = [
+        Bar(
+            name=each.incident,
+            what=culprit_of(each),
+            family=_family_of(each),
+            began_at=began_at(each),
+            ended_at=each.closed_at,
+            seen_at=tuple(finding.last_at or finding.found_at for finding in each.findings),
+        )
+        for each in incidents
+        if each.state is not IncidentState.MERGED
+    ]
+    is_open = [each for each in incidents if each.is_open]
+    shown: dict[str, dg.MetadataValue] = {"timeline": dg.MetadataValue.md(timeline(bars, now=now))}
+    if bars:
+        shown["timeline_large"] = dg.MetadataValue.md(large_timeline(bars, now=now))
+    shown["incidents"] = table(_row(each, bundles.get(each.incident)) for each in incidents)
+    for each in sorted(is_open, key=began_at, reverse=True)[:EXPLAINED_AT_MOST]:
+        words = paragraph(each, bundle=bundles.get(each.incident), now=now)
+        shown[each.incident.replace("-", "_")] = dg.MetadataValue.md(words)
+    return shown
+
+
+def _row(incident: Incident, bundle: SavedBundle | None) -> Mapping[str, object]:
+    hypothesis = incident.hypothesis
+    return {
+        "incident": incident.incident,
+        "state": incident.state.value,
+        "what_broke": cause_of(incident),
+        "culprit": culprit_of(incident),
+        "confidence": "" if hypothesis is None else f"{hypothesis.confidence:.0%}",
+        "victims": victims_of(incident),
+        "next_step": next_step(incident),
+        "response": incident.response.name.lower(),
+        "evidence": "" if bundle is None else bundle.place,
+    }
+
+
+def count_by_rule(findings: Iterable[Finding]) -> Iterable[Mapping[str, object]]:
+    """Yield one row a rule, the most frequent first: how often, where, what it calls for, and one of them in words."""
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, alike in sorted(by_rule.items(), key=lambda item: (-sum(each.count for each in item[1]), item[0])):
+        newest = max(alike, key=lambda each: each.last_at or each.found_at)
+        yield {
+            "rule": rule,
+            "count": sum(each.count for each in alike),
+            "nodes": len({each.node for each in alike if each.node}),
+            "calls_for": max(each.response for each in alike).name.lower(),
+            "family": newest.family.value,
+            "newest_at": f"{newest.last_at or newest.found_at:%H:%M:%S}",
+            "newest": newest.explanation,
+        }
+
+
+def paragraph(incident: Incident, *, bundle: SavedBundle | None, now: datetime) -> str:
+    """Return an incident as a person reads it within a minute, short enough for the UI to show in place."""
+    for reason_count, other_count in ((4, 2), (3, 1), (2, 1), (1, 1), (1, 0), (0, 0)):
+        text = _compose(incident, bundle=bundle, now=now, reason_count=reason_count, other_count=other_count)
+        if len(text) <= _SHOWN_IN_PLACE:
+            return text
+    return text[: _SHOWN_IN_PLACE - 1] + "…"
+
+
+def _compose(
+    incident: Incident, *, bundle: SavedBundle | None, now: datetime, reason_count: int, other_count: int
+) -> str:
+    hypothesis = incident.hypothesis
+    began = began_at(incident)
+    sure = "" if hypothesis is None else f" ({hypothesis.confidence:.0%} sure)"
+    lines = [
+        f"**{_plain(cause_of(incident))}**{sure}",
+        f"culprit: {_plain(culprit_of(incident))} · suffering: {_plain(victims_of(incident))} · "
+        f"{incident.state.value} since {began.astimezone(UTC):%d %b %H:%M} UTC, "
+        f"{max(0, int((now - began).total_seconds() // 60))} min",
+    ]
+    lines += [f"- because {_plain(sentence)}" for sentence in _reasons(incident, hypothesis)[:reason_count]]
+    if hypothesis is not None:
+        lines += [f"- but {_plain(sentence)}" for sentence in hypothesis.evidence_against[:other_count]]
+        lines += [
+            f"- or {_plain(each.statement)} ({each.confidence:.0%}): {_plain(each.why_less_likely)}"
+            for each in hypothesis.alternatives[:other_count]
+        ]
+        if hypothesis.settled_by and other_count:
+            lines.append(f"- settled by {_plain(hypothesis.settled_by)}")
+    lines.append(f"**Next**: {_plain(next_step(incident))}")
+    if bundle is not None:
+        lines.append(f"Evidence: {_plain(bundle.place)}")
+    return "\n\n".join(_joined_lists(lines))
+
+
+def _joined_lists(lines: Sequence[str]) -> list[str]:
+    """Return paragraphs, with the items of one list in one of them."""
+    paragraphs: list[str] = []
+    for line in lines:
+        if line.startswith("- ") and paragraphs and paragraphs[-1].startswith("- "):
+            paragraphs[-1] += f"\n{line}"
+        else:
+            paragraphs.append(line)
+    return paragraphs
+
+
+def _reasons(incident: Incident, hypothesis: Hypothesis | None) -> Sequence[str]:
+    if hypothesis is not None and hypothesis.evidence_for:
+        return hypothesis.evidence_for
+    return tuple(dict.fromkeys(f"{each.found_at:%H:%M:%S} {each.explanation}" for each in incident.findings))
+
+
+def cause_of(incident: Incident) -> str:
+    """Return what broke in one sentence."""
+    return incident.cause if incident.hypothesis is None else incident.hypothesis.statement
+
+
+def culprit_of(incident: Incident) -> str:
+    """Return the likeliest culprit, and how many more there are."""
+    if incident.hypothesis is not None and incident.hypothesis.culprits:
+        first = incident.hypothesis.culprits[0]
+        names = [str(first)]
+    else:
+        names = sorted(incident.nodes) or [f"job {attempt.job}" for attempt in sorted(incident.victims)]
+    if not names:
+        return "unknown"
+    return names[0] + (f" and {len(names) - 1} more" if names[1:] else "")
+
+
+def victims_of(incident: Incident) -> str:
+    """Return who suffers, in a few words."""
+    jobs = [attempt.job for attempt in sorted(incident.victims)]
+    nodes = () if incident.hypothesis is None else incident.hypothesis.affected_nodes
+    parts = [f"job {', '.join(jobs)}" if len(jobs) <= 3 else f"{len(jobs)} jobs"] if jobs else []
+    parts += [f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"] if nodes else []
+    return ", ".join(parts) or "nobody known"
+
+
+def next_step(incident: Incident) -> str:
+    """Return what happens next, as far as the incident itself tells; `remediation_plan` has the steps."""
+    called_for = incident.response.name.lower().replace("_", " ")
+    match incident.state:
+        case IncidentState.OPEN:
+            return f"{called_for}: see remediation plan for the steps, or for what they wait for"
+        case IncidentState.ACTING:
+            return f"{called_for}, under way"
+        case IncidentState.VERIFYING:
+            return "the node proves itself, then it is returned"
+        case IncidentState.ESCALATED:
+            return f"yours: {incident.note}"
+        case _:
+            return f"none: {incident.note}"
+
+
+def _family_of(incident: Incident) -> Family:
+    if incident.hypothesis is not None:
+        return incident.hypothesis.family
+    return next((each.family for each in incident.findings), Family.UNKNOWN)
+
+
+def _plain(text: str) -> str:
+    """Return a text on one line, not too long, in which no character means anything to Markdown."""
+    flat = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    shown = flat if len(flat) <= _LONGEST_SENTENCE else f"{flat[: _LONGEST_SENTENCE - 1]}…"
+    return _SPECIAL.sub(r"\\\1", shown)

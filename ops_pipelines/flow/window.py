@@ -1,0 +1,214 @@
+"""The last minutes of the live cycle in memory, and what the detectors see in them.
+
+As far back as detectors look, and no further: an old process and one that was started a minute ago see the same. Writes
+conditions into evidence; what they mean is `domain.finding`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
+from ops_pipelines.domain.observation import (
+    DETECTOR_SOURCE,
+    NO_NODE,
+    JobState,
+    JobStatus,
+    NodeStatus,
+    Observation,
+)
+from ops_pipelines.domain.topology import Topology
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.intake import on_watched_nodes
+from ops_pipelines.flow.observatory import hour_of
+from ops_pipelines.ports.lake import Lake, Rows
+
+if TYPE_CHECKING:
+    from ops_pipelines.frames.detection import Detection
+    from ops_pipelines.frames.detectors.job_failures import EndedAttempt
+    from ops_pipelines.frames.panel import Panel
+
+REJECTED = "rejected_rows"
+MARGIN = timedelta(minutes=10)
+"""Rows are kept for so much longer: a line may be dated a few minutes ahead (`frames.pages.within_reach`)."""
+
+FAILURES_REACH = timedelta(hours=24)
+"""So long are attempts remembered that ended: more than `job_failures` looks at."""
+
+Detect = Callable[["Panel"], "tuple[Detection, ...]"]
+
+
+class Sight(Enum):
+    """How much of a cycle's metrics came."""
+
+    ALL = "all"
+    """Every source answered. Parts may still be silent."""
+    PART = "part"
+    """A source failed before it had told everything."""
+    NOTHING = "nothing"
+
+
+class LiveWindow:
+    """Rows of the last cycles, the attempts that the scheduler named, and how far the logs of jobs were read.
+
+    Bounded by the size of the cluster and by how many lines a cycle takes in.
+    """
+
+    def __init__(self, *, topology: Topology, step: timedelta) -> None:
+        from ops_pipelines.frames.panel import LOOKBACK_SECONDS
+
+        self._topology = topology
+        self._step = step
+        self._reach = timedelta(seconds=LOOKBACK_SECONDS) + step
+        self._cycles: deque[tuple[datetime, str, Rows]] = deque()
+        self._gpus: dict[NodeName, frozenset[PciAddress]] = {}
+        self._attempts: dict[tuple[JobId, datetime], JobStatus] = {}
+        self._ended: dict[tuple[JobId, datetime], EndedAttempt] = {}
+        self._lines_read_at: datetime | None = None
+        self._are_lines_read = True
+
+    def prime(self, lake: Lake, *, before: datetime) -> None:
+        """Take in what the lake holds of the time before the first cycle, at `before`. Raises LakeError.
+
+        Lines that a cycle had kept before it could move its cursor come again with the next one, and count twice.
+        """
+        from ops_pipelines.frames.panel_columns import PANEL_COLUMNS, columns_to_read
+        from ops_pipelines.frames.past_states import ACCOUNTING_COLUMNS, attempts_of
+
+        start = before - self._reach - self._step
+        for table in PANEL_COLUMNS:
+            if table == REJECTED:
+                continue  # may be many, and a loss that is no number is refused again at the next cycle
+            # A line may be dated ahead; what was held is kept by the hour.
+            end = before + MARGIN if table == "job_logs" else before
+            begin = hour_of(start) if table == "job_allocations" else start
+            self.add(table, lake.read(table, start=begin, end=end, columns=columns_to_read(table)), at=before)
+        accounted = lake.read(
+            "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
+        )
+        self._note_ended(attempts_of(accounted, None), at=before)
+
+    def add(self, table: str, rows: Rows, *, at: datetime) -> None:
+        """Take in rows of the cycle `at`; those of tables that no panel is made of are passed over."""
+        from ops_pipelines.frames.panel_columns import PANEL_COLUMNS
+        from ops_pipelines.frames.panel_rows import addresses_of, panel_rows
+
+        if table in PANEL_COLUMNS and rows.num_rows:
+            kept = panel_rows(table, rows)
+            if kept.num_rows:
+                self._cycles.append((at, table, kept))
+            if table == "gpu_telemetry":
+                for node, addresses in addresses_of(kept).items():
+                    self._gpus[node] = self._gpus.get(node, frozenset()) | addresses
+        while self._cycles and self._cycles[0][0] < at - self._reach - MARGIN:
+            self._cycles.popleft()
+
+    @property
+    def cycle_count(self) -> int:
+        """Return how many tables of cycles are kept."""
+        return len(self._cycles)
+
+    @property
+    def attempt_count(self) -> int:
+        """Return how many attempts are remembered."""
+        return len(self._attempts)
+
+    @property
+    def gpus(self) -> Mapping[NodeName, frozenset[PciAddress]]:
+        """Return the GPUs that were seen on each node: one that fell off the bus is still its."""
+        return self._gpus
+
+    def note_jobs(self, jobs: Iterable[JobStatus], *, at: datetime) -> None:
+        """Take in all jobs that the scheduler names at `at`: an attempt that it names no longer has ended by then."""
+        named = {
+            (job.job, job.started_at): job
+            for job in jobs
+            if job.started_at is not None and job.state is not JobState.PENDING
+        }
+        for key, job in self._attempts.items():
+            if key not in named and job.ended_at is None:
+                next_start = min((start for each, start in named if each == key[0] and start > key[1]), default=at)
+                self._attempts[key] = replace(job, ended_at=min(at, next_start))
+        self._attempts.update(named)
+        self._note_ended(named.values(), at=at)
+        forgotten = at - self._reach - MARGIN
+        self._attempts = {
+            key: job for key, job in self._attempts.items() if job.ended_at is None or job.ended_at > forgotten
+        }
+
+    def _note_ended(self, jobs: Iterable[JobStatus], *, at: datetime) -> None:
+        from ops_pipelines.frames.past_states import ended_attempts
+
+        self._ended |= {(each.job, each.started_at): each for each in ended_attempts(jobs)}
+        self._ended = {key: each for key, each in self._ended.items() if each.ended_at > at - FAILURES_REACH}
+
+    @property
+    def ended(self) -> "tuple[EndedAttempt, ...]":
+        """Return the attempts that ended lately, for who judges failures over many of them."""
+        return tuple(self._ended.values())
+
+    def note_lines(self, *, are_read: bool, at: datetime) -> None:
+        """Take in whether the logs of jobs were read to their end at `at`: lines that were not read are no silence."""
+        self._are_lines_read = are_read
+        if are_read:
+            self._lines_read_at = at
+
+    def panel(self, at: datetime) -> "Panel":
+        """Return the panel whose newest grid time is `at`."""
+        from ops_pipelines.frames.panel_rows import joined_rows
+        from ops_pipelines.frames.panel_tables import panel_from_tables
+
+        parts: dict[str, list[Rows]] = {}
+        for _, table, rows in self._cycles:
+            parts.setdefault(table, []).append(rows)
+        start = at - self._reach + self._step
+        read_until = self._lines_read_at or start - self._step
+        return panel_from_tables(
+            {table: joined_rows(rows) for table, rows in parts.items()},
+            start=start,
+            end=at + timedelta(microseconds=1),
+            step_seconds=int(self._step.total_seconds()),
+            topology=self._topology,
+            jobs=tuple(self._attempts.values()),
+            lines_until=None if self._are_lines_read else read_until,
+        )
+
+
+def tell_detections(
+    window: LiveWindow,
+    cluster: Cluster,
+    *,
+    at: datetime,
+    sight: Sight,
+    nodes: tuple[NodeStatus, ...] | None,
+    detect: Detect | None = None,
+    release: Mapping[str, str] | None = None,
+) -> int:
+    """Take into evidence what the detectors see at the cycle `at`; return how many conditions began.
+
+    A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is told; with
+    a part of them, conditions may begin and none ends; one whose own part is silent stays (`out_of_sight`). `nodes`
+    are as the scheduler tells them: those that somebody else drained are left out. `detect` None: all detectors.
+    Raises whatever a detector raises, and LedgerError.
+    """
+    from ops_pipelines.frames.detect import detect_live, out_of_sight
+    from ops_pipelines.frames.detectors.job_failures import detect_failures
+
+    if sight is Sight.NOTHING:
+        return 0
+    topology = cluster.rules.topology
+    panel = window.panel(at)
+    found = detect_live(panel, topology=topology, release=release or {}) if detect is None else detect(panel)
+    present = {each.position: each.observation() for each in found if each.last_seen_at == at}
+    present |= {each.position: each.observation() for each in detect_failures(window.ended, at=at)}
+    remembered = [each for each in _told(cluster) if each.position not in present]
+    lasting = remembered if sight is Sight.PART else out_of_sight(panel, remembered)
+    declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
+    return cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=on_watched_nodes(declared, nodes), now=at)
+
+
+def _told(cluster: Cluster) -> tuple[Observation, ...]:
+    return tuple(each for each in cluster.ledger.conditions() if each.source == DETECTOR_SOURCE)

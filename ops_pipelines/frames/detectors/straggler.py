@@ -1,0 +1,262 @@
+"""Stragglers: one GPU, or the GPUs of one node, apart from the peers of their job for minutes.
+
+In synchronous work all wait for the slowest. A GPU with slower clocks needs longer for the same kernels: its tensor
+pipes are as busy as ever, and its peers', who wait, less than before. A GPU that is fed late is less busy than its
+peers. So a lower clock is direct evidence, activity to either side indirect: that names nobody unless it came together
+with a longer step, because ranks that were apart from the start are the way in which a program is split. Several in a
+pattern are that, too. Whom heat or a power brake slows, as its own sensors show, is another detector's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.observation import Signal
+from ops_pipelines.frames.detection import Detection, counted
+from ops_pipelines.frames.detectors.allocations import Allocation, Columns, allocations, most_reach, row_median
+from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel
+
+WINDOW_SECONDS = 300
+JUDGED_EVERY_SECONDS = 60
+"""At whole minutes, so that the same moments are judged whatever the panel begins with."""
+LEAST_WORKING_ROWS_RATIO = 0.5
+"""Of the window: while the others wait, too (checkpoint, evaluation), ranks may differ for good reason."""
+WORKS_ABOVE_RATIO = 0.02
+"""Tensor activity of a rank at work; more than half of the ranks must be."""
+SPEAKS_ABOVE_BYTES_PER_SECOND = 1e8
+"""NVLink traffic of the median rank in synchronous work; in an evaluation everybody computes alone."""
+STEPPED_SECONDS = 60
+LEAST_PEERS = 3
+LEAST_SPREADS = 5.0
+CLOCK_BELOW_RATIO = 0.08
+"""GPUs of one model and cluster differ by 8 % for power management alone (Sinha et al., arXiv 2208.11035)."""
+ACTIVITY_APART_RATIO = 0.04
+"""Relative to the peers' median: over five minutes ranks of one program agree within a percent."""
+POWER_BELOW_RATIO = 0.06
+STEP_LONGER_RATIO = 0.03
+USUAL_SECONDS = 900
+"""The oldest part of the look-back: what the job did before."""
+MOST_PARTS = 2
+"""More GPUs than these on more than one node are a pattern."""
+_SPREADS = {"sm_clock_hertz": 0.01, "tensor_active_ratio": 0.006, "sm_active_ratio": 0.006, "power_watts": 0.01}
+"""Ranks never agree better than this share of the median."""
+_GAP_SAMPLES = 3
+_MAD_TO_SIGMA = 1.4826
+_HEAT_OR_BRAKE = 0x8 | 0x20 | 0x40 | 0x80
+"""NVML clock event reasons: hardware slowdown, software and hardware thermal slowdown, power brake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """How far the ranks are from their peers at each judged row: shares of the median, and robust deviations."""
+
+    share: Numbers
+    z: Numbers
+
+
+def detect_stragglers(panel: Panel) -> Iterator[Detection]:
+    """Yield GPU_SLOW for one GPU, or one node, and stretch."""
+    for held in allocations(panel):
+        models = np.array([panel.gpus.parts[column].model for column in held.gpus])
+        for model in dict.fromkeys(models.tolist()):
+            peers = held.gpus[models == model]
+            if len(peers) > LEAST_PEERS:
+                yield from _of_peers(panel, held, peers)
+
+
+def _of_peers(panel: Panel, held: Allocation, peers: Columns) -> Iterator[Detection]:
+    judged = np.flatnonzero(panel.times[held.rows] % JUDGED_EVERY_SECONDS < panel.step_seconds)
+    window = panel.rows_in(WINDOW_SECONDS)
+    judged = judged[judged >= window]
+    if not len(judged):
+        return
+    works = _works_together(panel, held, peers)
+    usual = panel.rows_in(LOOKBACK_SECONDS - STEPPED_SECONDS) - window - _GAP_SAMPLES
+    means = {
+        column: _Means(held.of(panel.gpus, column, columns=peers), works=works, window=window)
+        for column in _SPREADS
+        if column in panel.gpus
+    }
+    if "tensor_active_ratio" not in means:
+        return
+    now = {column: _apart(mean.at(judged), spread=_SPREADS[column]) for column, mean in means.items()}
+    longer: Flags = np.logical_or(
+        _step_is_longer(panel, held, judged, works=works, window=window, usual=usual),
+        _works_less(means["tensor_active_ratio"], judged, usual=usual),
+    )[:, np.newaxis]
+    nothing = np.zeros((len(judged), len(peers)), dtype=bool)
+    clock, power = now.get("sm_clock_hertz"), now.get("power_watts")
+    slow_clock = nothing if clock is None else (clock.share <= -CLOCK_BELOW_RATIO) & (clock.z <= -LEAST_SPREADS)
+    low_power = nothing if power is None else (power.share <= -POWER_BELOW_RATIO) & (power.z <= -LEAST_SPREADS)
+    busier, lazier = _busier_and_lazier(means, judged)
+    busier_before, lazier_before = _busier_and_lazier(means, judged - window)
+    # Indirect evidence must hold in two windows that share no sample, and counts only as a change: what was so before
+    # the step grew longer is how the work is split. Where somebody's clock is low, it needs no other explanation.
+    changed: Flags = np.array((busier & busier_before) | (lazier & lazier_before), dtype=bool)
+    changed &= ~_was_apart(means, judged, usual=usual) & longer
+    changed &= ~slow_clock.any(axis=1, keepdims=True)
+    hints = low_power.astype(np.int8) + busier + lazier + longer
+    slow = ((slow_clock & (hints >= 1)) | changed) & ~_is_explained(panel, held, peers, judged, window=window)
+    culprits = [_culprit(panel, peers, slow[place]) for place in range(len(judged))]
+    evidence = {
+        "its clock is {0:.0%} below its peers'": (slow_clock, None if clock is None else -clock.share),
+        "it draws {0:.0%} less power": (low_power, None if power is None else -power.share),
+        "it works on while its peers wait": (busier, None),
+        "it is without work while its peers wait for it": (lazier, None),
+        "the job's step takes longer than before": (np.broadcast_to(longer, slow.shape), None),
+    }
+    yield from _detections(panel, held, judged, culprits, slow, evidence, peers=peers, window=window)
+
+
+def _works_together(panel: Panel, held: Allocation, peers: Columns) -> Flags:
+    """Return the rows in which the ranks make steps together: only then is one that differs a straggler."""
+    tensor = held.of(panel.gpus, "tensor_active_ratio", columns=peers)
+    works = np.array(2 * np.count_nonzero(tensor >= WORKS_ABOVE_RATIO, axis=1) > len(peers), dtype=bool)
+    steps = held.growth(panel.jobs, "step_count", columns=np.array([held.job_column], dtype=np.intp))[:, 0]
+    if not np.isnan(steps).all():
+        works &= counted(steps > 0, panel.rows_in(STEPPED_SECONDS)) > 0
+    if "nvlink_bandwidth_bytes" in panel.gpus:
+        traffic = held.growth(panel.gpus, "nvlink_bandwidth_bytes", columns=peers)
+        works &= most_reach(traffic, SPEAKS_ABOVE_BYTES_PER_SECOND) | np.isnan(traffic).all(axis=1)
+    return works
+
+
+class _Means:
+    """Means over windows of rows at work, for any row, from one running sum."""
+
+    def __init__(self, values: Numbers, *, works: Flags, window: int) -> None:
+        known = ~np.isnan(values) & works[:, np.newaxis]
+        self._total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
+        self._count = np.cumsum(known, axis=0, dtype=np.int32)
+        self._window = window
+
+    def at(self, rows: NDArray[np.intp], *, window: int | None = None) -> Numbers:
+        """Return the mean over the window that ends at each row; NaN where too few of its rows are known."""
+        rows_back = self._window if window is None else window
+        ends, begins = np.maximum(rows, 0), rows - rows_back
+        before = np.maximum(begins, 0)
+        has_before = (begins >= 0)[:, np.newaxis]
+        total = self._total[ends] - np.where(has_before, self._total[before], 0.0)
+        count = self._count[ends] - np.where(has_before, self._count[before], 0)
+        count[rows < 0] = 0
+        enough = count >= max(1.0, LEAST_WORKING_ROWS_RATIO * self._window)
+        found = np.full(total.shape, np.nan)
+        np.divide(total, count, out=found, where=enough)
+        return found
+
+
+def _apart(values: Numbers, *, spread: float) -> _Apart:
+    median = row_median(values)[:, np.newaxis]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(median > 0, values / median - 1, np.nan)
+    deviation = row_median(np.abs(share))[:, np.newaxis] * _MAD_TO_SIGMA
+    return _Apart(share=share, z=share / np.maximum(deviation, spread))
+
+
+def _busier_and_lazier(means: dict[str, _Means], rows: NDArray[np.intp]) -> tuple[Flags, Flags]:
+    """Return which ranks are busier, and which less busy, than their peers in the window that ends at each row."""
+    apart = [
+        _apart(means[column].at(rows), spread=_SPREADS[column])
+        for column in ("tensor_active_ratio", "sm_active_ratio")
+        if column in means
+    ]
+    busier = [(each.share >= ACTIVITY_APART_RATIO) & (each.z >= LEAST_SPREADS) for each in apart]
+    lazier = [(each.share <= -ACTIVITY_APART_RATIO) & (each.z <= -LEAST_SPREADS) for each in apart]
+    return np.array(np.logical_or.reduce(busier), dtype=bool), np.array(np.logical_or.reduce(lazier), dtype=bool)
+
+
+def _was_apart(means: dict[str, _Means], judged: NDArray[np.intp], *, usual: int) -> Flags:
+    """Return which ranks were apart already at the far end of the look-back; True where that is not known."""
+    found: Flags | None = None
+    for column in ("tensor_active_ratio", "sm_active_ratio"):
+        if column in means:
+            before = _apart(means[column].at(judged - usual), spread=_SPREADS[column])
+            apart = np.isnan(before.share) | (np.abs(before.share) >= ACTIVITY_APART_RATIO / 2)
+            found = apart if found is None else found | apart
+    return found if found is not None else np.ones((len(judged), 0), dtype=bool)
+
+
+def _step_is_longer(
+    panel: Panel, held: Allocation, judged: NDArray[np.intp], *, works: Flags, window: int, usual: int
+) -> Flags:
+    """Return where a step takes longer than it did at the far end of the look-back; False where nobody says."""
+    column = np.array([held.job_column], dtype=np.intp)
+    steps = _Means(held.of(panel.jobs, "step_seconds", columns=column), works=works, window=window)
+    now, before = steps.at(judged)[:, 0], steps.at(judged - usual)[:, 0]
+    return np.array(now > before * (1 + STEP_LONGER_RATIO), dtype=bool)
+
+
+def _works_less(tensor: _Means, judged: NDArray[np.intp], *, usual: int) -> Flags:
+    """Return where the job as a whole does less than at the far end of the look-back: its steps take longer."""
+    now, before = row_median(tensor.at(judged)), row_median(tensor.at(judged - usual))
+    return np.array(now * (1 + STEP_LONGER_RATIO) < before, dtype=bool)
+
+
+def _is_explained(panel: Panel, held: Allocation, peers: Columns, judged: NDArray[np.intp], *, window: int) -> Flags:
+    """Return which GPUs say themselves that heat or a power brake slows them."""
+    reasons = held.of(panel.gpus, "clock_event_reasons", columns=peers)
+    slowed = (np.nan_to_num(reasons).astype(np.int64) & _HEAT_OR_BRAKE) != 0
+    share = _Means(slowed.astype(np.float64), works=np.ones(len(slowed), dtype=bool), window=window).at(judged)
+    return np.array(share > 0.2, dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Culprit:
+    node: NodeName
+    column: int | None
+    """Of the layer `gpus`; None: the node as a whole."""
+
+
+def _culprit(panel: Panel, peers: Columns, slow: Flags) -> frozenset[_Culprit]:
+    """Return whom the slow ranks point at: GPUs, one node, or nobody where they are a pattern."""
+    columns = [int(column) for column in peers[slow]]
+    nodes = {panel.gpus.parts[column].node for column in columns}
+    if not columns or 2 * len(columns) > len(peers):
+        return frozenset()
+    if len(columns) <= MOST_PARTS:
+        return frozenset(_Culprit(panel.gpus.parts[column].node, column) for column in columns)
+    return frozenset({_Culprit(next(iter(nodes)), None)}) if len(nodes) == 1 else frozenset()
+
+
+def _detections(
+    panel: Panel,
+    held: Allocation,
+    judged: NDArray[np.intp],
+    culprits: list[frozenset[_Culprit]],
+    slow: Flags,
+    evidence: dict[str, tuple[Flags, Numbers | None]],
+    *,
+    peers: Columns,
+    window: int,
+) -> Iterator[Detection]:
+    job = panel.job(held.job_column)
+    every = panel.rows_in(JUDGED_EVERY_SECONDS)
+    for culprit in sorted(frozenset().union(*culprits), key=lambda each: (each.node, each.column or -1)):
+        places = [place for place, named in enumerate(culprits) if culprit in named]
+        runs = np.split(places, np.flatnonzero(np.diff(judged[places]) > every) + 1)
+        for run in runs:
+            first, last = int(run[0]), int(run[-1])
+            mine = slow[first] if culprit.column is None else peers == culprit.column
+            told = [
+                words.format(float(numbers[first, mine].mean()) if numbers is not None else 0.0)
+                for words, (holds, numbers) in evidence.items()
+                if holds[first, mine].any()
+            ]
+            part = None if culprit.column is None else panel.gpus.parts[culprit.column]
+            who = f"GPU {part.device} of {culprit.node}" if part is not None else f"{mine.sum()} GPUs of {culprit.node}"
+            shares = next((numbers for _, numbers in evidence.values() if numbers is not None), None)
+            yield Detection(
+                signal=Signal.GPU_SLOW,
+                node=culprit.node,
+                gpu=None if part is None else PciAddress(part.device),
+                gpu_uuid=None if part is None else part.uuid,
+                job=job,
+                began_at=panel.time(held.first + max(0, int(judged[first]) - window + 1)),
+                first_seen_at=panel.time(held.first + int(judged[first])),
+                last_seen_at=panel.time(min(held.first + int(judged[last]) + every - 1, held.end - 1)),
+                value=None if shares is None else float(shares[first, mine].mean()),
+                text=f"{who} holds up job {job} with {len(peers)} ranks: {'; '.join(told)}",
+            )

@@ -1,0 +1,295 @@
+"""Explains one incident on one page: what broke, why we believe so, what speaks against it, and what will be done.
+
+Reads only. The whole story, line by line of the ledger, is `show`; values and their JSON are `views`.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.flow.bundle import began_at
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.bundles import BundleError
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.terminal.outlook import Outlook, entries_of
+from ops_pipelines.terminal.tables import duration_text, moment, printable, style_of
+from ops_pipelines.terminal.views import (
+    ActionView,
+    BundleView,
+    DiagnosedTimeView,
+    DiagnosisView,
+    ExplanationView,
+    PlanStanding,
+    PlanView,
+    RelatedView,
+    SightingView,
+    VictimView,
+    view_action,
+    view_bundle,
+    view_sightings,
+)
+
+_LOOK_BACK = timedelta(days=30)
+_SIGHTINGS_SHOWN, _NAMES_SHOWN, _JOBS_SHOWN, _REASONS_SHOWN = 8, 6, 5, 4
+
+
+def explain(incident: Incident, cluster: Cluster) -> ExplanationView:
+    """Return the explanation of an incident. What a system did not tell is left out, and `problems` names it."""
+    outlook = Outlook(cluster)
+    problems = list(outlook.problems)
+    entries = tuple(entries_of(incident, cluster.ledger, head_seq=outlook.state.head_seq))
+    jobs: tuple[JobStatus, ...] = ()
+    if incident.victims:
+        try:
+            jobs = cluster.scheduler.read_jobs()
+        except SourceError as problem:
+            problems.append(str(problem))
+    bundles: tuple[BundleView, ...] = ()
+    if cluster.bundles is not None:
+        try:
+            kept = cluster.bundles.of(incident.incident)
+            bundles = tuple(view_bundle(each, incident=incident) for each in kept)
+        except BundleError as problem:
+            problems.append(str(problem))
+    now = cluster.clock.now()
+    others = cluster.ledger.incidents_since(min(now, incident.opened_at) - _LOOK_BACK)
+    return ExplanationView(
+        cluster=cluster.name,
+        taken_at=now,
+        incident=outlook.view(incident, entries=entries),
+        began_at=began_at(incident),
+        victims=view_victims(incident, jobs),
+        sightings=view_sightings(incident),
+        actions=tuple(view_action(record) for record in cluster.ledger.records(incident.incident)),
+        bundles=bundles,
+        related=view_related(incident, others),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def view_victims(incident: Incident, jobs: Iterable[JobStatus]) -> tuple[VictimView, ...]:
+    """Return the jobs that suffer, with what the scheduler says of the same attempt."""
+    known = {job.job: job for job in jobs}
+    found = []
+    for attempt in sorted(incident.victims):
+        job = known.get(attempt.job)
+        found.append(
+            VictimView(
+                job=attempt.job,
+                state=None if job is None else job.state.value,
+                gpu_count=None if job is None else job.gpu_count,
+                nodes=() if job is None else tuple(sorted(job.nodes)),
+            )
+        )
+    return tuple(found)
+
+
+def view_related(incident: Incident, others: Iterable[Incident]) -> tuple[RelatedView, ...]:
+    """Return what was merged into this incident or it into, and what is open on the same nodes."""
+    found = []
+    for other in others:
+        if other.incident == incident.incident:
+            continue
+        shared = sorted(incident.nodes & other.nodes)
+        if _names(other.note, incident):
+            why = other.note
+        elif _names(incident.note, other):
+            why = f"this one is {incident.note}"
+        elif shared and other.is_open:
+            why = f"open on the same node: {_some(shared)}"
+        else:
+            continue
+        found.append(RelatedView(incident=other.incident, state=other.state.value, why=why))
+    return tuple(found)
+
+
+def _names(note: str, incident: Incident) -> bool:
+    return incident.incident in note.replace(",", " ").replace(".", " ").replace(";", " ").split()
+
+
+def print_explanation(out: Console, view: ExplanationView) -> None:
+    """Print the page: its first lines answer what, who and what next; the rest is there to check it."""
+    incident, diagnosis = view.incident, view.incident.diagnosis
+    head = Text(f"{printable(incident.incident)}  {incident.state}", style=style_of(incident.state))
+    head.append(f"  since {moment(view.began_at)}, {duration_text(_lasted(view))}", style="not bold default")
+    out.print(head)
+    _section(out, "What broke")
+    _item(out, "", f"{diagnosis.cause}", style="bold")
+    _fields(out, _who(view))
+    _section(out, "Why we believe so")
+    _print_reasons(out, view)
+    _section(out, "What speaks against it")
+    for sentence in diagnosis.evidence_against:
+        _item(out, "-", sentence)
+    if not diagnosis.evidence_against:
+        _item(out, "", "nothing that was found")
+    if diagnosis.alternatives:
+        _section(out, "What else it could be")
+        for each in diagnosis.alternatives:
+            _item(out, f"{each.confidence:.0%}", f"{each.statement}; less likely: {each.why_less_likely}")
+    if diagnosis.settled_by:
+        _section(out, "What would settle it")
+        _item(out, "", diagnosis.settled_by)
+    _section(out, "What will be done")
+    _item(out, "", incident.next_step)
+    if incident.plan is not None and incident.plan.standing is not PlanStanding.ENDED:
+        _print_plan(out, incident.plan)
+    _section(out, "What was done")
+    for action in view.actions:
+        _item(out, _clock(action.begun_at), _deed(action))
+    if not view.actions:
+        _item(out, "", "nothing yet")
+    if view.related:
+        _section(out, "Related incidents")
+        for related in view.related:
+            _item(out, related.incident, f"{related.state}: {related.why}")
+    _section(out, "Evidence kept")
+    for bundle in view.bundles:
+        _print_bundle(out, bundle)
+    if not view.bundles:
+        _item(out, "", "no bundle; what the ledger holds is above")
+
+
+def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
+    """Print what recorded time shows: one paragraph an incident, in the order in which they began."""
+    _item(out, "", f"{view.cluster}, recorded from {moment(view.since)} to {moment(view.at)}")
+    if not view.incidents:
+        _item(out, "", "no incident in what was recorded; what nobody recorded cannot be called healthy")
+    for each in sorted(view.incidents, key=lambda incident: (incident.began_at, incident.incident)):
+        until = "" if each.closed_at is None else f" to {_clock(each.closed_at)}"
+        _section(out, f"{each.incident}  {each.state}  {_clock(each.began_at)}{until}")
+        _item(out, "", each.diagnosis.cause, style="bold")
+        _item(out, "sure    ", _sureness(each.diagnosis))
+        _item(out, "culprit ", _some(each.diagnosis.culprits) or "nobody knows yet")
+        if each.victims:
+            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {_some(each.victims, _JOBS_SHOWN)}")
+        for sentence in each.diagnosis.evidence_for[:_REASONS_SHOWN]:
+            _item(out, "+", sentence)
+        for sentence in each.diagnosis.evidence_against[:_REASONS_SHOWN]:
+            _item(out, "-", sentence)
+        if each.diagnosis.first_action is not None:
+            _item(out, "first   ", each.diagnosis.first_action.replace("_", " ").lower())
+
+
+def _print_reasons(out: Console, view: ExplanationView) -> None:
+    """Print the reasons, then what was read, without saying a thing twice."""
+    reasons = view.incident.diagnosis.evidence_for
+    for sentence in reasons:
+        _item(out, "+", sentence)
+    fresh = [each for each in view.sightings if each.line or each.count > 1 or not _is_told(each, reasons)]
+    for sighting in fresh[:_SIGHTINGS_SHOWN]:
+        _print_sighting(out, sighting, is_told=_is_told(sighting, reasons))
+    if len(fresh) > _SIGHTINGS_SHOWN:
+        rest = len(fresh) - _SIGHTINGS_SHOWN
+        _item(out, "", f"and {rest} more; `ops-pipelines show {view.incident.incident}` lists all")
+    if not reasons and not fresh:
+        _item(out, "", f"no evidence is recorded: {view.incident.note}")
+
+
+def _is_told(sighting: SightingView, reasons: Sequence[str]) -> bool:
+    return any(sighting.says in sentence for sentence in reasons)
+
+
+def _print_plan(out: Console, plan: PlanView) -> None:
+    for number, step in enumerate(plan.steps, start=1):
+        _item(out, f"{number}.", step)
+    for effect in plan.effects:
+        _item(out, "effect", effect)
+    for alternative in plan.rejected_alternatives:
+        _item(out, "not", alternative)
+    if plan.standing is PlanStanding.WAITS_FOR_APPROVAL:
+        _item(out, "", f"`ops-pipelines approve {plan.plan}` asks for your yes")
+
+
+def _lasted(view: ExplanationView) -> timedelta:
+    return (view.incident.closed_at or view.taken_at) - view.began_at
+
+
+def _sureness(diagnosis: DiagnosisView) -> str:
+    if diagnosis.confidence is None:
+        return diagnosis.confidence_words
+    return f"{diagnosis.confidence_words} ({diagnosis.confidence:.0%})"
+
+
+def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
+    incident, diagnosis = view.incident, view.incident.diagnosis
+    at_fault = "" if diagnosis.at_fault is None else f"; at fault: {diagnosis.at_fault}, family: {diagnosis.family}"
+    yield "sure", f"{_sureness(diagnosis)}{at_fault}"
+    yield "culprit", _some(diagnosis.culprits) or "nobody knows yet"
+    if view.victims:
+        counts = [each.gpu_count for each in view.victims if each.gpu_count is not None]
+        gpus = f", {sum(counts)} GPUs" if counts else ""
+        gpus += " known" if counts and len(counts) < len(view.victims) else ""
+        names = _some([f"{each.job}{f' ({each.state})' if each.state else ''}" for each in view.victims], _JOBS_SHOWN)
+        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {names}"
+    else:
+        yield "victims", "no job is known to suffer"
+    if diagnosis.affected_nodes:
+        yield "", f"{_counted(len(diagnosis.affected_nodes), 'node')}: {_some(diagnosis.affected_nodes)}"
+    opened = incident.opened_at
+    yield "since", moment(view.began_at) + ("" if opened == view.began_at else f"; opened {_clock(opened)}")
+    yield "next", incident.next_step
+
+
+def _print_sighting(out: Console, sighting: SightingView, *, is_told: bool) -> None:
+    when = _clock(sighting.first_at)
+    if sighting.count > 1:
+        when += f" to {_clock(sighting.last_at)}, {sighting.count} times"
+    said = "" if is_told else f": {sighting.says}"
+    _item(out, "", f"{when}  {sighting.where}  {sighting.rule}{said}")
+    if sighting.line:
+        _item(out, "  |", sighting.line, style="dim")
+
+
+def _deed(action: ActionView) -> str:
+    witness = f", {action.witness}" if action.witness else ""
+    return f"{action.action}: {action.outcome or 'under way'}{witness}"
+
+
+def _print_bundle(out: Console, bundle: BundleView) -> None:
+    kept = "; sha256 as in the ledger" if bundle.is_in_ledger else ""
+    _item(out, "", f"{bundle.reason}, {moment(bundle.saved_at)}: {', '.join(bundle.files)}{kept}")
+    _item(out, " ", bundle.place)
+    for sentence in bundle.missing:
+        _item(out, "  missing", sentence, style="dim")
+
+
+def _section(out: Console, title: str) -> None:
+    out.print(Text(f"\n{title}", style="bold"))
+
+
+def _item(out: Console, mark: str, text: str, *, style: str = "") -> None:
+    """Print a text indented by two, behind a mark; further lines stand below the text."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    if mark:
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(mark, style=style), Text(printable(text), style=style))
+    else:
+        grid.add_row(Text(printable(text), style=style, no_wrap=False, overflow="fold"))
+        grid.columns[0].no_wrap = False
+    out.print(Padding(grid, (0, 0, 0, 2), expand=False))
+
+
+def _fields(out: Console, fields: Iterable[tuple[str, str]]) -> None:
+    for name, value in fields:
+        _item(out, f"{name:<8}", value)
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%d %b %H:%M:%S}"
+
+
+def _some(names: Sequence[str], count: int = _NAMES_SHOWN) -> str:
+    rest = len(names) - count
+    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

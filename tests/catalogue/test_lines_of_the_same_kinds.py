@@ -1,0 +1,29 @@
+"""Lines of the same kinds as the labelled ones, in the words of other drivers, releases and ways to keep a log.
+
+They were written for this test (tests/data) and stand in no table of the catalogue; each names the first actions that
+are right for it, taken alone.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
+from tests.frames.judged_lines import judge
+
+DATA = Path(__file__).parents[1] / "data" / "lines_of_the_same_kinds.tsv"
+LINES = [row.split("\t") for row in DATA.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+@pytest.mark.parametrize(("accepted", "text"), [pytest.param(a, t, id=f"{c}: {t[:50]}") for c, a, t in LINES])
+def test_first_action_is_one_that_the_line_accepts(accepted: str, text: str) -> None:
+    action = judge(text).actions[0]
+
+    assert action in {FirstAction(word) for word in accepted.split("|")}
+
+
+def test_nothing_destructive_is_said_of_a_line_that_accepts_nothing_destructive() -> None:
+    harmless = [t for _, a, t in LINES if DESTRUCTIVE_ACTIONS.isdisjoint(map(FirstAction, a.split("|")))]
+
+    assert len(harmless) > 50
+    assert [t for t in harmless if judge(t).actions[0] in DESTRUCTIVE_ACTIONS] == []

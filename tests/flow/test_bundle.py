@@ -1,0 +1,336 @@
+"""Evidence is kept before the first act and never in its way; what could not be kept or read is said."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
+from ops_pipelines.domain.hypothesis import Hypothesis
+from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.flow.bundle import (
+    MARGIN,
+    MAX_LINES,
+    concerned_nodes,
+    lines_file,
+    reason_before,
+    save_as_it_is,
+    save_before_acting,
+    window_of,
+)
+from ops_pipelines.flow.carry_out import carry_out_drains
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, SavedBundle
+from ops_pipelines.resources.bundle_files import BundleFiles
+from ops_pipelines.simulator.journal import FaultKind
+from tests.domain.builders import GPU, NODE, NOW, after, ago, attempt, incident, job, xid
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.small_cluster import TRAINING
+
+
+class Memory:
+    """A lake that knows three lines and some samples."""
+
+    def recall(
+        self,
+        *,
+        nodes: Collection[NodeName],
+        jobs: Collection[JobId],
+        start: datetime,
+        end: datetime,
+        nearest_to: datetime,
+        max_lines: int,
+    ) -> Recalled:
+        telemetry = TABLES["gpu_telemetry"].from_rows(
+            {"time": start + timedelta(seconds=15 * step), "node": node, "device": "GPU-1", "driver_version": "570.1",
+             "power_watts": 300.0 + step}
+            for node in nodes
+            for step in range(4)
+        )  # fmt: skip
+        line = RecalledLine(written_at=start, node=NodeName("gpu001"), job="", source="kernel_log", text="before it")
+        return Recalled(lines=(line,), telemetry=telemetry, missing=("job_logs: none",))
+
+
+class HungMemory(Memory):
+    """A lake that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = Event()
+
+    def recall(self, **asked: object) -> Recalled:
+        self.let_go.wait()
+        return Recalled(lines=(), telemetry=None, missing=())
+
+
+class BrokenMemory(Memory):
+    def recall(self, **asked: object) -> Recalled:
+        raise ZeroDivisionError("a fault of ours")
+
+
+class FullDisk:
+    """A store that cannot keep anything."""
+
+    def save(
+        self,
+        incident: IncidentId,
+        *,
+        reason: str,
+        at: datetime,
+        documents: Mapping[str, object],
+        files: Mapping[str, bytes],
+        missing: Sequence[str],
+    ) -> SavedBundle:
+        raise BundleError("No space left on device")
+
+    def of(self, incident: IncidentId) -> tuple[SavedBundle, ...]:
+        return ()
+
+    def tidy(self, now: datetime, *, keep: Collection[IncidentId]) -> int:
+        return 0
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
+    autopilot.cluster = replace(autopilot.cluster, bundles=BundleFiles(tmp_path / "evidence"), recollection=Memory())
+    autopilot.let_pass(15)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.observe_and_decide()
+    return autopilot
+
+
+@pytest.fixture
+def hung() -> Iterator[HungMemory]:
+    memory = HungMemory()
+    yield memory
+    memory.let_go.set()
+
+
+def drain(autopilot: SmallAutopilot) -> None:
+    carry_out_drains(autopilot._plans, autopilot.cluster, lease=autopilot.lease)
+
+
+def kept(cluster: Cluster, of: IncidentId) -> tuple[SavedBundle, ...]:
+    assert cluster.bundles is not None
+    return cluster.bundles.of(of)
+
+
+def test_evidence_is_kept_before_the_first_act_and_the_ledger_holds_its_digest(autopilot: SmallAutopilot) -> None:
+    (plan,) = autopilot._plans
+
+    drain(autopilot)
+
+    incident = autopilot.incident()
+    (bundle,) = kept(autopilot.cluster, incident.incident)
+    (record,) = autopilot.cluster.ledger.records(incident.incident)
+    assert record.action.verb is Verb.DRAIN
+    assert bundle.saved_at <= record.begun_at
+    assert bundle.reason == reason_before(plan.plan)
+    assert incident.bundle == bundle.digest
+    assert autopilot.cluster.ledger.verify_chain().problem == ""
+
+
+def test_bundle_holds_lines_metrics_state_versions_and_plan(autopilot: SmallAutopilot) -> None:
+    drain(autopilot)
+
+    (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
+    place = Path(bundle.place)
+    assert set(bundle.files) == {
+        "incident.json", "state.json", "plan.json", "lines.txt", "telemetry.png", "telemetry.parquet",
+    }  # fmt: skip
+    lines = (place / "lines.txt").read_text()
+    assert "fallen off the bus" in lines
+    assert "before it" in lines
+    assert '"driver": [\n   "570.1"\n  ]' in (place / "state.json").read_text()
+    assert '"is_drained": false' in (place / "state.json").read_text()
+    assert (place / "telemetry.png").read_bytes().startswith(b"\x89PNG")
+    assert "job_logs: none" in bundle.missing
+
+
+def test_plan_that_goes_on_keeps_its_first_picture(autopilot: SmallAutopilot) -> None:
+    drain(autopilot)
+    (before,) = kept(autopilot.cluster, autopilot.incident().incident)
+
+    autopilot.act_and_verify()
+
+    assert autopilot.incident().state is not IncidentState.OPEN
+    assert kept(autopilot.cluster, autopilot.incident().incident) == (before,)
+
+
+def test_evidence_that_cannot_be_kept_is_noted_in_the_ledger_and_stops_no_act(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, bundles=FullDisk())
+
+    drain(autopilot)
+
+    assert autopilot.node("gpu001").is_drained
+    assert autopilot.incident().note.endswith("; its evidence could not be kept: No space left on device")
+    assert autopilot.incident().bundle is None
+
+
+def test_lake_that_hangs_holds_up_no_drain(autopilot: SmallAutopilot, hung: HungMemory) -> None:
+    autopilot.cluster = replace(autopilot.cluster, recollection=hung)
+
+    drain(autopilot)
+
+    (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
+    assert autopilot.node("gpu001").is_drained
+    assert any("not read within 1 s" in sentence for sentence in bundle.missing)
+    assert "fallen off the bus" in (Path(bundle.place) / "lines.txt").read_text()
+
+
+def test_fault_of_ours_while_looking_around_is_said_and_stops_no_act(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, recollection=BrokenMemory())
+
+    drain(autopilot)
+
+    (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
+    assert autopilot.node("gpu001").is_drained
+    assert "lines and metrics around the event: a fault of ours" in bundle.missing
+
+
+class SlowDisk(BundleFiles):
+    """A store that takes 0.6 s for each bundle."""
+
+    def __init__(self, root: Path, autopilot: SmallAutopilot) -> None:
+        super().__init__(root)
+        self._autopilot = autopilot
+
+    def save(self, incident: IncidentId, **given: object) -> SavedBundle:
+        self._autopilot.let_pass(0.6)
+        return super().save(incident, **given)  # type: ignore[arg-type]  # the same keywords
+
+
+def test_storm_waits_no_longer_for_its_bundles_than_one_incident_may(autopilot: SmallAutopilot, tmp_path: Path) -> None:
+    known, (plan,) = autopilot.incident(), autopilot._plans
+    cluster = replace(autopilot.cluster, bundles=SlowDisk(tmp_path / "slow", autopilot))
+    storm = [(replace(known, incident=IncidentId(f"INC-{number:04d}")), plan) for number in range(1, 5)]
+
+    report = save_before_acting(storm, cluster, nodes={}, jobs={})
+
+    assert list(report.saved) == ["INC-0001", "INC-0002"]
+    assert list(report.problems) == ["INC-0003", "INC-0004"]
+    assert "the next run keeps it" in report.problems[IncidentId("INC-0003")]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_cluster_without_a_lake_or_without_a_store_acts_all_the_same(autopilot: SmallAutopilot, keeps: bool) -> None:
+    bundles = autopilot.cluster.bundles if keeps else None
+    autopilot.cluster = replace(autopilot.cluster, bundles=bundles, recollection=None)
+
+    drain(autopilot)
+
+    assert autopilot.node("gpu001").is_drained
+    assert (autopilot.incident().bundle is not None) is keeps
+
+
+def test_first_picture_stays_and_later_ones_are_taken_when_the_incident_changed(autopilot: SmallAutopilot) -> None:
+    cluster, first = autopilot.cluster, autopilot.incident()
+    look = cluster.scheduler
+
+    def keep() -> list[str]:
+        report = save_as_it_is(autopilot.incidents(), cluster, nodes=look.read_nodes(), jobs=look.read_jobs())
+        return [each.reason for each in report.saved.values()]
+
+    assert keep() == ["opened"]
+    autopilot.let_pass(60)
+    assert keep() == []
+
+    (opened,) = kept(cluster, first.incident)
+    for seconds in (1, 2):
+        autopilot.let_pass(seconds)
+        later = replace(first, note=f"after {seconds} s", changed_at=cluster.clock.now())
+        cluster.ledger.change_incident(later, actor="test", now=cluster.clock.now())
+
+        autopilot.let_pass(1)
+        assert keep() == ["changed"]
+        assert [each.reason for each in kept(cluster, first.incident)] == ["opened", "changed"]
+        assert kept(cluster, first.incident)[0] == opened
+
+
+def test_incidents_that_are_over_are_left_alone(autopilot: SmallAutopilot) -> None:
+    over = replace(autopilot.incident(), state=IncidentState.RESOLVED)
+
+    assert save_as_it_is([over], autopilot.cluster, nodes=(), jobs=()).saved == {}
+
+
+def test_message_without_a_look_at_the_scheduler_says_so(autopilot: SmallAutopilot) -> None:
+    known, (plan,) = autopilot.incident(), autopilot._plans
+
+    report = save_before_acting([(known, plan)], autopilot.cluster, nodes={}, jobs={})
+
+    assert any(each.startswith("state of nodes and jobs") for each in report.saved[known.incident].missing)
+
+
+def recalled(count: int) -> list[RecalledLine]:
+    return [
+        RecalledLine(written_at=after(second), node=NODE, job="", source="kernel_log", text=f"line {second}")
+        for second in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [MAX_LINES - 2, MAX_LINES - 1, MAX_LINES, 3 * MAX_LINES])
+def test_lines_are_bounded_and_evidence_comes_first(count: int) -> None:
+    body = lines_file(incident(xid(79, seconds_ago=7200)), recalled(count)).decode()
+
+    head, *lines = body.splitlines()
+    assert len(lines) == min(count + 1, MAX_LINES)
+    assert sum(line.startswith("* ") for line in lines) == 1
+    assert ("left out" in head) is (count + 1 > MAX_LINES)
+
+
+def test_line_that_is_evidence_is_not_repeated_among_those_around_it() -> None:
+    rests_on = incident()
+    text = rests_on.findings[0].evidence[0].text
+    same = RecalledLine(written_at=NOW, node=NODE, job="", source="lake", text=text)
+
+    assert lines_file(rests_on, [same]).decode().count(text) == 1
+
+
+@given(st.text(), st.text(max_size=20))
+def test_no_line_can_steer_a_terminal_or_break_into_two(text: str, source: str) -> None:
+    line = RecalledLine(written_at=NOW, node=NODE, job="42", source=source, text=text)
+
+    body = lines_file(incident(), [line]).decode()
+
+    assert len(body.splitlines()) == 3
+    assert all(char.isprintable() or char == "\n" for char in body)
+
+
+@pytest.mark.parametrize(
+    ("last_seconds", "now_seconds", "expected_seconds"),
+    [
+        pytest.param(0, 0, 0, id="it has just happened"),
+        pytest.param(0, 599, 599, id="ten minutes are not over"),
+        pytest.param(0, 601, 600, id="ten minutes are over"),
+        pytest.param(1200, 7200, 1800, id="evidence went on"),
+        pytest.param(6000, 7200, 3000, id="no more than an hour"),
+        pytest.param(0, -60, 0, id="a clock that is behind"),
+    ],
+)
+def test_window_reaches_from_before_the_first_to_after_the_last_evidence(
+    last_seconds: float, now_seconds: float, expected_seconds: float
+) -> None:
+    rests_on = incident(xid(79), xid(79, seconds_ago=-last_seconds))
+
+    assert window_of(rests_on, now=after(now_seconds)) == (NOW - MARGIN, after(expected_seconds))
+
+
+def test_culprits_come_before_victims_among_the_nodes_that_are_looked_at() -> None:
+    hypothesis = Hypothesis(
+        statement="a cable", culprits=(Component(kind=ComponentKind.GPU, name=GPU, node=NodeName("gpu009")),),
+        at_fault=AtFault.GPU, family=Family.GPU, first_action=FirstAction.MONITOR, confidence=0.9,
+        affected_nodes=frozenset({NodeName("gpu004")}), evidence_for=(), evidence_against=(), alternatives=(),
+        settled_by="",
+    )  # fmt: skip
+    suffering = job("42", nodes=("gpu001", "gpu002"), started_at=ago(3600))
+    rests_on = incident(hypothesis=hypothesis, victims=frozenset({attempt("42")}))
+
+    assert concerned_nodes(rests_on, {suffering.job: suffering}) == ("gpu009", "gpu001", "gpu004", "gpu002")

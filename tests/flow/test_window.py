@@ -1,0 +1,510 @@
+"""The window of the live cycle: bounded, the same after a restart, and silent where nothing was seen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ops_pipelines.domain.fault import Component, ComponentKind
+from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
+from ops_pipelines.domain.observation import (
+    NO_NODE,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Observation,
+    Signal,
+    Workload,
+)
+from ops_pipelines.flow.window import MARGIN, LiveWindow, Sight, tell_detections
+from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.resources.lake import ParquetLake
+from tests.flow.fake_store import topology_of
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.fake_clock import BEGINNING as AT
+
+STEP = timedelta(seconds=15)
+TOPOLOGY = topology_of("gpu001", "gpu002", "gpu003")
+PCI = PciAddress("0000:18:00")
+N1, N2 = NodeName("gpu001"), NodeName("gpu002")
+
+
+def grid(number: int) -> datetime:
+    return AT + number * STEP
+
+
+def gpu_rows(at: datetime, *nodes: str, pci: str = PCI, job: str | None = None) -> pa.Table:
+    return TABLES["gpu_telemetry"].from_rows(
+        {
+            "node": node, "device": f"GPU-{node}-{pci}", "time": at, "pci_address": pci, "job": job,
+            "power_watts": 400.0 + at.second, "energy_joules": at.timestamp(),
+        }
+        for node in nodes
+    )  # fmt: skip
+
+
+def node_rows(at: datetime, *nodes: str) -> pa.Table:
+    return TABLES["node_telemetry"].from_rows(
+        {"node": node, "device": "", "time": at, "cpu_user_seconds": at.timestamp(), "cpu_system_seconds": 1.0}
+        for node in nodes
+    )
+
+
+def line_rows(*times: datetime, job: str = "7", source: str = "job_logs") -> pa.Table:
+    return TABLES["job_logs"].from_rows(
+        {"source": source, "position": f"{at.isoformat()}-{number}", "time": at, "job": job, "step": number}
+        for number, at in enumerate(times)
+    )
+
+
+def window_of() -> LiveWindow:
+    return LiveWindow(topology=TOPOLOGY, step=STEP)
+
+
+def job(
+    name: str, *nodes: str, started: datetime, ended: datetime | None = None, state: JobState = JobState.RUNNING
+) -> JobStatus:
+    return JobStatus(
+        job=JobId(name), state=state, is_held=False, is_requeueable=True, name="train", user="ada", account="ml",
+        workload=Workload.TRAINING, nodes=frozenset(map(NodeName, nodes)), gpu_count=8 * len(nodes),
+        started_at=started, ended_at=ended, restart_count=0, excluded_nodes=frozenset(), checkpointed_at=None,
+    )  # fmt: skip
+
+
+def holders(panel: Panel, node: str) -> list[str | None]:
+    (place,) = [number for number, part in enumerate(panel.nodes.parts) if part.node == node]
+    return [None if held < 0 else panel.job(held) for held in panel.held_by[:, place].tolist()]
+
+
+def assert_same(one: Panel, other: Panel) -> None:
+    np.testing.assert_array_equal(one.times, other.times)
+    assert [part.node for part in one.nodes.parts] == [part.node for part in other.nodes.parts]
+    names = [[None if held < 0 else each.job(held) for held in each.held_by.ravel().tolist()] for each in (one, other)]
+    assert names[0] == names[1]
+    for name in ("gpus", "nodes", "ports", "disks", "racks", "jobs"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert first.parts == second.parts, name
+        for quantity in first.values.keys() | second.values.keys():
+            np.testing.assert_array_equal(first.value(quantity), second.value(quantity), err_msg=quantity)
+
+
+# -- what it holds --
+
+
+def test_the_panel_reaches_from_the_cycle_as_far_back_as_detectors_look() -> None:
+    window = window_of()
+    window.add("gpu_telemetry", gpu_rows(AT, "gpu001"), at=AT)
+
+    panel = window.panel(AT)
+
+    assert panel.time(-1) == AT
+    assert panel.time(0) == AT - timedelta(seconds=LOOKBACK_SECONDS)
+    assert panel.gpus.value("power_watts")[-1, 0] == 400.0
+    assert [part.node for part in panel.nodes.parts] == ["gpu001", "gpu002", "gpu003"]
+
+
+def test_it_forgets_what_no_detector_looks_at() -> None:
+    window = window_of()
+    count = (LOOKBACK_SECONDS + 2 * int(MARGIN.total_seconds())) // 15 + 50
+    sizes = []
+    for number in range(count):
+        window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001"), at=grid(number))
+        sizes.append(window.cycle_count)
+
+    assert max(sizes) == sizes[-1] == (LOOKBACK_SECONDS + int(MARGIN.total_seconds())) // 15 + 2
+    assert not np.isnan(window.panel(grid(count - 1)).gpus.value("power_watts")).any()
+
+
+def test_tables_that_no_panel_is_made_of_and_empty_rows_are_passed_over() -> None:
+    window = window_of()
+    window.add(
+        "kernel_events", TABLES["kernel_events"].from_rows([{"source": "k", "position": "1", "time": AT}]), at=AT
+    )
+    window.add("gpu_telemetry", gpu_rows(AT), at=AT)
+
+    assert window.cycle_count == 0
+
+
+def test_a_missed_cycle_is_a_gap() -> None:
+    window = window_of()
+    for number in (0, 2):
+        window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001"), at=grid(number))
+
+    energy = window.panel(grid(2)).gpus.value("energy_joules")[-3:, 0]
+
+    assert np.isnan(energy).tolist() == [False, True, False]
+
+
+def test_it_remembers_the_gpus_of_a_node_when_they_are_gone() -> None:
+    window = window_of()
+    window.add("gpu_telemetry", gpu_rows(AT, "gpu001", "gpu002"), at=AT)
+    window.add("gpu_telemetry", gpu_rows(grid(1), "gpu001", pci="0000:2a:00"), at=grid(1))
+
+    assert window.gpus == {"gpu001": {PCI, "0000:2a:00"}, "gpu002": {PCI}}
+
+
+# -- jobs and their logs --
+
+
+def test_an_attempt_lasts_until_the_scheduler_names_it_no_longer() -> None:
+    window = window_of()
+    first = job("7", "gpu001", started=AT - timedelta(hours=3))
+    window.note_jobs([first], at=AT)
+    window.note_jobs([first], at=grid(1))
+    window.note_jobs([], at=grid(3))
+    window.note_jobs([job("8", "gpu001", started=grid(4), state=JobState.COMPLETED, ended=grid(5))], at=grid(6))
+
+    panel = window.panel(grid(6))
+
+    assert holders(panel, "gpu001")[-7:] == ["7", "7", "7", None, "8", None, None]
+    assert set(holders(panel, "gpu001")[:-7]) == {"7"}
+
+
+def test_a_job_that_began_anew_elsewhere_has_left_its_nodes() -> None:
+    window = window_of()
+    window.note_jobs([job("7", "gpu001", started=AT)], at=grid(1))
+    window.note_jobs([job("7", "gpu002", started=grid(2))], at=grid(3))
+
+    panel = window.panel(grid(3))
+
+    assert holders(panel, "gpu001")[-4:] == ["7", "7", None, None]
+    assert holders(panel, "gpu002")[-4:] == [None, None, "7", "7"]
+
+
+def test_a_pending_job_holds_nothing_and_ended_attempts_are_forgotten() -> None:
+    window = window_of()
+    window.note_jobs(
+        [job("7", "gpu001", started=grid(9), state=JobState.PENDING), job("8", "gpu002", started=AT)], at=AT
+    )
+    much_later = AT + timedelta(seconds=LOOKBACK_SECONDS) + MARGIN + 2 * STEP
+    window.note_jobs([], at=grid(1))
+    window.note_jobs([], at=much_later)
+
+    assert set(holders(window.panel(grid(1)), "gpu001")) == {None}
+    assert window.attempt_count == 0
+
+
+@pytest.mark.parametrize(
+    ("are_read", "counts"),
+    [
+        pytest.param((True, True, True), [1.0, 1.0, 1.0], id="silence"),
+        pytest.param((True, True, False), [1.0, 1.0, None], id="not read at the newest cycle"),
+        pytest.param((True, False, False), [1.0, None, None], id="not read since the first"),
+        pytest.param((False, False, False), [None, None, None], id="never read"),
+        pytest.param((True, False, True), [1.0, 1.0, 1.0], id="read again: nothing was missed"),
+    ],
+)
+def test_lines_that_could_not_be_read_are_no_silence(are_read: Sequence[bool], counts: list[float | None]) -> None:
+    window = window_of()
+    window.add("job_logs", line_rows(AT - STEP), at=AT)
+    window.add("job_logs", line_rows(AT), at=AT)
+    for number, is_read in enumerate(are_read):
+        window.note_lines(are_read=is_read, at=grid(number))
+
+    lines = window.panel(grid(2)).jobs.value("line_count")[-3:, 0]
+
+    assert [None if np.isnan(count) else float(count) - 1 for count in lines] == counts
+
+
+# -- after a restart --
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_process_that_was_started_anew_sees_what_the_old_one_saw(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    lake = ParquetLake(tmp_path_factory.mktemp("lake"))
+    old, fresh = window_of(), window_of()
+    # Some cycles before and some after the hour's border, and some beyond the reach of the panel.
+    cycles = sorted(data.draw(st.sets(st.integers(-250, -1), min_size=1, max_size=12)))
+    for number in cycles:
+        nodes = data.draw(st.lists(st.sampled_from(["gpu001", "gpu002", "stranger"]), unique=True, min_size=1))
+        lag = timedelta(seconds=data.draw(st.integers(0, 40)))
+        tables = {
+            "gpu_telemetry": gpu_rows(grid(number), *nodes, job=data.draw(st.sampled_from(["7", "8", None]))),
+            "node_telemetry": node_rows(grid(number), *nodes),
+            "job_logs": line_rows(grid(number) - lag, grid(number) + timedelta(minutes=3)),
+        }
+        for table, rows in tables.items():
+            lake.add(table, rows)
+            old.add(table, rows, at=grid(number))
+
+    fresh.prime(lake, before=AT)
+    for window in (old, fresh):
+        window.add("gpu_telemetry", gpu_rows(AT, "gpu001"), at=AT)
+        window.note_lines(are_read=True, at=AT)
+
+    assert_same(fresh.panel(AT), old.panel(AT))
+    assert_same(fresh.panel(grid(30)), old.panel(grid(30)))
+
+
+def test_allocations_of_the_hours_are_read_with_the_rest(tmp_path: Path) -> None:
+    lake = ParquetLake(tmp_path)
+    lake.add(
+        "job_allocations",
+        TABLES["job_allocations"].from_rows(
+            [
+                {
+                    "job": "7", "attempt": "a", "node": "gpu001", "time": AT - timedelta(hours=1), "gpu_count": 8.0,
+                    "started_at": AT - timedelta(hours=5), "ended_at": AT - timedelta(minutes=20),
+                }
+            ]
+        ),
+    )  # fmt: skip
+    window = window_of()
+
+    window.prime(lake, before=AT)
+
+    assert holders(window.panel(AT), "gpu001")[:80] == ["7"] * 80
+    assert set(holders(window.panel(AT), "gpu001")[80:]) == {None}
+
+
+# -- what is told --
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    return SmallAutopilot(tmp_path, node_count=3)
+
+
+def seen(
+    node: str = "gpu001",
+    *,
+    at: datetime,
+    signal: Signal = Signal.GPU_HOT,
+    gpu: str | None = PCI,
+    component: Component | None = None,
+    job_id: str | None = None,
+) -> Detection:
+    return Detection(
+        signal=signal, node=NodeName(node), began_at=AT, first_seen_at=AT, last_seen_at=at, text="it is so",
+        gpu=None if gpu is None else PciAddress(gpu), component=component,
+        job=None if job_id is None else JobId(job_id),
+    )  # fmt: skip
+
+
+class Cycles:
+    """A window and a ledger, cycle by cycle."""
+
+    def __init__(self, autopilot: SmallAutopilot) -> None:
+        self.autopilot = autopilot
+        self.window = window_of()
+        self.nodes: tuple[NodeStatus, ...] | None = None
+
+    def run(self, number: int, *found: Detection, sight: Sight = Sight.ALL, **rows: pa.Table) -> int:
+        at = grid(number)
+        for table, each in rows.items():
+            self.window.add(table, each, at=at)
+        return tell_detections(
+            self.window, self.autopilot.cluster, at=at, sight=sight, nodes=self.nodes, detect=lambda _: tuple(found)
+        )
+
+    @property
+    def conditions(self) -> list[Observation]:
+        return list(self.autopilot.cluster.ledger.conditions())
+
+
+def test_a_condition_begins_once_and_ends_when_it_is_seen_to_be_gone(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    counts = [
+        cycles.run(number, seen(at=grid(number)), gpu_telemetry=gpu_rows(grid(number), "gpu001")) for number in range(3)
+    ]
+    (during,) = cycles.conditions
+    counts.append(cycles.run(3, seen(at=grid(2)), gpu_telemetry=gpu_rows(grid(3), "gpu001")))
+
+    assert counts == [1, 0, 0, 0]
+    assert (during.signal, during.gpu, during.observed_at, during.source) == (Signal.GPU_HOT, PCI, AT, "detectors")
+    assert cycles.conditions == []
+
+
+def test_a_blind_cycle_ends_nothing_and_begins_nothing(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+
+    count = cycles.run(1, seen("gpu002", at=grid(1)), sight=Sight.NOTHING)
+
+    assert count == 0
+    assert [each.node for each in cycles.conditions] == ["gpu001"]
+
+
+def test_half_an_answer_ends_nothing_and_may_begin_something(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+
+    rows = gpu_rows(grid(1), "gpu001", "gpu002")
+    count = cycles.run(1, seen("gpu002", at=grid(1)), sight=Sight.PART, gpu_telemetry=rows)
+
+    assert count == 1
+    assert sorted(each.node for each in cycles.conditions) == ["gpu001", "gpu002"]
+
+
+def test_the_condition_of_a_silent_node_stays_until_it_speaks(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001", "gpu002"))
+    far = LOOKBACK_SECONDS // 15 + 5
+
+    kept = []
+    for number in (1, 2, far):
+        cycles.run(number, gpu_telemetry=gpu_rows(grid(number), "gpu002"))
+        kept.append([each.node for each in cycles.conditions])
+    cycles.run(far + 1, gpu_telemetry=gpu_rows(grid(far + 1), "gpu001", "gpu002"))
+
+    assert kept == [["gpu001"]] * 3
+    assert cycles.conditions == []
+
+
+def test_the_condition_of_a_silent_part_stays_while_the_part_may_still_be_built_in(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    both = pa.concat_tables([gpu_rows(AT, "gpu001"), gpu_rows(AT, "gpu001", pci="0000:2a:00")])
+    cycles.run(0, seen(at=AT), gpu_telemetry=both)
+    kept = []
+    last = LOOKBACK_SECONDS // 15
+    for number in (1, last, last + 1):
+        cycles.run(number, gpu_telemetry=gpu_rows(grid(number), "gpu001", pci="0000:2a:00"))
+        kept.append(len(cycles.conditions))
+
+    assert kept == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("table", "device", "column", "kind"),
+    [
+        ("fabric_telemetry", "mlx5_0/1", "receive_bytes", ComponentKind.LINK),
+        ("storage_telemetry", "nvme0n1", "read_bytes", ComponentKind.DISK),
+    ],
+)
+def test_a_port_or_disk_that_was_not_read_is_not_well(
+    autopilot: SmallAutopilot, table: str, device: str, column: str, kind: ComponentKind
+) -> None:
+    cycles = Cycles(autopilot)
+    part = Component(kind=kind, name=device, node=N1)
+
+    def rows(number: int, *devices: str) -> Mapping[str, pa.Table]:
+        listed = [{"node": "gpu001", "device": each, "time": grid(number), column: 1.0} for each in devices]
+        return {table: TABLES[table].from_rows(listed), "node_telemetry": node_rows(grid(number), "gpu001")}
+
+    cycles.run(0, seen(at=AT, gpu=None, component=part), **rows(0, device, "other"))
+    cycles.run(1, **rows(1, "other"))
+    unread = len(cycles.conditions)
+    cycles.run(2, **rows(2, device, "other"))
+
+    assert (unread, len(cycles.conditions)) == (1, 0)
+
+
+def test_a_condition_of_a_node_stays_while_one_of_its_exporters_is_silent(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    up = TABLES["platform_telemetry"].from_rows(
+        {"node": "gpu001", "device": "dcgm/gpu001:9400", "time": grid(number), "target_up": 0.0} for number in (0, 1)
+    )
+    tables = {"gpu_telemetry": gpu_rows(AT, "gpu001"), "node_telemetry": node_rows(AT, "gpu001")}
+    cycles.run(0, seen(at=AT, gpu=None), **tables)
+    cycles.run(1, node_telemetry=node_rows(grid(1), "gpu001"), platform_telemetry=up)
+    half = len(cycles.conditions)
+    cycles.run(2, node_telemetry=node_rows(grid(2), "gpu001"), gpu_telemetry=gpu_rows(grid(2), "gpu001"))
+
+    assert (half, len(cycles.conditions)) == (1, 0)
+
+
+def test_the_condition_of_a_job_ends_with_the_job_and_not_with_its_metrics(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    running = job("7", "gpu001", started=AT - STEP)
+    hung = Component(kind=ComponentKind.JOB, name="7")
+    other = gpu_rows(grid(1), "gpu002")
+    cycles.window.note_jobs([running], at=AT)
+    detection = seen(NO_NODE, at=AT, gpu=None, signal=Signal.JOB_HUNG, component=hung, job_id="7")
+    cycles.run(0, detection, gpu_telemetry=gpu_rows(AT, "gpu001"))
+    cycles.run(1, gpu_telemetry=other)
+    silent = len(cycles.conditions)
+    cycles.window.note_jobs([], at=grid(2))
+    cycles.run(2, gpu_telemetry=gpu_rows(grid(2), "gpu002"))
+
+    assert (silent, len(cycles.conditions)) == (1, 0)
+
+
+def test_the_condition_of_a_rack_stays_while_its_sensor_is_silent(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    rack = Component(kind=ComponentKind.RACK, name="r01")
+
+    def air(number: int) -> pa.Table:
+        row = {"node": "", "device": "rack:r01", "time": grid(number), "inlet_temperature_celsius": 40.0}
+        return TABLES["facility_telemetry"].from_rows([row])
+
+    detection = seen(NO_NODE, at=AT, gpu=None, signal=Signal.INLET_HOT, component=rack)
+    cycles.run(0, detection, facility_telemetry=air(0))
+    cycles.run(1, gpu_telemetry=gpu_rows(grid(1), "gpu001"))
+    silent = len(cycles.conditions)
+    cycles.run(2, facility_telemetry=air(2))
+
+    assert (silent, len(cycles.conditions)) == (1, 0)
+
+
+def test_nodes_that_somebody_else_drained_and_undeclared_nodes_are_not_told(
+    autopilot: SmallAutopilot,
+) -> None:
+    cycles = Cycles(autopilot)
+    status = NodeStatus(
+        node=N1, state=NodeState.IDLE, is_drained=True, is_responding=True, reason="rack 1 (day-shift)",
+        reason_set_at=AT, booted_at=AT, gpu_count=8, gpu_in_use_count=0,
+    )  # fmt: skip
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+    cycles.nodes = (status, replace(status, node=N2, is_drained=False, reason=None))
+
+    count = cycles.run(1, *(seen(node, at=grid(1)) for node in ("gpu001", "gpu002", "stranger")))
+
+    assert count == 1
+    assert [each.node for each in cycles.conditions] == ["gpu002"]
+
+
+def test_a_job_that_fails_again_and_again_is_told_also_after_a_restart(
+    tmp_path: Path, autopilot: SmallAutopilot
+) -> None:
+    failed = [
+        job(
+            "7", f"gpu00{number + 1}", started=AT + number * STEP, ended=AT + number * STEP + timedelta(seconds=10),
+            state=JobState.FAILED,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    lake = ParquetLake(tmp_path / "lake")
+    lake.add(
+        "job_accounting",
+        TABLES["job_accounting"].from_rows(
+            {
+                "job": "7", "attempt": str(each.started_at), "time": each.ended_at, "name": each.name,
+                "user": each.user, "state": "FAILED", "started_at": each.started_at, "ended_at": each.ended_at,
+                "nodes": next(iter(each.nodes)), "gpu_count": 8,
+            }
+            for each in failed[:2]
+        ),
+    )  # fmt: skip
+    cycles = Cycles(autopilot)
+    cycles.window.prime(lake, before=grid(4))
+
+    counts = [cycles.run(4, gpu_telemetry=gpu_rows(grid(4), "gpu001"))]
+    cycles.window.note_jobs(failed, at=grid(5))
+    counts.append(cycles.run(5, gpu_telemetry=gpu_rows(grid(5), "gpu001")))
+
+    assert counts == [0, 1]
+    assert [(each.signal, each.job) for each in cycles.conditions] == [(Signal.JOB_CRASH_LOOP, "7")]
+
+
+def test_a_detector_that_raises_changes_nothing(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+
+    def broken(panel: Panel) -> tuple[Detection, ...]:
+        raise ZeroDivisionError("no peers")
+
+    with pytest.raises(ZeroDivisionError):
+        tell_detections(cycles.window, autopilot.cluster, at=grid(1), sight=Sight.ALL, nodes=None, detect=broken)
+    assert len(cycles.conditions) == 1

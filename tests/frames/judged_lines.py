@@ -1,0 +1,16 @@
+"""One line, judged with the shipped tables."""
+
+from ops_pipelines.frames.classify import LineVerdict, classify_lines
+from ops_pipelines.frames.log_matching import shared_matcher
+from ops_pipelines.resources.catalogue_files import read_catalogue
+
+
+def judge(line: str | bytes) -> LineVerdict:
+    text = line.encode() if isinstance(line, str) else line
+    (verdict,) = judge_all([text])
+    return verdict
+
+
+def judge_all(lines: list[bytes]) -> list[LineVerdict]:
+    numbered = enumerate(lines, start=1)
+    return list(classify_lines(numbered, catalogue=read_catalogue(), matcher=shared_matcher()))
