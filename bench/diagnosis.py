@@ -12,7 +12,7 @@ import argparse
 import csv
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,6 +28,7 @@ from bench.replayed_days import retrace_day
 from ops_pipelines.domain.fault import ComponentKind, Family
 from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.flow.retrace import Retrace
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
@@ -113,17 +114,18 @@ class Score:
         return 1000 * self.false_on_nodes / self.node_days if self.node_days else 0.0
 
 
-def claims_of(incidents: Iterable[Incident]) -> list[Claim]:
+def claims_of(retrace: Retrace) -> list[Claim]:
     """Return what was raised in the end: merged incidents are part of another, watched ones troubled nobody."""
-    verdicts = {
-        rule.signature for rule in read_catalogue().signatures.values() if rule.category == "numerical_anomaly"
-    }
-    first_told = {incident.incident: incident.opened_at for incident in incidents}
+    verdicts = {rule.signature for rule in read_catalogue().signatures.values() if rule.category == "numerical_anomaly"}
+    incidents = list(retrace.incidents.values())
+    raised_at = retrace.raised_at
     merged_into: dict[str, datetime] = {}
     for incident in incidents:
         if incident.state is IncidentState.MERGED:
             into = incident.note.rsplit(" ", 1)[-1]
-            merged_into[into] = min(merged_into.get(into, incident.opened_at), incident.opened_at)
+            told_at = raised_at.get(incident.incident)
+            if told_at is not None:
+                merged_into[into] = min(merged_into.get(into, told_at), told_at)
     found = []
     for incident in incidents:
         hypothesis = incident.hypothesis
@@ -137,7 +139,9 @@ def claims_of(incidents: Iterable[Incident]) -> list[Claim]:
         found.append(
             Claim(
                 name=incident.incident,
-                opened_at=min(first_told[incident.incident], merged_into.get(incident.incident, incident.opened_at)),
+                opened_at=min(
+                    raised_at[incident.incident], merged_into.get(incident.incident, raised_at[incident.incident])
+                ),
                 culprits=hypothesis.culprits,
                 says=_said(incident),
                 is_notice=is_notice,
@@ -250,7 +254,7 @@ def run_seed(seed: int, is_quiet: bool, node_count: int, hours: float) -> dict[s
     make = make_quiet_day if is_quiet else make_day
     day = make(seed, node_count=node_count, hours=hours)
     ours = retrace_day(day, read_catalogue())
-    found = {"ops_pipelines": judge(claims_of(ours.incidents.values()), day)}
+    found = {"ops_pipelines": judge(claims_of(ours), day)}
     for name, peer in diagnosis_peers.PEERS.items():
         found[name] = judge(peer(day), day)
     return found

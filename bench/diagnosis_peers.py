@@ -137,12 +137,13 @@ def _node_features(panel: Panel, per_minute: int, minutes: int) -> NDArray[np.fl
         np.add.at(summed.T, order, np.nan_to_num(matrix).T)
         return summed
 
+    watched = ("utilisation_ratio", "tensor_active_ratio", "power_watts", "temperature_celsius", "sm_clock_hertz")
     matrices = [
-        *(of_gpus(panel.gpus.value(name)) for name in ("utilisation_ratio", "tensor_active_ratio", "power_watts", "temperature_celsius", "sm_clock_hertz")),
+        *(of_gpus(panel.gpus.value(name)) for name in watched),
         of_gpus(panel.gpus.rate("nvlink_bandwidth_bytes")),
         np.nan_to_num(panel.nodes.rate("cpu_busy_seconds")),
         np.nan_to_num(panel.nodes.rate("fabric_bytes")),
-    ]  # fmt: skip
+    ]
     return np.stack(
         [matrix[: minutes * per_minute].reshape(minutes, per_minute, count).mean(axis=1) for matrix in matrices], axis=2
     ).astype(np.float32)

@@ -211,7 +211,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", choices=["one", "per-node"], default="one", help="as rsyslog gathers them")
     parser.add_argument("--steady", type=float, default=60.0, help="seconds at 500 events a second")
     parser.add_argument("--burst", type=float, default=10.0, help="seconds at 4,200 events a second")
-    parser.add_argument("--answer", type=float, default=0.03, help="seconds until the scheduler answers (measured)")
+    parser.add_argument(
+        "--answer",
+        type=float,
+        default=0.03,
+        help="seconds until the scheduler answers; a slurmctld of 256 nodes: 0.045, 0.010",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="print where the ticks spent their time")
     options = parser.parse_args(argv)

@@ -5,6 +5,7 @@ What the live loop learns at each of its ticks, in the same order; nothing here 
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
 from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.identity import NodeName
@@ -12,14 +13,13 @@ from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     SCHEDULER_SOURCE,
     JobState,
-    JobStatus,
     Observation,
     Signal,
 )
 from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.frames.detect import detect
 from ops_pipelines.frames.detection import Detection
-from ops_pipelines.frames.detectors.job_failures import EndedAttempt, detect_failures
+from ops_pipelines.frames.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
 from ops_pipelines.frames.log_observations import observations_of
 from ops_pipelines.frames.log_tables import Writer, tabulate_lines
 from ops_pipelines.frames.signals import observe_log_lines
@@ -29,6 +29,7 @@ TICK = timedelta(seconds=5)
 """The daemon looks at sensors every 5 s."""
 _KERNEL_SOURCE, _JOB_SOURCE = "kernel_log", "job_logs"
 _FAILURES_WINDOW = timedelta(hours=24)
+_REACHES_BACK = timedelta(minutes=30)
 _CLOSING_EVERY = timedelta(minutes=1)
 _MESSAGES_TAKE = timedelta(seconds=1)
 """A line is read a quarter of a second after it was written; one whole second is allowed."""
@@ -52,27 +53,32 @@ def retrace_day(day: Day, catalogue: Catalogue) -> Retrace:
         returns.setdefault(_up_to_tick(repair.returned_at), []).append(repair.node)
     start = day.panel.time(0)
     minutes = {start + number * _CLOSING_EVERY for number in range(int((end - start) / _CLOSING_EVERY) + 1)}
-    jobs = _Timeline(day.jobs)
+    jobs, nodes = _Timeline(day.jobs), _Timeline(day.nodes)
     for at in sorted({*learnt, *returns, *minutes}):
         for node in returns.get(at, ()):
             retrace.give_back(node, at)
         turn = learnt.get(at)
         if turn is not None:
-            retrace.step(at, events=turn.events, begun=turn.begun, ended=turn.ended, jobs=jobs.at(at))
-        elif at in minutes and retrace.is_due(at):
-            retrace.step(at, jobs=jobs.at(at))
+            retrace.step(
+                at, events=turn.events, begun=turn.begun, ended=turn.ended, jobs=jobs.at(at), nodes=nodes.at(at)
+            )
+        elif at in minutes and (retrace.is_due(at) or at.minute % 5 == 0):
+            retrace.step(at, jobs=jobs.at(at), nodes=nodes.at(at))
     return retrace
 
 
-class _Timeline:
+Status = TypeVar("Status")
+
+
+class _Timeline(Generic[Status]):
     """States by time, asked for moments in order."""
 
-    def __init__(self, changes: Sequence[tuple[datetime, tuple[JobStatus, ...]]]) -> None:
+    def __init__(self, changes: Sequence[tuple[datetime, tuple[Status, ...]]]) -> None:
         self._changes = changes
         self._next = 0
-        self._now: tuple[JobStatus, ...] = ()
+        self._now: tuple[Status, ...] = ()
 
-    def at(self, at: datetime) -> tuple[JobStatus, ...]:
+    def at(self, at: datetime) -> tuple[Status, ...]:
         while self._next < len(self._changes) and self._changes[self._next][0] <= at:
             self._now = self._changes[self._next][1]
             self._next += 1
@@ -107,7 +113,12 @@ def _spells_of(
     step = timedelta(seconds=day.panel.step_seconds)
     known, gone = detection.first_seen_at, detection.last_seen_at + step
     observation = detection.observation()
-    for begin, end in _outside(known, gone, drained.get(detection.node, [])):
+    # Windows reach back: what a node did before it was taken out must not be held against it when it is back.
+    spans = [
+        (since, until + (_REACHES_BACK if detection.began_at < until else TICK))
+        for since, until in drained.get(detection.node, [])
+    ]
+    for begin, end in _outside(known, gone, spans):
         yield Spell(observation=observation, known_at=begin, gone_at=end)
 
 
@@ -165,16 +176,17 @@ def _events(day: Day) -> Iterator[Event]:
         if lines:
             rows = tabulate_lines(lines, source=source, at=received, writer=writer).tables.get(table)
             told += () if rows is None else observations_of(rows, table=table)
-    arrivals = {line.position: line.written_at for line in day.lines}
+    arrivals = {line.position: arrived for line, arrived in zip(day.lines, day.arrivals, strict=True)}
     for observation in told:
-        yield Event(
-            observation=observation,
-            known_at=(arrivals.get(observation.position) or observation.observed_at) + _MESSAGES_TAKE,
-        )
+        yield Event(observation=observation, known_at=arrivals[observation.position] + _MESSAGES_TAKE)
 
 
 def _failure_spells(day: Day) -> Iterator[Spell]:
-    """Yield verdicts over many attempts, judged anew whenever a job has ended."""
+    """Yield verdicts over many attempts, judged anew whenever a job has ended.
+
+    What failed on a node before it was last booted is not held against it.
+    """
+    nodes = _Timeline(day.nodes)
     ended: dict[tuple[str, datetime | None], EndedAttempt] = {}
     known: dict[str, tuple[Observation, datetime]] = {}
     end = day.panel.time(len(day.panel.times) - 1)
@@ -197,7 +209,12 @@ def _failure_spells(day: Day) -> Iterator[Spell]:
         if not is_new:
             continue
         young = [each for each in ended.values() if at - each.ended_at <= _FAILURES_WINDOW]
-        present = {each.position: each.observation() for each in detect_failures(young, at=at)}
+        booted_at = {node.node: node.booted_at for node in nodes.at(at) if node.booted_at is not None}
+        surviving_count = sum(
+            job.ended_at is None and job.started_at is not None and at - job.started_at > SHORT_LIFE for job in jobs
+        )
+        found = detect_failures(young, at=at, surviving_count=surviving_count, booted_at=booted_at)
+        present = {each.position: each.observation() for each in found}
         for position in [each for each in known if each not in present]:
             observation, since = known.pop(position)
             yield Spell(observation=observation, known_at=since, gone_at=at)

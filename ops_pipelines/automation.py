@@ -6,6 +6,8 @@ from datetime import UTC, timedelta
 import dagster as dg
 from pydantic import Field
 
+from ops_pipelines.assets.history import DAYS
+from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import HOURS, POOL, hour_of_key
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow import people
@@ -82,6 +84,22 @@ def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
         for name in _FIRST_OF_EACH_SOURCE
     )
     return all(records and records[0].timestamp >= over for records in newest)
+
+
+weigh_history = dg.define_asset_job(
+    "weigh_history",
+    selection=dg.AssetSelection.groups(HISTORY),
+    executor_def=dg.in_process_executor,
+    description="Once a day: lemons, what wears out, and whether a batch, a place or the fleet fails too often.",
+)
+
+
+@dg.schedule(job=weigh_history, cron_schedule="20 1 * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
+def history_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Each night, when the last hour of the day has long been filled: the weeks up to its end."""
+    day = context.scheduled_execution_time.astimezone(UTC) - timedelta(days=1)
+    key = day.strftime(DAYS.fmt)
+    return dg.RunRequest(run_key=key, partition_key=key)
 
 
 class _ByHand(dg.Config):
@@ -220,6 +238,7 @@ JOBS = (
     verify_nodes,
     report_shift,
     fill_hour,
+    weigh_history,
     keep_lake,
     pause_autopilot,
     resume_autopilot,
@@ -227,4 +246,4 @@ JOBS = (
     drain_node,
     return_node,
 )
-SCHEDULES = (shift_report_schedule, hour_schedule, keep_lake_schedule)
+SCHEDULES = (shift_report_schedule, hour_schedule, history_schedule, keep_lake_schedule)

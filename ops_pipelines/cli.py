@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops_pipelines import lake_cli
-from ops_pipelines.terminal import log_commands
+from ops_pipelines.terminal import diagnose, log_commands
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ app = typer.Typer(
 audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
 app.command()(lake_cli.ingest)
+app.command()(diagnose.diagnose)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
 app.add_typer(log_commands.logs_app, name="logs")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets import act, jobs, meaning, observe, report, telemetry, understand, verify
+from ops_pipelines.assets import act, history, jobs, meaning, observe, report, telemetry, understand, verify
 from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.automation import JOBS, SCHEDULES
@@ -115,7 +115,9 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
 def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     """Return the definitions on the given resources; tests bring a cluster of their own."""
     return dg.Definitions(
-        assets=dg.load_assets_from_modules([observe, understand, act, verify, report, telemetry, jobs, meaning]),
+        assets=dg.load_assets_from_modules(
+            [observe, understand, act, verify, report, telemetry, jobs, meaning, history]
+        ),
         asset_checks=[
             plan_safety,
             *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=write_beside),

@@ -126,6 +126,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
         topology=config.topology,
         clock=clock,
         step=config.lake.step,
+        release=config.release,
     )
 
 

@@ -14,7 +14,7 @@ from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.flow.bundle import began_at
 from ops_pipelines.ports.bundles import SavedBundle
 
@@ -29,9 +29,13 @@ _LONGEST_SENTENCE = 160
 def describe_incidents(
     incidents: Sequence[Incident], *, bundles: Mapping[IncidentId, SavedBundle], now: datetime
 ) -> Mapping[str, dg.MetadataValue]:
-    """Return what the page shows: the picture first, then the table, then the newest open ones in words."""
+    """Return what the page shows: the picture first, then the newest open ones in words, then all as a table.
+
+    Those that became part of another are left out: their evidence is the other's.
+    """
     from ops_pipelines.frames.incident_pictures import Bar, large_timeline, timeline
 
+    listed = [each for each in incidents if each.state is not IncidentState.MERGED]
     bars = [
         Bar(
             name=each.incident,
@@ -41,37 +45,38 @@ def describe_incidents(
             ended_at=each.closed_at,
             seen_at=tuple(finding.last_at or finding.found_at for finding in each.findings),
         )
-        for each in incidents
-        if each.state is not IncidentState.MERGED
+        for each in listed
     ]
-    is_open = [each for each in incidents if each.is_open]
+    is_open = [each for each in listed if each.is_open]
     shown: dict[str, dg.MetadataValue] = {"timeline": dg.MetadataValue.md(timeline(bars, now=now))}
-    if bars:
-        shown["timeline_large"] = dg.MetadataValue.md(large_timeline(bars, now=now))
-    shown["incidents"] = table(_row(each, bundles.get(each.incident)) for each in incidents)
     for each in sorted(is_open, key=began_at, reverse=True)[:EXPLAINED_AT_MOST]:
         words = paragraph(each, bundle=bundles.get(each.incident), now=now)
         shown[each.incident.replace("-", "_")] = dg.MetadataValue.md(words)
+    shown["incidents"] = table(_row(each) for each in listed)
+    if bars:
+        shown["timeline_large"] = dg.MetadataValue.md(large_timeline(bars, now=now))
     return shown
 
 
-def _row(incident: Incident, bundle: SavedBundle | None) -> Mapping[str, object]:
+def _row(incident: Incident) -> Mapping[str, object]:
+    """Return few columns: the UI cuts off what is wider than its page."""
     hypothesis = incident.hypothesis
     return {
         "incident": incident.incident,
         "state": incident.state.value,
         "what_broke": cause_of(incident),
         "culprit": culprit_of(incident),
-        "confidence": "" if hypothesis is None else f"{hypothesis.confidence:.0%}",
+        "sure": "" if hypothesis is None else f"{hypothesis.confidence:.0%}",
         "victims": victims_of(incident),
         "next_step": next_step(incident),
-        "response": incident.response.name.lower(),
-        "evidence": "" if bundle is None else bundle.place,
     }
 
 
 def count_by_rule(findings: Iterable[Finding]) -> Iterable[Mapping[str, object]]:
-    """Yield one row a rule, the most frequent first: how often, where, what it calls for, and one of them in words."""
+    """Yield one row a rule, the most frequent first: how often, where, what it calls for, and the newest in words.
+
+    Few columns and short words: the UI cuts off what is wider than its page.
+    """
     by_rule: dict[str, list[Finding]] = {}
     for finding in findings:
         by_rule.setdefault(finding.rule, []).append(finding)
@@ -82,9 +87,7 @@ def count_by_rule(findings: Iterable[Finding]) -> Iterable[Mapping[str, object]]
             "count": sum(each.count for each in alike),
             "nodes": len({each.node for each in alike if each.node}),
             "calls_for": max(each.response for each in alike).name.lower(),
-            "family": newest.family.value,
-            "newest_at": f"{newest.last_at or newest.found_at:%H:%M:%S}",
-            "newest": newest.explanation,
+            "newest": f"{newest.last_at or newest.found_at:%H:%M:%S} {newest.explanation.partition('; ')[0]}",
         }
 
 
@@ -103,13 +106,14 @@ def _compose(
     hypothesis = incident.hypothesis
     began = began_at(incident)
     sure = "" if hypothesis is None else f" ({hypothesis.confidence:.0%} sure)"
+    reasons = _reasons(incident, hypothesis)
     lines = [
         f"**{_plain(cause_of(incident))}**{sure}",
         f"culprit: {_plain(culprit_of(incident))} · suffering: {_plain(victims_of(incident))} · "
         f"{incident.state.value} since {began.astimezone(UTC):%d %b %H:%M} UTC, "
         f"{max(0, int((now - began).total_seconds() // 60))} min",
     ]
-    lines += [f"- because {_plain(sentence)}" for sentence in _reasons(incident, hypothesis)[:reason_count]]
+    lines += [f"- because {_plain(_fresh(each, cause_of(incident)))}" for each in reasons[:reason_count]]
     if hypothesis is not None:
         lines += [f"- but {_plain(sentence)}" for sentence in hypothesis.evidence_against[:other_count]]
         lines += [
@@ -122,6 +126,11 @@ def _compose(
     if bundle is not None:
         lines.append(f"Evidence: {_plain(bundle.place)}")
     return "\n\n".join(_joined_lists(lines))
+
+
+def _fresh(sentence: str, cause: str) -> str:
+    """Return a sentence; where it is too long to be shown whole, without the cause that stands above it."""
+    return sentence if len(sentence) <= _LONGEST_SENTENCE else sentence.replace(f"{cause}; ", "")
 
 
 def _joined_lists(lines: Sequence[str]) -> list[str]:
@@ -178,7 +187,7 @@ def next_step(incident: Incident) -> str:
         case IncidentState.VERIFYING:
             return "the node proves itself, then it is returned"
         case IncidentState.ESCALATED:
-            return f"yours: {incident.note}"
+            return f"yours: {asked_of_person(incident)}"
         case _:
             return f"none: {incident.note}"
 

@@ -27,6 +27,10 @@ def health_findings(
             "finding_count": count(findings),
             "repair_finding_count": count([each for each in findings if each.response in REPAIRS]),
             "findings_by_rule": table(count_by_rule(findings)),
+            # Most runs bring nothing new: then this says what the page of incidents rests on.
+            "open_incidents_rest_on": table(
+                count_by_rule(finding for each in snapshot.incidents if each.is_open for finding in each.findings)
+            ),
             "findings": table(
                 {
                     "at": f"{each.found_at:%H:%M:%S}",

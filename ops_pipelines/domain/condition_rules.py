@@ -48,14 +48,14 @@ CONDITION_RULES = {
     ),
     Signal.PCIE_ERRORS: ConditionRule(
         family=Family.PCIE,
-        at_fault=AtFault.NODE,
+        at_fault=AtFault.GPU,
         first_action=FirstAction.DRAIN_INSPECT,
         confidence=0.85,
         source="PCIe replays that grow steadily: a marginal link (NVIDIA DCGM PCIe watch, 8 a minute)",
     ),
     Signal.PCIE_DEGRADED: ConditionRule(
         family=Family.PCIE,
-        at_fault=AtFault.NODE,
+        at_fault=AtFault.GPU,
         first_action=FirstAction.DRAIN_INSPECT,
         confidence=0.95,
         source="a link narrower under load than its neighbours' was trained down (Azure and gpud health checks)",
@@ -133,9 +133,9 @@ CONDITION_RULES = {
     Signal.CLOCK_SKEW: ConditionRule(
         family=Family.SOFTWARE,
         at_fault=AtFault.NODE,
-        first_action=FirstAction.FIX_SOFTWARE,
+        first_action=FirstAction.MONITOR,
         confidence=0.95,
-        source="the node's own NTP state; evidence of such a node carries wrong times",
+        source="the node's own NTP state; evidence of such a node carries wrong times, and no job suffers yet",
     ),
     Signal.VERSION_DRIFT: ConditionRule(
         family=Family.SOFTWARE,
@@ -211,9 +211,9 @@ CONDITION_RULES = {
     Signal.LOSS_SPIKE: ConditionRule(
         family=Family.APPLICATION,
         at_fault=AtFault.APPLICATION,
-        first_action=FirstAction.MONITOR,
-        confidence=0.6,
-        source="spikes often pass (BLOOM and OPT chronicles); repeated ones on one node may be silent corruption",
+        first_action=FirstAction.FIX_APP,
+        confidence=0.7,
+        source="a loss that stays up for minutes; shorter spikes often pass (BLOOM and OPT chronicles)",
     ),
 }
 """Every signal of `frames.detectors`."""

@@ -28,6 +28,7 @@ from ops_pipelines.domain.observation import (
     NO_NODE,
     JobState,
     JobStatus,
+    NodeStatus,
     Observation,
     Signal,
 )
@@ -57,6 +58,8 @@ _DAMAGE_AFTER = timedelta(minutes=30)
 """Source: NCCL's default timeout is 10 minutes (PyTorch; 30 in older releases)."""
 _QUIET = timedelta(minutes=10)
 """What detectors saw must stay away for so long before its incident closes: what flaps is one incident."""
+_QUIET_OF_VERDICTS = timedelta(hours=6)
+"""So, and longer, what is judged over hours of attempts: one more success tips it for a while."""
 WATCHED = timedelta(minutes=30)
 """Evidence too weak to act on is forgotten after this long."""
 _SETTLES = timedelta(minutes=30)
@@ -97,6 +100,8 @@ class World:
     """Attempts whose owner was told lately: once is enough, however often the program errs."""
     incident_count: int
     now: datetime
+    nodes: Collection[NodeStatus] = ()
+    """How the scheduler sees the nodes; without them nobody is known to have restarted one."""
 
 
 def correlate(findings: Collection[Finding], incidents: Collection[Incident], world: World) -> tuple[Incident, ...]:
@@ -114,6 +119,7 @@ def correlate(findings: Collection[Finding], incidents: Collection[Incident], wo
     board.absorb_damage()
     board.split_what_stays()
     board.close_what_cleared()
+    board.close_what_was_restarted()
     board.close_what_nobody_was_told()
     board.close_what_was_only_watched()
     return board.changed()
@@ -157,6 +163,9 @@ def _has_cleared(incident: Incident, present: set[Standing]) -> bool:
     if incident.plan_count > 0 and not incident.is_mass_event and incident.response in REPAIRS:
         return False
     lasting = [finding for finding in incident.findings if not finding.is_secondary or finding.is_lasting]
+    if incident.suspect is not None and any(finding.is_lasting for finding in lasting):
+        # What a switch or a feed did to its nodes is over when they are well again, whatever they logged meanwhile.
+        lasting = [finding for finding in lasting if finding.is_lasting]
     return bool(lasting) and all(
         finding.is_lasting and all(standing_of(observation) not in present for observation in finding.evidence)
         for finding in lasting
@@ -170,7 +179,13 @@ def is_clearing_due(incident: Incident, conditions: Collection[Observation], *, 
         return is_gone
     if incident.quiet_since is None:
         return is_gone
-    return not is_gone or now - incident.quiet_since >= _QUIET
+    return not is_gone or now - incident.quiet_since >= quiet_of(incident)
+
+
+def quiet_of(incident: Incident) -> timedelta:
+    """Return how long what an incident rests on must stay away before it closes; verdicts over many hours waver."""
+    signals = {observation.signal for finding in incident.findings for observation in finding.evidence}
+    return _QUIET_OF_VERDICTS if signals & _JOB_SIGNALS else _QUIET
 
 
 def _may_flap(incident: Incident) -> bool:
@@ -254,7 +269,7 @@ class _Board:
             if shared is None or any(each.suspect == shared.suspect for each in wide):
                 continue
             parts = [each for each in young if each.nodes <= shared.nodes]
-            inner = [each for each in wide if each.nodes <= shared.nodes]
+            inner = [each for each in wide if len(each.nodes & shared.nodes) >= MIN_EXPLAINED * len(each.nodes)]
             if inner:
                 self._widen(inner, parts, shared)
                 continue
@@ -278,11 +293,10 @@ class _Board:
                 self._merge(each, into=found)
 
     def _is_spreading_wide(self, incident: Incident, family: Family) -> bool:
-        """Return whether a part that nodes share was blamed for a family of trouble a moment ago."""
+        """Return whether much trouble of a family was blamed on a shared part, or on nobody yet, a moment ago."""
         return (
-            incident.suspect is not None
-            and incident.is_mass_event
-            and incident.state in (IncidentState.OPEN, IncidentState.ESCALATED)
+            incident.is_mass_event
+            and (incident.state is IncidentState.OPEN or (incident.suspect is not None and incident.is_open))
             and any(finding.family is family and not finding.is_secondary for finding in incident.findings)
             and self._world.now - incident.last_seen_at <= _SLOW_TO_SPREAD.get(family, self._world.mass_event.window)
         )
@@ -294,7 +308,7 @@ class _Board:
         self._incidents[first.incident] = replace(
             first,
             suspect=shared.suspect,
-            nodes=shared.nodes,
+            nodes=first.nodes | shared.nodes,
             victims=first.victims | {victim for each in joined for victim in each.victims},
             findings=fold((*first.findings, *(finding for each in joined for finding in each.findings))),
             changed_at=self._world.now,
@@ -339,8 +353,22 @@ class _Board:
         )
 
     def absorb_damage(self) -> None:
-        """Take incidents that are only damage into the one that explains them: a hung job, ranks that lost a peer."""
+        """Take incidents that are only damage into the one that explains them: a hung job, ranks that lost a peer.
+
+        So, too, a node that showed first what turns out to be the trouble of its rack.
+        """
         for incident in list(self._incidents.values()):
+            wide = self._wide_cause_of(incident)
+            if wide is not None:
+                self._incidents[wide.incident] = replace(
+                    wide,
+                    nodes=wide.nodes | incident.nodes if wide.is_mass_event else wide.nodes,
+                    victims=wide.victims | incident.victims,
+                    findings=fold((*wide.findings, *incident.findings)),
+                    changed_at=self._world.now,
+                )
+                self._merge(incident, into=wide)
+                continue
             if incident.state is not IncidentState.OPEN or incident.plan_count > 0 or not _is_damage(incident):
                 continue
             cause = self._cause_of(incident.findings[0], but=incident)
@@ -349,6 +377,22 @@ class _Board:
             for finding in incident.findings:
                 self._join(self._incidents[cause.incident], replace(finding, is_secondary=True))
             self._merge(incident, into=cause)
+
+    def _wide_cause_of(self, incident: Incident) -> Incident | None:
+        """Return the open incident of a wide part that explains all that a young incident of one node rests on."""
+        if incident.state is not IncidentState.OPEN or _is_touched(incident) or incident.suspect is not None:
+            return None
+        own = [finding for finding in incident.findings if not finding.is_secondary]
+        if len(incident.nodes) != 1 or not own:
+            return None
+        wide = [
+            each
+            for each in self._incidents.values()
+            if each.suspect is not None
+            and abs(each.began_at - incident.began_at) <= _SPREADS
+            and all(self._is_explained_by(each, finding) for finding in own)
+        ]
+        return wide[0] if wide else None
 
     def _merge(self, incident: Incident, *, into: Incident) -> None:
         self._incidents[incident.incident] = advance(
@@ -456,8 +500,27 @@ class _Board:
             ):
                 self._incidents[key] = replace(incident, quiet_since=None)
 
+    def close_what_was_restarted(self) -> None:
+        """Close what we only watched being put right: the node was restarted after the last evidence, and is well."""
+        by_name = {node.node: node for node in self._world.nodes}
+        for key, incident in self._incidents.items():
+            if incident.state is not IncidentState.OPEN or incident.plan_count > 0 or len(incident.nodes) != 1:
+                continue
+            (name,) = incident.nodes
+            node = by_name.get(name)
+            if node is None or node.booted_at is None or node.is_drained or not node.is_responding:
+                continue
+            is_over = node.booted_at > incident.last_seen_at and self._world.now - node.booted_at >= _QUIET
+            if is_over and not any(
+                standing_of(observation) in self._present
+                for finding in incident.findings
+                for observation in finding.evidence
+            ):
+                note = "the node was restarted since, and nothing was seen after it"
+                self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
+
     def _is_quiet(self, incident: Incident) -> bool:
-        return incident.quiet_since is not None and self._world.now - incident.quiet_since >= _QUIET
+        return incident.quiet_since is not None and self._world.now - incident.quiet_since >= quiet_of(incident)
 
     def close_what_was_only_watched(self) -> None:
         """Close what was too weak to trouble anybody, and was not seen again."""
@@ -504,14 +567,14 @@ class _Board:
             return waiting[0] if waiting else None
         if finding.response is Response.NOTIFY_OWNER:
             return self._cause_of(finding, but=None)
-        same_rule = [incident for incident in on_node if any(each.rule == finding.rule for each in incident.findings)]
+        own = [incident for incident in on_node if incident.suspect is None]
+        same_rule = [incident for incident in own if any(each.rule == finding.rule for each in incident.findings)]
         if same_rule:
             return same_rule[0]
         close = [
             incident
-            for incident in on_node
-            if incident.suspect is None
-            and _may_be_one(incident, finding)
+            for incident in own
+            if _may_be_one(incident, finding)
             and (
                 abs(finding.found_at - incident.last_seen_at) <= _SAME_TROUBLE
                 or any(each.family is finding.family and not each.is_secondary for each in incident.findings)
@@ -526,10 +589,21 @@ class _Board:
             return False
         if wide_suspect(finding) == suspect:
             return True
-        if finding.found_at - incident.last_seen_at > _SPREADS or incident.began_at - finding.found_at > _SPREADS:
+        if incident.is_watched:
+            return False  # What is not believed itself explains nothing.
+        is_over = finding.found_at - incident.last_seen_at > _SPREADS and not self._is_still_seen(incident)
+        if is_over or incident.began_at - finding.found_at > _SPREADS:
             return False
         families = {each.family for each in incident.findings if not each.is_secondary}
         return any(explains(suspect, family, finding, self._world.topology) for family in families)
+
+    def _is_still_seen(self, incident: Incident) -> bool:
+        return any(
+            standing_of(observation) in self._present
+            for finding in incident.findings
+            if finding.is_lasting
+            for observation in finding.evidence
+        )
 
     def _cause_of(self, finding: Finding, *, but: Incident | None) -> Incident | None:
         """Return the open incident of a part whose failure explains what a job on its nodes says, None if none does.
@@ -591,6 +665,8 @@ class _Board:
         return self._world.now - last_found_at <= self._world.mass_event.window
 
     def _join(self, incident: Incident, finding: Finding) -> None:
+        if _is_silence_after_acting(incident, finding):
+            finding = replace(finding, is_secondary=True)
         findings = joined_by(incident, finding)
         if findings is incident.findings:
             return
@@ -744,6 +820,16 @@ class _Board:
 def _is_touched(incident: Incident) -> bool:
     """Return whether we have begun to act on an incident: a superseded one waits again, with its node drained."""
     return incident.state is not IncidentState.OPEN or incident.plan_count > 0
+
+
+def _is_silence_after_acting(incident: Incident, finding: Finding) -> bool:
+    """Return whether a node fell silent once we had begun with another fault of it: a reboot, and no second cause."""
+    return (
+        finding.family is Family.SILENCE
+        and _is_touched(incident)
+        and not incident.is_mass_event
+        and all(each.family is not Family.SILENCE or each.is_secondary for each in incident.findings)
+    )
 
 
 def _is_damage(incident: Incident) -> bool:

@@ -99,6 +99,7 @@ def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rule
             told=_told_owners(snapshot),
             incident_count=snapshot.incident_count,
             now=snapshot.taken_at,
+            nodes=snapshot.nodes,
         ),
     )
 

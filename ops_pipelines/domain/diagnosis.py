@@ -23,6 +23,8 @@ Assumption; chosen so that two independent weak signs count, and one does not.""
 _SUREST = 0.99
 _DOUBT = 0.85
 """What each thing that speaks against leaves of the confidence. Assumption."""
+_OF_DAMAGE = 0.5
+"""What is left of the confidence where only damage is seen: something is wrong, and nothing shows what. Assumption."""
 _SHOWN_COUNT = 8
 _MAX_CULPRITS = 4
 
@@ -206,7 +208,8 @@ def diagnose(incident: Incident, *, topology: Topology) -> Hypothesis | None:
     if first is None:
         return None
     against = _against(incident, first)
-    sure = confidence_of(incident.findings) * _DOUBT ** len(against)
+    sure = confidence_of(incident.findings) or _OF_DAMAGE * max(each.confidence for each in incident.findings)
+    sure *= _DOUBT ** len(against)
     culprits = _culprits(incident, first)
     doubt = _DOUBTS.get(first.family, _NO_DOUBT)
     return Hypothesis(
@@ -241,7 +244,10 @@ def _culprits(incident: Incident, first: Finding) -> tuple[Component, ...]:
     for finding in sorted(incident.findings, key=lambda each: (-each.response, -each.confidence, each.found_at)):
         if finding.response >= first.response and not finding.is_secondary and finding.family is first.family:
             found.append(component_of(finding))
-    parts = [part for part in dict.fromkeys(found) if part is not None and part.node in incident.nodes]
+    named_parts = [part for part in dict.fromkeys(found) if part is not None and part.node in incident.nodes]
+    by_part = {part.node for part in named_parts if part.kind is not ComponentKind.NODE}
+    # A part says it all: its node is not blamed besides.
+    parts = [part for part in named_parts if part.kind is not ComponentKind.NODE or part.node not in by_part]
     return tuple(parts[:_MAX_CULPRITS]) or tuple(
         node_component(node) for node in sorted(incident.nodes)[:_MAX_CULPRITS]
     )
@@ -266,7 +272,8 @@ def _statement(incident: Incident, first: Finding, topology: Topology) -> str:
         if count == 0:
             return f"{statement}: {first.explanation}"
         return f"{statement}: {how.format(count=count, total=total)}"
-    return incident.cause
+    # What follows a semicolon is detail, and stands with the evidence.
+    return incident.cause.partition("; ")[0]
 
 
 def _for(incident: Incident, first: Finding) -> tuple[str, ...]:
@@ -290,8 +297,9 @@ def _sentence(group: Sequence[Finding]) -> str:
     when = _clock(began) if _clock(began) == _clock(newest) else f"{_clock(began)} to {_clock(newest)}"
     where = "" if len(nodes) < 2 else f" on {len(nodes)} nodes ({nodes[0]} to {nodes[-1]})"
     times = "" if count == 1 else f"{count} times, "
-    damage = "damage: " if group[0].is_secondary else ""
-    return f"{when}: {times}{damage}{group[0].explanation}{where}"
+    such = "such as: " if len({finding.explanation for finding in group}) > 1 else ""
+    damage = "" if not group[0].is_secondary else "afterwards: " if group[0].family is Family.SILENCE else "damage: "
+    return f"{when}: {times}{such}{damage}{group[0].explanation}{where}"
 
 
 def _clock(at: datetime) -> str:

@@ -44,6 +44,22 @@ class FirstAction(Enum):
     INVESTIGATE_STORAGE = "INVESTIGATE_STORAGE"
 
 
+FIRST_STEPS = {
+    FirstAction.NONE: "nothing",
+    FirstAction.MONITOR: "watch it",
+    FirstAction.FIX_APP: "the owner corrects the program",
+    FirstAction.RESTART_JOB: "restart the job, with the stack traces of its ranks saved before",
+    FirstAction.RESET_GPU_AT_JOB_END: "reset the GPU when its job has ended",
+    FirstAction.RESET_GPU: "reset the GPU",
+    FirstAction.REBOOT_NODE: "reboot the node",
+    FirstAction.RESET_FABRIC: "reset the GPUs and NVSwitches of the node together",
+    FirstAction.DRAIN_INSPECT: "drain the node and look at it",
+    FirstAction.RMA: "have the part replaced",
+    FirstAction.FIX_SOFTWARE: "put the node's software or settings right",
+    FirstAction.INVESTIGATE_FABRIC: "look at the fabric: the switch, its ports and its cables",
+    FirstAction.INVESTIGATE_STORAGE: "look at the storage and the way to it",
+}
+"""For people who are asked to take the step."""
 DESTRUCTIVE_ACTIONS = frozenset(
     {
         FirstAction.RESET_GPU_AT_JOB_END,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
-from ops_pipelines.domain.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.catalogue import Catalogue, CodeRule, LogRule
 from ops_pipelines.domain.condition_rules import CONDITION_RULES
 from ops_pipelines.domain.fault import AtFault, Component, Family, FirstAction
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
@@ -93,6 +93,9 @@ def find(observation: Observation, catalogue: Catalogue) -> Finding:
     return rule(observation, catalogue)
 
 
+_NOT_A_PART = frozenset({AtFault.APPLICATION, AtFault.USER, AtFault.NOTHING, AtFault.UNKNOWN})
+_NO_PART = frozenset({Family.APPLICATION, Family.NORMAL, Family.UNKNOWN})
+"""Who and what is at fault the first time; once it repeats on one part, the part is."""
 _DRIVER_RESPONSES = {
     RecoveryAction.NONE: Response.MONITOR,
     RecoveryAction.RESET_GPU: Response.RESET_GPU,
@@ -190,6 +193,39 @@ def find_hang(observation: Observation, catalogue: Catalogue) -> Finding:
     return replace(
         finding, response=Response.PAGE, at_fault=AtFault.NODE, first_action=FirstAction.DRAIN_INSPECT, component=None
     )
+
+
+def find_repetition(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return that the same happened too often on one part: then the part is suspect, whatever one time of it means."""
+    named = rule_named(observation.signature or "", catalogue)
+    if named is None or named.repeat is None:
+        return _finding(
+            observation,
+            rule="repeated_unknown",
+            response=Response.MONITOR,
+            explanation=f"{observation.signature} came often, and this catalogue does not say how often is too often",
+            source="catalogue: no repeat rule",
+        )
+    own = AtFault.NODE if observation.gpu is None else AtFault.GPU
+    return _finding(
+        observation,
+        rule=f"repeated_{observation.signature}",
+        response=RESPONSES[named.repeat.then],
+        explanation=observation.text,
+        source=named.repeat.source,
+        family=Family.GPU if named.family in _NO_PART else named.family,
+        at_fault=own if named.at_fault in _NOT_A_PART else named.at_fault,
+        first_action=named.repeat.then,
+    )
+
+
+def rule_named(name: str, catalogue: Catalogue) -> CodeRule | LogRule | None:
+    """Return the rule whose findings bear this name (`Finding.rule`): `xid_31`, `sxid_12028`, a log signature."""
+    kind, _, code = name.rpartition("_")
+    table = {"xid": catalogue.xids, "sxid": catalogue.sxids}.get(kind)
+    if table is not None and code.isdecimal():
+        return table.get(int(code))
+    return catalogue.signatures.get(name)
 
 
 def _find_code(observation: Observation, rule: CodeRule, *, rule_name: str, told: str) -> Finding:
@@ -316,6 +352,7 @@ _RULES = {
     Signal.LOG_SIGNATURE: find_signature,
     **dict.fromkeys(CONDITION_RULES, find_condition),
     Signal.JOB_HUNG: find_hang,
+    Signal.REPEATED: find_repetition,
 }
 _LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE, *CONDITION_RULES})
 """Conditions that must still hold when we act: they may clear by themselves. ECC counts and driver's wishes do not."""

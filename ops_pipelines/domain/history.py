@@ -7,13 +7,13 @@ tomorrow. So a replaced part starts anew, and a moved one brings its past along.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.catalogue import Catalogue, CodeRule, LogRule, RepeatRule
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, FirstAction, node_component
 from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import Observation
+from ops_pipelines.domain.observation import HISTORY_SOURCE, NO_NODE, Observation, Signal
 
 BURST = timedelta(minutes=3)
 """What follows so soon is the same event told again. Source: NVSentinel, RepeatedXID31OnSameGPU."""
@@ -124,6 +124,35 @@ class Repetition:
     source: str
 
     @property
+    def newest_at(self) -> datetime:
+        """When the newest burst of it began: what comes later within that burst is no news."""
+        newest = self.occurrences[-1].at
+        for each in reversed(self.occurrences):
+            if newest - each.at > BURST:
+                break
+            newest = each.at
+        return newest
+
+    def observation(self) -> Observation:
+        """Return it as evidence; the same however often it is looked at, until the next burst."""
+        where = self.where
+        is_gpu = where is not None and where.kind is ComponentKind.GPU
+        is_node = where is not None and where.kind is ComponentKind.NODE
+        return Observation(
+            signal=Signal.REPEATED,
+            node=NO_NODE if where is None or where.node is None else where.node,
+            observed_at=self.newest_at,
+            source=HISTORY_SOURCE,
+            position=f"{self.rule}/{self.part.kind}/{self.part.name}/{self.newest_at.astimezone(UTC).isoformat()}",
+            gpu=PciAddress(where.name) if where is not None and is_gpu else None,
+            gpu_uuid=GpuUuid(self.part.name) if is_gpu and self.part.name.startswith("GPU-") else None,
+            component=None if is_gpu or is_node else where,
+            signature=self.rule,
+            value=float(self.count),
+            text=self.explanation,
+        )
+
+    @property
     def where(self) -> Component | None:
         """Where the part stood when it last happened."""
         return self.occurrences[-1].where
@@ -144,6 +173,18 @@ def part_of(observation: Observation, lineage: Lineage) -> PartKey | None:
     is_inside = component.node is not None and component.kind is not ComponentKind.NODE
     name = f"{component.node}/{component.name}" if is_inside else component.name
     return PartKey(kind=component.kind.value, name=name)
+
+
+def rule_of(observation: Observation) -> str | None:
+    """Return the name of the rule that an observation is an occurrence of; None for what is never counted.
+
+    As `Finding.rule` names it where the catalogue knows the code; it is known without the catalogue.
+    """
+    if observation.signal is Signal.XID:
+        return None if observation.code is None else f"xid_{observation.code}"
+    if observation.signal is Signal.SXID:
+        return None if observation.code is None else f"sxid_{observation.code}"
+    return observation.signature if observation.signal is Signal.LOG_SIGNATURE else None
 
 
 def occurrences_of(findings: Iterable[Finding], lineage: Lineage) -> tuple[Occurrence, ...]:

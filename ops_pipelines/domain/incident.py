@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.fault import Component
+from ops_pipelines.domain.fault import FIRST_STEPS, Component
 from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, PciAddress, PlanId
@@ -149,6 +149,17 @@ class Incident:
     def last_seen_at(self) -> datetime:
         """When the newest of its evidence was seen."""
         return max((finding.last_at or finding.found_at for finding in self.findings), default=self.opened_at)
+
+
+PAGED = "a person was paged"
+"""Begins the note of an incident that was handed over before anything was tried."""
+
+
+def asked_of_person(incident: Incident) -> str:
+    """Return what a person is asked for who was handed an incident: the first step, or what became of our own."""
+    if incident.hypothesis is None or not incident.note.startswith(PAGED):
+        return incident.note
+    return f"{FIRST_STEPS[incident.hypothesis.first_action]} ({PAGED})"
 
 
 def covers(newer: Incident, older: Incident) -> bool:

@@ -73,8 +73,13 @@ class Signal(Enum):
     LOSS_NOT_FINITE = "loss_not_finite"
     LOSS_SPIKE = "loss_spike"
 
+    REPEATED = "repeated"
+    """What `signature` names has happened so often on one part that the part is suspect; `value` is how often."""
+
 
 TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
+HISTORY_SOURCE = "history"
+"""Who tells of repetitions (`domain.history`): each is an event, and told once."""
 CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -21,12 +21,22 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.drills.demo_parts import ALONE, OVERLAPPING, PARTS, Evidence, Injected, Part
+from ops_pipelines.drills.demo_parts import (
+    ALONE,
+    LEAF_SECONDS,
+    OVERLAPPING,
+    PARTS,
+    Evidence,
+    Injected,
+    Part,
+    nodes_of_leaf,
+)
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import demo_scenario
@@ -39,6 +49,8 @@ _PAST = timedelta(hours=2)
 _PAST_OF_DRILL = timedelta(minutes=10)
 """The drill has no time for more; it may reach into the hour before this one."""
 _REFRESH_SECONDS = 0.5
+_SEEN_IN, _CYCLES_SEEN = "application_telemetry", 3
+"""Steps of jobs are counted there."""
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
 _NOT_PRETENDED = ("job_steps", "job_logs")
 """Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
@@ -93,7 +105,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.
     stack.refuse_taken_port()
-    for leftover in (home, state / TWIN_DIRECTORY, state / "lake"):
+    for leftover in (home, state / TWIN_DIRECTORY, state / "lake", state / BUNDLE_DIRECTORY):
         shutil.rmtree(leftover, ignore_errors=True)
     for pattern in ("ledger.sqlite*", "messages.jsonl*"):
         for path in state.glob(pattern):
@@ -133,6 +145,7 @@ def _drill(
     view = _View(cluster, twin, stack, console, parts=PARTS)
     with view.shown():
         _wait_for_training(twin, view)
+        _wait_for_cycles(observatory, view, since=since)
         injected: dict[str, Injected] = {}
         for part in OVERLAPPING:
             injected[part.letter] = part.inject(twin)
@@ -181,9 +194,24 @@ def _wait_for_training(twin: Twin, view: "_View") -> None:
     while any(
         job.checkpointed_at is None
         for job in read_progress(twin)
-        if job.state is JobState.RUNNING and len(job.nodes) in (2, 4, 6, 8) and job.user.endswith("-train")
+        if job.state is JobState.RUNNING and len(job.nodes) in (2, 4, 6, 8, 16) and job.user.endswith("-train")
     ):
         view.pass_time(_REFRESH_SECONDS)
+
+
+def _wait_for_cycles(observatory: Observatory, view: "_View", *, since: datetime) -> None:
+    """Let the live cycle see the jobs at work: one that was never seen to move cannot be seen to hang.
+
+    A rate takes two samples; the third leaves room for one that came late.
+    """
+    at, seen_count = observatory.grid_time(since), 0
+    while seen_count < _CYCLES_SEEN:
+        if observatory.lake.read(_SEEN_IN, start=at, end=at + observatory.step, columns=("time",)).num_rows:
+            seen_count += 1
+        elif at + observatory.step > observatory.clock.now() - observatory.step:
+            view.pass_time(_REFRESH_SECONDS)  # its turn has not come, or it is being written
+            continue
+        at += observatory.step
 
 
 def _await_ends(
@@ -235,9 +263,17 @@ def _break_something(twin: Twin, chance: random.Random) -> None:
         FaultKind.NODE_UNREACHABLE,
         FaultKind.APPLICATION_XID31,
         FaultKind.UNCORRECTABLE_ECC,
+        FaultKind.LEAF_SWITCH_DOWN,
+        FaultKind.RANK_STOPS,
     ]
-    fault = chance.choices(kinds, weights=[3, 2, 3, 3])[0]
+    fault = chance.choices(kinds, weights=[3, 2, 3, 3, 1, 1])[0]
     healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
+    if fault is FaultKind.LEAF_SWITCH_DOWN:
+        if healthy.issuperset(nodes_of_leaf(twin)):
+            twin.inject(fault, *nodes_of_leaf(twin), seconds=LEAF_SECONDS)
+        return
+    if fault is FaultKind.RANK_STOPS and any(job.is_hung for job in read_progress(twin)):
+        return  # A hang waits for its person; one shows it.
     training = [
         job
         for job in read_progress(twin)

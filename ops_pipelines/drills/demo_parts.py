@@ -5,7 +5,7 @@ A fault is put into the simulated cluster only. The end is read from the twin (w
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ _COMMANDS = frozenset(EntryKind) - {EntryKind.FAULT, EntryKind.SUBMIT, EntryKind
 _PARTITION_SECONDS = 22.0
 _PARTITIONED_COUNT = 40
 _LEAF = "leaf4"
-_LEAF_SECONDS = 60.0
+LEAF_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ class Evidence:
             if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
         )
 
-    def message_count(self, audience: Audience) -> int:
-        names = {incident.incident for incident in self.incidents}
+    def message_count(self, audience: Audience, incidents: Iterable[Incident]) -> int:
+        names = {incident.incident for incident in incidents}
         lines = self.messages.read_text().splitlines() if self.messages.exists() else []
         sent = [json.loads(line) for line in lines]
         return sum(message["audience"] == audience.value and message["thread"] in names for message in sent)
@@ -219,14 +219,12 @@ def _memory_error(evidence: Evidence) -> tuple[str, ...]:
 
 def _application_error(evidence: Evidence) -> tuple[str, ...]:
     incidents, commands = evidence.own_incidents, evidence.commands()
+    told = evidence.message_count(Audience.OWNER, incidents)
     return _expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (all(each.state is IncidentState.RESOLVED for each in incidents), "the incident is not closed"),
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
-        (
-            evidence.message_count(Audience.OWNER) == 1,
-            f"{evidence.message_count(Audience.OWNER)} messages to the owner",
-        ),
+        (told == 1, f"{told} messages to the owner"),
         (evidence.is_in_service(), f"{evidence.injected.nodes[0]} was taken out of service"),
     )
 
@@ -235,13 +233,11 @@ def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
     incidents, commands = evidence.incidents, evidence.commands()
     mass = [incident for incident in incidents if incident.is_mass_event]
     down = [each.node for each in evidence.cluster.scheduler.read_nodes() if not each.is_responding]
+    paged = evidence.message_count(Audience.ON_CALL, incidents)
     return _expect(
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
         (len(mass) == 1, f"one mass event expected, {len(mass)} found"),
-        (
-            evidence.message_count(Audience.ON_CALL) == 1,
-            f"{evidence.message_count(Audience.ON_CALL)} pages to a human, not 1",
-        ),
+        (paged == 1, f"{paged} pages to a human, not 1"),
         (not down, f"{len(down)} nodes are still cut off"),
         (all(not incident.is_open for incident in incidents), "the incident is not closed after the network came back"),
     )
@@ -250,7 +246,8 @@ def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
 def _hung_job(evidence: Evidence) -> tuple[str, ...]:
     (node,) = evidence.injected.nodes
     job = evidence.injected.job
-    incidents = [each for each in evidence.incidents if each.state is not IncidentState.MERGED]
+    incidents = evidence.own_incidents
+    paged = evidence.message_count(Audience.ON_CALL, incidents)
     blamed = {part.node for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
     return _expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
@@ -259,20 +256,26 @@ def _hung_job(evidence: Evidence) -> tuple[str, ...]:
             job is not None and all(any(each.job == job.job for each in one.victims) for one in incidents),
             "the job that hangs is not named as its victim",
         ),
-        (evidence.message_count(Audience.ON_CALL) == 1, f"{evidence.message_count(Audience.ON_CALL)} pages, not 1"),
+        (paged == 1, f"{paged} pages, not 1"),
         (not evidence.commands(), "the cluster was touched"),
     )
 
 
+def nodes_of_leaf(twin: Twin) -> tuple[NodeName, ...]:
+    """Return the nodes below the switch that goes down."""
+    return tuple(node.name for node in twin.scenario.nodes if node.leaf_switch == _LEAF)
+
+
 def _inject_leaf(twin: Twin) -> Injected:
-    nodes = tuple(node.name for node in twin.scenario.nodes if node.leaf_switch == _LEAF)
-    entry = twin.inject(FaultKind.LEAF_SWITCH_DOWN, *nodes, seconds=_LEAF_SECONDS)
+    nodes = nodes_of_leaf(twin)
+    entry = twin.inject(FaultKind.LEAF_SWITCH_DOWN, *nodes, seconds=LEAF_SECONDS)
     return Injected(part="g", at=entry.at, nodes=nodes, job=None)
 
 
 def _leaf_switch(evidence: Evidence) -> tuple[str, ...]:
     incidents = [each for each in evidence.incidents if each.state is not IncidentState.MERGED]
     blamed = {part.name for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
+    paged = evidence.message_count(Audience.ON_CALL, incidents)
     commands = evidence.commands()
     return _expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
@@ -282,7 +285,7 @@ def _leaf_switch(evidence: Evidence) -> tuple[str, ...]:
             "not every node of the switch is among its victims",
         ),
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
-        (evidence.message_count(Audience.ON_CALL) == 1, f"{evidence.message_count(Audience.ON_CALL)} pages, not 1"),
+        (paged == 1, f"{paged} pages, not 1"),
     )
 
 

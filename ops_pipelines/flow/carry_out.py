@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.finding import REPAIRS
 from ops_pipelines.domain.guardrails import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow.bundle import BundleReport, note_with, save_before_acting
 from ops_pipelines.flow.cluster import Cluster
@@ -325,7 +325,7 @@ class _Runner:
         if repaired:
             event, note = IncidentEvent.STEPS_DONE, "repaired; the node must prove itself before it is returned"
         elif self._plan.response in REPAIRS or any(action.verb is Verb.PAGE_HUMAN for action in self._plan.actions):
-            event, note = IncidentEvent.NEEDS_HUMAN, f"a person was paged: {self._plan.reason}"
+            event, note = IncidentEvent.NEEDS_HUMAN, f"{PAGED}: {self._plan.reason}"
         else:
             event, note = IncidentEvent.NOTHING_TO_VERIFY, "the owner was told; no node is at fault"
         self._cluster.ledger.change_incident(advance(incident, event, at=now, note=note), actor=AUTOPILOT, now=now)

@@ -1,7 +1,8 @@
 """What was known when, read back from the lake: the input of `retrace`.
 
 The same detectors and the same rules of lines as live, over the hours before a moment. What the lake does not hold is
-said (`gaps`), never guessed.
+said (`gaps`), never guessed. How the scheduler saw a node at a time is not kept: `inventory` shows each hour as it was
+when the hour was filled. Who did not answer it is found by the series that end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation
+from ops_pipelines.domain.observation import JobStatus, Observation
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.retrace import Event, Spell
@@ -40,10 +41,10 @@ class RecordedStretch:
     """What the detectors saw and for how long, by the time at which they were sure of it."""
     jobs: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]
     """What the scheduler would have said of all jobs that ran or had just ended, at each change."""
-    nodes: tuple[tuple[datetime, tuple[NodeStatus, ...]], ...]
-    """How the scheduler saw the nodes, once an hour; who drained one is not kept."""
     gaps: tuple[str, ...]
     """What the lake does not hold of the stretch, in words: what was not seen there is not known to be well."""
+    is_blind: bool
+    """It holds no sample of anything."""
 
 
 def evidence_from_lake(
@@ -64,7 +65,7 @@ def evidence_from_lake(
     `step_seconds` None: the grid that most GPU samples stand on. `detect` None: all detectors.
     """
     from ops_pipelines.frames.detect import detect as detect_all
-    from ops_pipelines.frames.past_states import attempts_of, jobs_over_time, nodes_over_time, unreachable_spells
+    from ops_pipelines.frames.past_states import attempts_of, jobs_over_time
 
     if back <= timedelta(0):
         raise ValueError(f"the stretch is {back} long; expected more than nothing")
@@ -73,33 +74,27 @@ def evidence_from_lake(
     look = detect or (lambda panel: detect_all(panel, topology=topology, release=release or {}))
     attempts = attempts_of(*_attempt_rows(lake, start=start, end=end))
     known = [each for each in attempts if each.started_at is not None and each.started_at <= end]
-    nodes = tuple(
-        (time, statuses) for time, statuses in nodes_over_time(_inventory(lake, start=start, end=end)) if time <= end
-    )
     seen = _Seen(step=timedelta(seconds=step))
     gaps: list[str] = []
+    is_blind = True
     begin = start
     while begin <= end:
         until = min(begin + READ_AT_ONCE, end + timedelta(microseconds=1))
-        panel, absent = _panel(lake, begin=begin, until=until, step=step, topology=topology, jobs=known)
+        panel, absent, has_samples = _panel(lake, begin=begin, until=until, step=step, topology=topology, jobs=known)
         gaps += absent
+        is_blind &= not has_samples
         seen.take(look(panel), begin=begin, until=until)
         begin = until
     spells = seen.spells(end)
     spells += _failures(known, start=start, end=end)
-    spells += [
-        Spell(observation=observation, known_at=max(start, observation.observed_at), gone_at=gone_at)
-        for observation, gone_at in unreachable_spells(nodes)
-        if gone_at is None or gone_at > start
-    ]
     return RecordedStretch(
         start=start,
         end=end,
         events=_events(lake, start=start, end=end, topology=topology),
         spells=tuple(sorted(spells, key=lambda each: (each.known_at, each.observation.position))),
         jobs=jobs_over_time(known, start=start, end=end),
-        nodes=nodes,
-        gaps=tuple(gaps),
+        gaps=(*gaps, *_hours_without_jobs(lake, start=start, end=end)),
+        is_blind=is_blind,
     )
 
 
@@ -112,8 +107,9 @@ def _grid_step(lake: Lake, *, at: datetime) -> int:
 
 def _panel(
     lake: Lake, *, begin: datetime, until: datetime, step: int, topology: Topology, jobs: Sequence[JobStatus]
-) -> "tuple[Panel, list[str]]":
-    """Return the panel of [begin, until), with as much before it as detectors look back; and what is not there."""
+) -> "tuple[Panel, list[str], bool]":
+    """Return the panel of [begin, until) with as much before it as detectors look back; which tables have no sample in
+    [begin, until), in words; and whether any has."""
     from ops_pipelines.frames.panel import LOOKBACK_SECONDS
     from ops_pipelines.frames.panel_columns import PANEL_COLUMNS, columns_to_read
     from ops_pipelines.frames.panel_rows import panel_rows
@@ -123,14 +119,30 @@ def _panel(
     start = begin - timedelta(seconds=LOOKBACK_SECONDS + step)
     tables: dict[str, Rows] = {}
     absent: list[str] = []
+    has_samples = False
     for table in PANEL_COLUMNS:
         first = hour_of(start) if table == "job_allocations" else start
         rows = lake.read(table, start=first, end=until, columns=columns_to_read(table))
         tables[table] = panel_rows(table, rows)
-        if table in TELEMETRY_TABLES and not tables[table].num_rows:
+        if table not in TELEMETRY_TABLES:
+            continue
+        if lake.read(table, start=begin, end=until, columns=("time",)).num_rows:
+            has_samples = True
+        else:
             absent.append(f"{table}: no sample from {begin:%Y-%m-%d %H:%M} to {until:%H:%M}")
     panel = panel_from_tables(tables, start=start, end=until, step_seconds=step, topology=topology, jobs=jobs)
-    return panel, absent
+    return panel, absent, has_samples
+
+
+def _hours_without_jobs(lake: Lake, *, start: datetime, end: datetime) -> list[str]:
+    """Return the hours of which no allocation is kept: usually, their partitions were never filled."""
+    found: list[str] = []
+    hour = hour_of(start)
+    while hour < end:
+        if not lake.read("job_allocations", start=hour, end=hour + timedelta(hours=1), columns=("time",)).num_rows:
+            found.append(f"job_allocations: no row of {hour:%Y-%m-%d %H:%M}: which jobs ran in that hour is not known")
+        hour += timedelta(hours=1)
+    return found
 
 
 class _Seen:
@@ -232,9 +244,3 @@ def _attempt_rows(lake: Lake, *, start: datetime, end: datetime) -> tuple[Rows, 
         "job_allocations", start=hour_of(start), end=end + timedelta(hours=1), columns=ALLOCATION_COLUMNS
     )
     return accounting, allocations
-
-
-def _inventory(lake: Lake, *, start: datetime, end: datetime) -> Rows:
-    from ops_pipelines.frames.past_states import INVENTORY_COLUMNS
-
-    return lake.read("inventory", start=hour_of(start), end=end + timedelta(microseconds=1), columns=INVENTORY_COLUMNS)

@@ -14,6 +14,7 @@ from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.observatory import Observatory, hour_of
+from ops_pipelines.flow.repetition import tell_repetitions
 from ops_pipelines.flow.window import REJECTED, Detect, LiveWindow, Sight, tell_detections
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.ports.lake import LakeError, Rows
@@ -93,7 +94,17 @@ def run_cycle(
     new_count = told.new_count + lines.new_evidence_count
     if window is not None:
         # After the logs: who has not read the lines of a job cannot call it silent.
-        new_count += _look(window, cluster, at=at, metrics=metrics, nodes=told.nodes, detect=detect, problems=problems)
+        new_count += _look(
+            window,
+            observatory,
+            cluster,
+            at=at,
+            metrics=metrics,
+            nodes=told.nodes,
+            detect=detect,
+            problems=problems,
+        )
+        new_count += _count_repetitions(window, observatory, cluster, at=at, problems=problems)
     return CycleReport(
         at=at,
         read_count=metrics.read_count,
@@ -203,6 +214,7 @@ def _note_jobs(window: LiveWindow, cluster: Cluster, *, at: datetime, problems: 
 
 def _look(
     window: LiveWindow,
+    observatory: Observatory,
     cluster: Cluster,
     *,
     at: datetime,
@@ -216,9 +228,28 @@ def _look(
         problems.append("no metrics came: the detectors saw nothing, and what they had found stays")
         return 0
     try:
-        return tell_detections(window, cluster, at=at, sight=metrics.sight, nodes=nodes, detect=detect)
+        return tell_detections(
+            window,
+            cluster,
+            at=at,
+            sight=metrics.sight,
+            nodes=nodes,
+            detect=detect,
+            release=observatory.release,
+        )
     except Exception as problem:  # a fault in one detector must not cost the lake its rows
         problems.append(f"the detectors failed, and what they had found stays: {type(problem).__name__}: {problem}")
+        return 0
+
+
+def _count_repetitions(
+    window: LiveWindow, observatory: Observatory, cluster: Cluster, *, at: datetime, problems: list[str]
+) -> int:
+    """Tell what came too often on one part; return how much of it is new. Whatever is wrong, the cycle goes on."""
+    try:
+        return tell_repetitions(window.repetitions, observatory.lake, cluster, holds=window.holds, at=at)
+    except Exception as problem:  # a fault in the count must not cost the lake its rows
+        problems.append(f"repetitions were not counted: {type(problem).__name__}: {problem}")
         return 0
 
 

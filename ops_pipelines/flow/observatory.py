@@ -1,7 +1,7 @@
 """The ports that fill the lake, in one hand: what the live cycle and the hourly assets are given. Decides nothing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.clock import Clock
@@ -33,6 +33,8 @@ class Observatory:
     clock: Clock
     step: timedelta
     """The grid: whole seconds. Samples are read at whole multiples of it since 1970."""
+    release: Mapping[str, str] = field(default_factory=dict)
+    """The versions that cluster.yaml declares: the driver's under `driver`, of firmware under the part's model."""
 
     @property
     def step_seconds(self) -> int:

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.correlation import World, correlate, is_clearing_due
-from ops_pipelines.domain.finding import Finding, find
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.finding import Finding, Response, find
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import JobStatus, Observation
+from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation
 from ops_pipelines.domain.policy import MassEvent
 from ops_pipelines.domain.topology import Topology
 
@@ -45,9 +45,12 @@ class Retrace:
     topology: Topology
     mass_event: MassEvent = field(default_factory=MassEvent)
     incidents: dict[IncidentId, Incident] = field(default_factory=dict)
+    raised_at: dict[IncidentId, datetime] = field(default_factory=dict)
+    """When each incident first had evidence enough to trouble somebody."""
     _conditions: dict[tuple[str, str], Observation] = field(default_factory=dict)
     _known: set[tuple[str, str]] = field(default_factory=set)
     _open: dict[IncidentId, Incident] = field(default_factory=dict)
+    _told: set[JobAttempt] = field(default_factory=set)
 
     def step(
         self,
@@ -57,6 +60,7 @@ class Retrace:
         begun: Iterable[Observation] = (),
         ended: Iterable[Observation] = (),
         jobs: Collection[JobStatus] = (),
+        nodes: Collection[NodeStatus] = (),
     ) -> tuple[Incident, ...]:
         """Decide once; return what is new or changed. The same event twice is one, as in the ledger."""
         new: list[Finding] = []
@@ -80,9 +84,10 @@ class Retrace:
                 mass_event=self.mass_event,
                 waiting_limit=WAITING_LIMIT,
                 returned=frozenset(),
-                told=frozenset(),
+                told=frozenset(self._told),
                 incident_count=len(self.incidents),
                 now=at,
+                nodes=nodes,
             ),
         )
         self._keep(changed)
@@ -107,10 +112,14 @@ class Retrace:
     def _keep(self, incidents: Iterable[Incident]) -> None:
         for incident in incidents:
             self.incidents[incident.incident] = incident
+            if not incident.is_watched:
+                self.raised_at.setdefault(incident.incident, incident.changed_at)
             if incident.is_open:
                 self._open[incident.incident] = incident
             else:
                 self._open.pop(incident.incident, None)
+                if incident.response is Response.NOTIFY_OWNER:
+                    self._told |= incident.victims
 
 
 def _closed(incident: Incident, *, at: datetime, note: str) -> Incident:

@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.observation import (
     DETECTOR_SOURCE,
+    HAS_PROCESSES,
     NO_NODE,
     JobState,
     JobStatus,
     NodeStatus,
     Observation,
+    Signal,
 )
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import on_watched_nodes
 from ops_pipelines.flow.observatory import hour_of
+from ops_pipelines.flow.repetition import Hold, RepetitionWatch
 from ops_pipelines.ports.lake import Lake, Rows
 
 if TYPE_CHECKING:
@@ -37,6 +40,12 @@ MARGIN = timedelta(minutes=10)
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
+ENDED_AT_MOST = 20_000
+"""Of attempts that ended the newest so many are remembered: a user who submits in a loop must not fill the memory."""
+RESUMED = timedelta(minutes=5)
+"""Assumption: a job that was suspended shows within so long after it goes on that it moves."""
+_STANDING_STILL = frozenset({Signal.JOB_HUNG, Signal.JOB_STALLED, Signal.GPUS_IDLE})
+"""What a suspended job does because somebody wanted it to."""
 
 Detect = Callable[["Panel"], "tuple[Detection, ...]"]
 
@@ -67,6 +76,10 @@ class LiveWindow:
         self._gpus: dict[NodeName, frozenset[PciAddress]] = {}
         self._attempts: dict[tuple[JobId, datetime], JobStatus] = {}
         self._ended: dict[tuple[JobId, datetime], EndedAttempt] = {}
+        self._holds: dict[tuple[JobId, datetime], Hold] = {}
+        self._suspended_at: dict[JobId, datetime] = {}
+        self.repetitions = RepetitionWatch()
+        self._nodes: tuple[NodeStatus, ...] = ()
         self._lines_read_at: datetime | None = None
         self._are_lines_read = True
 
@@ -89,7 +102,9 @@ class LiveWindow:
         accounted = lake.read(
             "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
         )
-        self._note_ended(attempts_of(accounted, None), at=before)
+        attempts = attempts_of(accounted, None)
+        self._note_ended(attempts, at=before)
+        self._note_holds(attempts, at=before)
 
     def add(self, table: str, rows: Rows, *, at: datetime) -> None:
         """Take in rows of the cycle `at`; those of tables that no panel is made of are passed over."""
@@ -134,6 +149,9 @@ class LiveWindow:
                 self._attempts[key] = replace(job, ended_at=min(at, next_start))
         self._attempts.update(named)
         self._note_ended(named.values(), at=at)
+        self._suspended_at |= {job: at for (job, _), each in named.items() if each.state is JobState.SUSPENDED}
+        self._suspended_at = {job: last for job, last in self._suspended_at.items() if at - last < RESUMED}
+        self._note_holds(self._attempts.values(), at=at)
         forgotten = at - self._reach - MARGIN
         self._attempts = {
             key: job for key, job in self._attempts.items() if job.ended_at is None or job.ended_at > forgotten
@@ -144,11 +162,59 @@ class LiveWindow:
 
         self._ended |= {(each.job, each.started_at): each for each in ended_attempts(jobs)}
         self._ended = {key: each for key, each in self._ended.items() if each.ended_at > at - FAILURES_REACH}
+        if len(self._ended) > ENDED_AT_MOST:
+            newest = sorted(self._ended.items(), key=lambda item: (item[1].ended_at, item[0]))[-ENDED_AT_MOST:]
+            self._ended = dict(newest)
+
+    def _note_holds(self, jobs: Iterable[JobStatus], *, at: datetime) -> None:
+        """Remember who held which nodes, those of attempts that go on and the newest of those that ended."""
+        for job in jobs:
+            if job.started_at is not None:
+                self._holds[job.job, job.started_at] = Hold(
+                    job=job.job, nodes=job.nodes, started_at=job.started_at, ended_at=job.ended_at
+                )
+        young = ((key, each) for key, each in self._holds.items() if (each.ended_at or at) > at - FAILURES_REACH)
+        newest = sorted(young, key=lambda item: (item[1].ended_at is None, item[1].ended_at or at, item[0]))
+        self._holds = dict(newest[-ENDED_AT_MOST:])
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """Return who held which nodes lately."""
+        return tuple(self._holds.values())
 
     @property
     def ended(self) -> "tuple[EndedAttempt, ...]":
         """Return the attempts that ended lately, for who judges failures over many of them."""
         return tuple(self._ended.values())
+
+    @property
+    def suspended(self) -> frozenset[JobId]:
+        """Return the jobs that are suspended, or were a moment before the scheduler last named its jobs."""
+        return frozenset(self._suspended_at)
+
+    def failures(self, at: datetime) -> "list[Detection]":
+        """Return who is to blame for attempts that failed: a job, or a node since its last boot."""
+        from ops_pipelines.frames.detectors.job_failures import SHORT_LIFE, detect_failures
+
+        surviving_count = sum(
+            job.state in HAS_PROCESSES and job.ended_at is None and started_at <= at - SHORT_LIFE
+            for (_, started_at), job in self._attempts.items()
+        )
+        return detect_failures(
+            self._ended.values(),
+            at=at,
+            surviving_count=surviving_count,
+            booted_at={node.node: node.booted_at for node in self._nodes if node.booted_at is not None},
+        )
+
+    @property
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Return the nodes as the scheduler last told them."""
+        return self._nodes
+
+    def note_nodes(self, nodes: tuple[NodeStatus, ...]) -> None:
+        """Take in the nodes as the scheduler tells them: who booted when."""
+        self._nodes = nodes
 
     def note_lines(self, *, are_read: bool, at: datetime) -> None:
         """Take in whether the logs of jobs were read to their end at `at`: lines that were not read are no silence."""
@@ -191,23 +257,33 @@ def tell_detections(
 
     A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is told; with
     a part of them, conditions may begin and none ends; one whose own part is silent stays (`out_of_sight`). `nodes`
-    are as the scheduler tells them: those that somebody else drained are left out. `detect` None: all detectors.
+    are as the scheduler tells them: those that somebody else drained are left out, and what began before a node's
+    boot is not told of it (`without_leftovers`). `detect` None: all detectors.
     Raises whatever a detector raises, and LedgerError.
     """
-    from ops_pipelines.frames.detect import detect_live, out_of_sight
-    from ops_pipelines.frames.detectors.job_failures import detect_failures
+    from ops_pipelines.frames.detect import detect_live, out_of_sight, without_leftovers
 
+    if nodes is not None:
+        window.note_nodes(nodes)
     if sight is Sight.NOTHING:
         return 0
     topology = cluster.rules.topology
     panel = window.panel(at)
     found = detect_live(panel, topology=topology, release=release or {}) if detect is None else detect(panel)
-    present = {each.position: each.observation() for each in found if each.last_seen_at == at}
-    present |= {each.position: each.observation() for each in detect_failures(window.ended, at=at)}
+    holding = [
+        *(each for each in found if each.last_seen_at == at and not _is_wanted(each, window)),
+        *window.failures(at),
+    ]
+    present = {each.position: each.observation() for each in without_leftovers(holding, window.nodes, at=at)}
     remembered = [each for each in _told(cluster) if each.position not in present]
     lasting = remembered if sight is Sight.PART else out_of_sight(panel, remembered)
     declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
     return cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=on_watched_nodes(declared, nodes), now=at)
+
+
+def _is_wanted(detection: "Detection", window: LiveWindow) -> bool:
+    """Return whether a job stands still because somebody suspended it."""
+    return detection.signal in _STANDING_STILL and detection.job is not None and detection.job in window.suspended
 
 
 def _told(cluster: Cluster) -> tuple[Observation, ...]:

@@ -7,17 +7,21 @@ are asked: the live cycle's module is loaded by who never looks at a panel.
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import numpy as np
 
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import NO_NODE, Observation
+from ops_pipelines.domain.observation import NO_NODE, NodeStatus, Observation
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.panel import Layer, Panel
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}")
+LEFTOVER_LIMIT = timedelta(minutes=30)
+"""So long after a boot a node is not blamed for what began before it. Assumption: most of what detectors look back on
+(LOOKBACK_SECONDS) has left their windows by then, and what a repair did not cure has shown itself anew."""
 _OTHERS_WORD = frozenset({"target_up"})
 """What somebody else says of a node: whether it answers a scrape."""
 
@@ -55,6 +59,25 @@ def name_gpu(detection: Detection) -> Detection:
         return detection
     part = Component(kind=ComponentKind.GPU, name=detection.gpu, node=detection.node)
     return replace(detection, gpu=None, component=detection.component or part)
+
+
+def without_leftovers(
+    detections: Iterable[Detection], nodes: Iterable[NodeStatus], *, at: datetime
+) -> tuple[Detection, ...]:
+    """Return the detections without those on a node that has booted since they began: windows reach back further.
+
+    What still holds LEFTOVER_LIMIT after the boot is told, as of the boot. A boot that lies as far ahead is a wrong
+    clock and hides nothing.
+    """
+    booted_at = {node.node: node.booted_at for node in nodes if node.booted_at is not None}
+    found = []
+    for each in detections:
+        boot = booted_at.get(each.node)
+        if boot is None or each.began_at >= boot or boot - at >= LEFTOVER_LIMIT:
+            found.append(each)
+        elif at - boot >= LEFTOVER_LIMIT:
+            found.append(replace(each, began_at=boot, first_seen_at=max(boot, each.first_seen_at)))
+    return tuple(found)
 
 
 def out_of_sight(panel: Panel, conditions: Collection[Observation]) -> tuple[Observation, ...]:

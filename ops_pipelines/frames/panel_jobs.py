@@ -76,7 +76,7 @@ def add_lines(found: JobMatrices, rows: pa.Table, *, until: datetime | None) -> 
     """Take in the lines of jobs: how many there were, and what they say of steps and loss.
 
     `until` is the time up to which the logs were read: later the count is not known, which is no silence. The step
-    that a line names stands until a line names another, for jobs that export none.
+    and the loss that a line names stand until a line names another, for jobs that export none.
     """
     grid = found.grid
     placed, rows = _on_grid(rows.filter(pc.is_valid(rows["job"])), grid)
@@ -89,14 +89,26 @@ def add_lines(found: JobMatrices, rows: pa.Table, *, until: datetime | None) -> 
     read_count = grid.count
     if until is not None:
         read_count = int(grid.edge_rows(np.array([round(until.timestamp() * 1e6) + 1]), missing=0)[0])
-    exported = {column for _, columns, _ in found.cells.get("step_count", ()) for column in np.unique(columns).tolist()}
-    steps = _standing(placed, codes, _numbers(rows, "step"), shape=(grid.count, len(words)))
-    steps[:, [number for number, column in enumerate(own.tolist()) if column in exported]] = np.nan
-    for name, matrix in (("line_count", _counts(placed, codes, shape=steps.shape)), ("step_count", steps)):
+    shape = (grid.count, len(words))
+    losses = _losses_of_lines(rows)
+    is_broken = np.isinf(losses)
+    # A loss that is no number is said of its own step only: the next one may be well.
+    found.add("loss", rows=placed[is_broken], columns=own[codes][is_broken], values=losses[is_broken])
+    standing = {
+        "line_count": _counts(placed, codes, shape=shape),
+        "step_count": _standing(placed, codes, _numbers(rows, "step"), shape=shape),
+        "loss": _standing(placed, codes, np.where(is_broken, np.nan, losses), shape=shape),
+    }
+    for name, matrix in standing.items():
+        exported = {
+            column
+            for _, columns, values in found.cells.get(name, ())
+            for column in np.unique(columns[np.isfinite(values)]).tolist()
+        }
+        matrix[:, [number for number, column in enumerate(own.tolist()) if column in exported]] = np.nan
         matrix[read_count:] = np.nan
         at, which = np.nonzero(~np.isnan(matrix))
         found.add(name, rows=at, columns=own[which], values=matrix[at, which])
-    found.add("loss", rows=placed, columns=own[codes], values=_losses_of_lines(rows))
     found.add("step_seconds", rows=placed, columns=own[codes], values=_numbers(rows, "step_seconds"))
 
 

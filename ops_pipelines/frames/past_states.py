@@ -1,7 +1,7 @@
-"""Rows of accounting, allocations and inventory -> how jobs and nodes stood, at each change.
+"""Rows of accounting and allocations -> how jobs stood, at each change.
 
-As far as the lake knows: accounting names attempts that ended, allocations those that held nodes in an hour, inventory
-the nodes once an hour. Live, the scheduler says it (`ports.scheduler`).
+As far as the lake knows: accounting names attempts that ended, allocations those that held nodes in an hour. Live, the
+scheduler says it (`ports.scheduler`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,11 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id, parse_node_name
+from ops_pipelines.domain.identity import JobId, parse_job_id, parse_node_name
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
-    SCHEDULER_SOURCE,
     JobState,
     JobStatus,
-    NodeState,
-    NodeStatus,
-    Observation,
-    Signal,
     Workload,
 )
 from ops_pipelines.frames.detectors.job_failures import EndedAttempt
@@ -34,7 +29,6 @@ ACCOUNTING_COLUMNS = (
 ALLOCATION_COLUMNS = (
     "job", "attempt", "node", "time", "name", "user", "account", "state", "started_at", "ended_at", "gpu_count",
 )  # fmt: skip
-INVENTORY_COLUMNS = ("node", "device", "time", "kind", "state", "gpu_count")
 _JOB_STATES = {
     "COMPLETED": JobState.COMPLETED,
     "FAILED": JobState.FAILED,
@@ -48,13 +42,6 @@ _JOB_STATES = {
     "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
 }
 """Words of accounting for an attempt that is over; an attempt without an end runs."""
-_NODE_STATES = {
-    "DOWN": NodeState.DOWN,
-    "ALLOCATED": NodeState.ALLOCATED,
-    "MIXED": NodeState.MIXED,
-    "IDLE": NodeState.IDLE,
-}
-
 Row = Mapping[str, object]
 
 
@@ -102,60 +89,6 @@ def ended_attempts(jobs: Iterable[JobStatus]) -> tuple[EndedAttempt, ...]:
         )
         for job in jobs
         if job.ended_at is not None and job.state not in HAS_PROCESSES and job.state is not JobState.PENDING
-    )
-
-
-def nodes_over_time(inventory: pa.Table) -> tuple[tuple[datetime, tuple[NodeStatus, ...]], ...]:
-    """Return how the scheduler saw the nodes at each time of the inventory; a reason is not kept there."""
-    found: dict[datetime, list[NodeStatus]] = {}
-    for row in inventory.to_pylist():
-        if row["kind"] != "node" or row["state"] is None:
-            continue
-        try:
-            node = parse_node_name(str(row["node"]))
-        except ValueError:
-            continue
-        marks = set(str(row["state"]).upper().replace("*", "+NOT_RESPONDING").split("+"))
-        found.setdefault(_time(row["time"]), []).append(
-            NodeStatus(
-                node=node,
-                state=next((state for word, state in _NODE_STATES.items() if word in marks), NodeState.UNKNOWN),
-                is_drained=not marks.isdisjoint({"DRAIN", "DRAINED", "DRAINING", "FAIL"}),
-                is_responding=marks.isdisjoint({"NOT_RESPONDING", "NO_RESPOND"}),
-                reason=None,
-                reason_set_at=None,
-                booted_at=None,
-                gpu_count=_whole(row["gpu_count"]),
-                gpu_in_use_count=0,
-            )
-        )
-    return tuple((at, tuple(sorted(nodes, key=lambda each: each.node))) for at, nodes in sorted(found.items()))
-
-
-def unreachable_spells(
-    nodes: Sequence[tuple[datetime, tuple[NodeStatus, ...]]],
-) -> tuple[tuple[Observation, datetime | None], ...]:
-    """Return each stretch in which a node did not answer the scheduler, and when it answered again (None: not yet)."""
-    since: dict[NodeName, datetime] = {}
-    found: list[tuple[Observation, datetime | None]] = []
-    for at, statuses in nodes:
-        for status in statuses:
-            if not status.is_responding:
-                since.setdefault(status.node, at)
-            elif status.node in since:
-                found.append((_unreachable(status.node, since.pop(status.node)), at))
-    found += [(_unreachable(node, at), None) for node, at in sorted(since.items())]
-    return tuple(found)
-
-
-def _unreachable(node: NodeName, at: datetime) -> Observation:
-    return Observation(
-        signal=Signal.NODE_UNREACHABLE,
-        node=node,
-        observed_at=at,
-        source=SCHEDULER_SOURCE,
-        position=f"{Signal.NODE_UNREACHABLE.value}/{node}",
-        text=f"{node} does not answer the scheduler",
     )
 
 

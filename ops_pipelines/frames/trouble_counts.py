@@ -6,7 +6,7 @@ day or more: a part is taken to be in service from the first that shows it until
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -55,9 +55,14 @@ class _Sighting:
 _LABELS = ("batch", "model", "rack", "driver")
 
 
-def read_attendance(inventories: Mapping[datetime, pa.Table]) -> Attendance:
-    """Return who was in service, by inventories and their times. Those without rows are no proof of absence."""
-    seen = {at: set(_sightings(rows)) for at, rows in inventories.items() if rows.num_rows}
+def read_attendance(
+    inventories: Mapping[datetime, pa.Table], *, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows
+) -> Attendance:
+    """Return who was in service, by inventories and their times. Those without rows are no proof of absence.
+
+    `keep`: chooses rows of an inventory that are looked at.
+    """
+    seen = {at: set(_sightings(keep(rows))) for at, rows in inventories.items() if rows.num_rows}
     spells = [spell for sighting in sorted(set().union(*seen.values()), key=str) for spell in _spells(sighting, seen)]
     stays: dict[tuple[PartKey, NodeName], list[Stay]] = {}
     for sighting, since, until in sorted(spells, key=lambda each: each[1]):
@@ -83,6 +88,16 @@ def read_attendance(inventories: Mapping[datetime, pa.Table]) -> Attendance:
         service=_service(spells),
         rows=tuple(each.part for each, _, _ in spells),
     )
+
+
+def read_seatings(inventories: Mapping[datetime, pa.Table], *, nodes: Collection[NodeName]) -> tuple[Seating, ...]:
+    """Return which GPU stood where on some nodes; the cost is that of these nodes, however large the cluster."""
+    chosen = pa.array(sorted(nodes), pa.string())
+    # Chosen inside: an inventory without any rows says nothing, one without rows of these nodes that they were gone.
+    attendance = read_attendance(
+        inventories, keep=lambda rows: rows.filter(pc.is_in(rows.column("node"), value_set=chosen))
+    )
+    return attendance.lineage.seatings
 
 
 _Spell = tuple[_Sighting, datetime, datetime | None]

@@ -212,6 +212,14 @@ class Ledger(Protocol):
         """Return evidence with a sequence number above `seq`, in order."""
         ...
 
+    def evidence_since(self, since: datetime, *, rules: Collection[str], limit: int) -> tuple[Evidence, ...]:
+        """Return what happened at or after `since` by some rules (`history.rule_of`), by time; no rules: nothing.
+
+        Of more than `limit` of one rule the newest: a storm of one does not hide another. Evidence that was taken in
+        before the ledger kept its rule is left out.
+        """
+        ...
+
     def rejected(self, *, limit: int) -> tuple[Rejected, ...]:
         """Return the newest rejected rows, newest first."""
         ...

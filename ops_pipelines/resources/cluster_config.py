@@ -225,3 +225,5 @@ class ClusterConfig:
     fleet: FleetConfig
     ledger: LedgerConfig
     notifier: NotifierConfig
+    release: Mapping[str, str] = field(default_factory=dict)
+    """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""

@@ -59,12 +59,15 @@ from ops_pipelines.resources.config_models import (
     PolicyModel,
     PrometheusModel,
     RackModel,
+    ReleaseModel,
     SlurmAccountingModel,
     SlurmModel,
 )
 from ops_pipelines.resources.strict_yaml import YamlFile
 
 Value = TypeVar("Value")
+_DRIVER = "driver"
+"""`frames.detectors.versions.DRIVER`, which is not imported here: it brings numpy to every start."""
 
 
 def read_cluster(path: Path) -> ClusterConfig:
@@ -85,6 +88,7 @@ def read_cluster(path: Path) -> ClusterConfig:
     fleet = _read_fleet(file, top.fleet)
     ledger = _read_ledger(file, top.ledger, here=here, state_directory=state_directory)
     notifier = _read_notifier(file, top.notifier, here=here)
+    release = _read_release(file, top.release)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
     file.finish()
     return ClusterConfig(
@@ -101,6 +105,7 @@ def read_cluster(path: Path) -> ClusterConfig:
         fleet=_sure(file, fleet),
         ledger=_sure(file, ledger),
         notifier=_sure(file, notifier),
+        release=release,
     )
 
 
@@ -172,6 +177,7 @@ def _read_topology(file: YamlFile, racks: list[RackModel], *, gpus_per_node: int
                 rack=rack.name,
                 nvlink_domain=node if rack.nvlink_domain == "node" else rack.name,
                 leaf_switch=rack.leaf_switch or f"leaf of {rack.name}",
+                power_feed=rack.power_feed or "",
             )
     return Topology(places=places, gpus_per_node=gpus_per_node)
 
@@ -353,6 +359,13 @@ def _read_lake(file: YamlFile, section: LakeModel, *, here: Path, state_director
         hourly_days=section.hourly_days,
         record_days=section.record_days,
     )
+
+
+def _read_release(file: YamlFile, section: ReleaseModel) -> dict[str, str]:
+    """Return the declared versions: the driver's under `driver`, of firmware under the model of the part."""
+    if _DRIVER in section.firmware:
+        file.add_fault(("release", "firmware", _DRIVER), "the driver stands beside firmware, as release.driver")
+    return dict(section.firmware) | ({} if section.driver is None else {_DRIVER: section.driver})
 
 
 def _zone(file: YamlFile, name: str) -> tzinfo:

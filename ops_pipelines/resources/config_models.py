@@ -58,6 +58,7 @@ class RackModel(StrictModel):
     nodes: Text
     leaf_switch: Name | None = None
     nvlink_domain: Literal["node", "rack"] = "node"
+    power_feed: Name | None = None
 
 
 class SimulatorModel(StrictModel):
@@ -160,6 +161,11 @@ class LakeModel(StrictModel):
     record_days: Days | None = None
 
 
+class ReleaseModel(StrictModel):
+    driver: Text | None = None
+    firmware: dict[Text, Text] = Field(default_factory=dict)
+
+
 class CommandsModel(StrictModel):
     kind: Literal["commands"]
     inspect: Command | None = None
@@ -209,6 +215,7 @@ class ClusterModel(StrictModel):
     accounting: object = None
     job_logs: object = None
     lake: LakeModel = LakeModel()
+    release: ReleaseModel = ReleaseModel()
     fleet: object
     ledger: LedgerModel = LedgerModel()
     notifier: object

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from sqlalchemy import Column, Connection, delete, func, insert, select, update
 
+from ops_pipelines.domain.history import rule_of
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.ports.ledger import Evidence, LedgerError
@@ -100,12 +101,17 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     new = _without_known(connection, evidence.c.identity, by_identity)
     seq = connection.execute(select(func.max(evidence.c.seq))).scalar() or 0
     rows = [
-        {"seq": seq + offset, "identity": identity, "body": encode(observation)}
+        {"seq": seq + offset, "identity": identity, "body": encode(observation), **_counted_by(observation)}
         for offset, (identity, observation) in enumerate(new.items(), start=1)
     ]
     if rows:
         connection.execute(insert(evidence), rows)
     return len(rows)
+
+
+def _counted_by(observation: Observation) -> dict[str, str | datetime | None]:
+    rule = rule_of(observation)
+    return {"rule": rule, "observed_at": None if rule is None else observation.observed_at}
 
 
 _LONGEST_READING = timedelta(seconds=60)
@@ -154,11 +160,30 @@ def read_conditions(connection: Connection) -> tuple[Observation, ...]:
 def read_evidence(connection: Connection, *, after: int, limit: int) -> tuple[Evidence, ...]:
     """Return up to `limit` observations above `after`, in order."""
     statement = select(evidence.c.seq, evidence.c.body).where(evidence.c.seq > after).order_by(evidence.c.seq)
-    rows = connection.execute(statement.limit(limit)).all()
-    observations = decode_all(Observation, (row.body for row in rows))
-    return tuple(
-        Evidence(seq=row.seq, observation=observation) for row, observation in zip(rows, observations, strict=True)
-    )
+    rows = [(seq, body) for seq, body in connection.execute(statement.limit(limit))]
+    observations = decode_all(Observation, [body for _, body in rows])
+    return tuple(Evidence(seq=seq, observation=told) for (seq, _), told in zip(rows, observations, strict=True))
+
+
+def read_evidence_since(
+    connection: Connection, since: datetime, *, rules: Collection[str], limit: int
+) -> tuple[Evidence, ...]:
+    """Return the newest `limit` observations of each rule, by the time at which they happened.
+
+    A query a rule: each goes along the index backwards and ends at its limit, however much a storm has left there.
+    """
+    rows: list[tuple[datetime | None, int, str]] = []
+    for rule in sorted(set(rules)):
+        statement = (
+            select(evidence.c.observed_at, evidence.c.seq, evidence.c.body)
+            .where(evidence.c.rule == rule, evidence.c.observed_at >= since)
+            .order_by(evidence.c.observed_at.desc(), evidence.c.seq.desc())
+            .limit(limit)
+        )
+        rows += [(at, seq, body) for at, seq, body in connection.execute(statement)]
+    rows.sort(key=lambda row: (row[0] or since, row[1]))
+    observations = decode_all(Observation, [body for _, _, body in rows])
+    return tuple(Evidence(seq=seq, observation=told) for (_, seq, _), told in zip(rows, observations, strict=True))
 
 
 # -- rejected rows ----------------------------------------------------------------------------------------------------

@@ -152,6 +152,10 @@ class EvidenceColumns(TypedColumns):
     identity: Named[str] = Column(Text(), unique=True)
     """`identity_of` (source, position): both may be longer than an index of PostgreSQL can hold."""
     body: Named[str] = Column(Text())
+    rule: Named[str | None] = Column(SafeText())
+    """`history.rule_of`; null for what is never counted, and in rows of before version 0003."""
+    observed_at: Named[datetime | None] = Column(UtcText())
+    """Null where `rule` is."""
 
 
 class RejectedColumns(TypedColumns):
@@ -217,5 +221,6 @@ heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
 
 Index("ix_entries_kind_seq", entries.c.kind, entries.c.seq)
 Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)
+Index("ix_evidence_rule_observed_at", evidence.c.rule, evidence.c.observed_at)
 Index("ix_incidents_changed_at", incidents.c.changed_at)
 Index("ix_incidents_open", incidents.c.is_open, incidents.c.number)

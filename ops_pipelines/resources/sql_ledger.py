@@ -112,6 +112,10 @@ class SqlLedger:
         with self._database.read() as connection:
             return ledger_evidence.read_evidence(connection, after=seq, limit=limit)
 
+    def evidence_since(self, since: datetime, *, rules: Collection[str], limit: int) -> tuple[Evidence, ...]:
+        with self._database.read() as connection:
+            return ledger_evidence.read_evidence_since(connection, since, rules=rules, limit=limit)
+
     def rejected(self, *, limit: int) -> tuple[Rejected, ...]:
         with self._database.read() as connection:
             return ledger_evidence.read_rejected(connection, limit=limit)

@@ -39,7 +39,7 @@ class LoadShape:
 
     watts: float
     swing_watts: float
-    """Half the height of the slow wave around `watts`."""
+    """Half the height of the slow wave around `watts`; 0 where nothing of the load waves."""
     busy_ratio: float
     sm_active_ratio: float
     sm_occupancy_ratio: float
@@ -128,12 +128,12 @@ SHAPES = {
         ),
     ),
     Load.HUNG: LoadShape(
-        watts=245, swing_watts=4, busy_ratio=1.0, sm_active_ratio=0.98, sm_occupancy_ratio=0.06, tensor_ratio=0,
+        watts=245, swing_watts=0, busy_ratio=1.0, sm_active_ratio=0.98, sm_occupancy_ratio=0.06, tensor_ratio=0,
         dram_ratio=0.01, sm_megahertz=1980, memory_mebibytes=71_680,
         host=HostShape(cpu_cores=1.2, memory_bytes=90 * _GIB),
     ),
     Load.STOPPED: LoadShape(
-        watts=118, swing_watts=2, busy_ratio=0, sm_active_ratio=0, sm_occupancy_ratio=0, tensor_ratio=0,
+        watts=118, swing_watts=0, busy_ratio=0, sm_active_ratio=0, sm_occupancy_ratio=0, tensor_ratio=0,
         dram_ratio=0, sm_megahertz=1980, memory_mebibytes=71_680,
         host=HostShape(cpu_cores=0.02, memory_bytes=90 * _GIB),
     ),
@@ -141,6 +141,8 @@ SHAPES = {
 
 _UNEVENNESS = 0.12
 """How far traffic swings around its mean; below 1, so that no counter ever falls."""
+STEADY_LOADS = frozenset(load for load, shape in SHAPES.items() if not shape.swing_watts)
+"""Threads that wait poll, and burn the same every second: that is how a hang is told from work."""
 _WARM_UP_SECONDS = 25.0
 """Assumption: time constant of an air-cooled SXM heat sink; DCGM traces show half a minute from idle to load."""
 _INLET_CELSIUS = 27.0
@@ -191,7 +193,7 @@ class Meter:
     def seconds(self, at: datetime) -> dict[Load, float]:
         """Return how long it worked under each load since the driver was loaded: what counters of traffic grow by.
 
-        A second counts a little more or less as the wave goes, but always more than nothing.
+        A second counts a little more or less as the wave goes, but always more than nothing; under a steady load, one.
         """
         total = dict(self.seconds_before)
         total[self.load] = total.get(self.load, 0.0) + self._seconds_since(at)
@@ -204,11 +206,13 @@ class Meter:
         return settled + (self.celsius_before - settled) * fading
 
     def wave(self, at: datetime) -> float:
-        """Return this GPU's slow wave at `at`, -1..1: what makes its activity readings move."""
-        return math.sin(self._angle(at) + 1.0)
+        """Return this GPU's slow wave at `at`, -1..1: what makes its activity readings move. 0 under a steady load."""
+        return 0.0 if self.load in STEADY_LOADS else math.sin(self._angle(at) + 1.0)
 
     def _seconds_since(self, at: datetime) -> float:
         passed = (at - self.since).total_seconds()
+        if self.load in STEADY_LOADS:
+            return passed
         waved = math.cos(self._angle(self.since)) - math.cos(self._angle(at))
         return passed + _UNEVENNESS * self._period_seconds() / (2 * math.pi) * waved
 

@@ -66,8 +66,6 @@ def values_of(gpu: Gpu, at: datetime) -> dict[str, float]:
     busy, tensor, dram = (
         min(1.0, ratio * (1 + 0.08 * wave)) for ratio in (shape.busy_ratio, shape.tensor_ratio, shape.dram_ratio)
     )
-    if meter.load is Load.HUNG:
-        busy = 1.0
     return {
         # Under the power limit the clock moves in steps of 15 MHz; idle and unlimited clocks stand still.
         "DCGM_FI_DEV_SM_CLOCK": shape.sm_megahertz + (15 * round(3 * wave) if meter.load in _LIMITED_LOADS else 0),

@@ -3,6 +3,7 @@
 Reads only. The whole story, line by line of the ledger, is `show`; values and their JSON are `views`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.domain.fault import FIRST_STEPS, FirstAction
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.bundle import began_at
@@ -37,6 +39,8 @@ from ops_pipelines.terminal.views import (
 
 _LOOK_BACK = timedelta(days=30)
 _SIGHTINGS_SHOWN, _NAMES_SHOWN, _JOBS_SHOWN, _REASONS_SHOWN = 8, 6, 5, 4
+_OF_ONE_RULE_SHOWN = 2
+"""A switch that fails is the same line on each of its nodes."""
 
 
 def explain(incident: Incident, cluster: Cluster) -> ExplanationView:
@@ -147,11 +151,13 @@ def print_explanation(out: Console, view: ExplanationView) -> None:
         _item(out, "", "nothing yet")
     if view.related:
         _section(out, "Related incidents")
-        for related in view.related:
-            _item(out, related.incident, f"{related.state}: {related.why}")
+        _print_related(out, view)
     _section(out, "Evidence kept")
     for bundle in view.bundles:
         _print_bundle(out, bundle)
+    # What cannot be had is said once, of the newest: in the earlier ones it lacks, too, or there was no time for it.
+    for sentence in max(view.bundles, key=lambda each: each.saved_at).missing if view.bundles else ():
+        _item(out, "missing", sentence, style="dim")
     if not view.bundles:
         _item(out, "", "no bundle; what the ledger holds is above")
 
@@ -163,7 +169,7 @@ def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
         _item(out, "", "no incident in what was recorded; what nobody recorded cannot be called healthy")
     for each in sorted(view.incidents, key=lambda incident: (incident.began_at, incident.incident)):
         until = "" if each.closed_at is None else f" to {_clock(each.closed_at)}"
-        _section(out, f"{each.incident}  {each.state}  {_clock(each.began_at)}{until}")
+        _section(out, f"{each.incident}  {'' if until else 'since '}{_clock(each.began_at)}{until}")
         _item(out, "", each.diagnosis.cause, style="bold")
         _item(out, "sure    ", _sureness(each.diagnosis))
         _item(out, "culprit ", _some(each.diagnosis.culprits) or "nobody knows yet")
@@ -174,7 +180,11 @@ def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
         for sentence in each.diagnosis.evidence_against[:_REASONS_SHOWN]:
             _item(out, "-", sentence)
         if each.diagnosis.first_action is not None:
-            _item(out, "first   ", each.diagnosis.first_action.replace("_", " ").lower())
+            _item(out, "first   ", FIRST_STEPS[FirstAction(each.diagnosis.first_action)])
+    if view.gaps:
+        _section(out, "Not recorded")
+        for gap in view.gaps:
+            _item(out, "-", gap)
 
 
 def _print_reasons(out: Console, view: ExplanationView) -> None:
@@ -183,13 +193,36 @@ def _print_reasons(out: Console, view: ExplanationView) -> None:
     for sentence in reasons:
         _item(out, "+", sentence)
     fresh = [each for each in view.sightings if each.line or each.count > 1 or not _is_told(each, reasons)]
-    for sighting in fresh[:_SIGHTINGS_SHOWN]:
+    shown = _examples(fresh)[:_SIGHTINGS_SHOWN]
+    for sighting in shown:
         _print_sighting(out, sighting, is_told=_is_told(sighting, reasons))
-    if len(fresh) > _SIGHTINGS_SHOWN:
-        rest = len(fresh) - _SIGHTINGS_SHOWN
+    if len(fresh) > len(shown):
+        rest = len(fresh) - len(shown)
         _item(out, "", f"and {rest} more; `ops-pipelines show {view.incident.incident}` lists all")
     if not reasons and not fresh:
         _item(out, "", f"no evidence is recorded: {view.incident.note}")
+
+
+def _examples(sightings: Iterable[SightingView]) -> list[SightingView]:
+    """Return the first few of each rule, in their order."""
+    seen: Counter[str] = Counter()
+    found = []
+    for each in sightings:
+        seen[each.rule] += 1
+        if seen[each.rule] <= _OF_ONE_RULE_SHOWN:
+            found.append(each)
+    return found
+
+
+def _print_related(out: Console, view: ExplanationView) -> None:
+    """Print one line an incident; those that became part of this one in a single line."""
+    part = f"part of {view.incident.incident}"
+    parts = [each.incident for each in view.related if each.why == part]
+    if len(parts) > 1:
+        _item(out, "", f"{len(parts)} became part of this one: {parts[0]} to {parts[-1]}")
+    for related in view.related:
+        if len(parts) < 2 or related.why != part:
+            _item(out, related.incident, f"{related.state}: {related.why}")
 
 
 def _is_told(sighting: SightingView, reasons: Sequence[str]) -> bool:
@@ -240,7 +273,8 @@ def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
 def _print_sighting(out: Console, sighting: SightingView, *, is_told: bool) -> None:
     when = _clock(sighting.first_at)
     if sighting.count > 1:
-        when += f" to {_clock(sighting.last_at)}, {sighting.count} times"
+        when += "" if _clock(sighting.last_at) == when else f" to {_clock(sighting.last_at)}"
+        when += f", {sighting.count} times"
     said = "" if is_told else f": {sighting.says}"
     _item(out, "", f"{when}  {sighting.where}  {sighting.rule}{said}")
     if sighting.line:
@@ -256,8 +290,6 @@ def _print_bundle(out: Console, bundle: BundleView) -> None:
     kept = "; sha256 as in the ledger" if bundle.is_in_ledger else ""
     _item(out, "", f"{bundle.reason}, {moment(bundle.saved_at)}: {', '.join(bundle.files)}{kept}")
     _item(out, " ", bundle.place)
-    for sentence in bundle.missing:
-        _item(out, "  missing", sentence, style="dim")
 
 
 def _section(out: Console, title: str) -> None:

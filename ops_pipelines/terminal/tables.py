@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.incident import PAGED, IncidentState
 from ops_pipelines.terminal.views import (
     ActionView,
     AuditView,
@@ -129,7 +129,10 @@ def print_incidents(out: Console, view: IncidentsView) -> None:
     table.add_column("age", no_wrap=True, min_width=4)
     table.add_column("culprits", overflow="fold", max_width=24)
     table.add_column("what, and what is done", overflow="fold")
+    merged = [each for each in view.incidents if each.state == IncidentState.MERGED.value]
     for incident in view.incidents:
+        if incident in merged:
+            continue
         table.add_row(
             _text(incident.incident),
             Text(incident.state, style=_STYLES.get(incident.state, "")),
@@ -138,6 +141,8 @@ def print_incidents(out: Console, view: IncidentsView) -> None:
             Text("\n").join(_text(line) for line in _situation(incident)),
         )
     out.print(table)
+    if merged:
+        out.print(Text(f"{len(merged)} more became part of one of these; `ops-pipelines explain` names them"))
     if any(each.plan is not None and each.plan.standing is PlanStanding.WAITS_FOR_APPROVAL for each in view.incidents):
         out.print(Text("\n`ops-pipelines approve PLAN-...` shows a plan and asks for your yes", style="dim"))
 
@@ -234,7 +239,9 @@ def culprits(incident: IncidentView) -> str:
 def _situation(incident: IncidentView) -> Iterable[str]:
     sureness = "" if incident.diagnosis.confidence is None else f" ({incident.diagnosis.confidence:.0%} sure)"
     yield f"{incident.diagnosis.cause}{sureness}"
-    if incident.note not in (incident.what, incident.diagnosis.cause):
+    if incident.note.startswith(PAGED):
+        yield incident.next_step
+    elif incident.note not in (incident.what, incident.diagnosis.cause):
         yield f"note: {incident.note}"
     is_plain = incident.plan is not None and incident.plan.standing is PlanStanding.WAITS_FOR_APPROVAL
     if incident.waits_for is not None and not is_plain:

@@ -14,7 +14,7 @@ from enum import Enum
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
 from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.verification import explain_action
 from ops_pipelines.ports.bundles import SavedBundle
@@ -318,6 +318,8 @@ class DiagnosedTimeView:
     since: datetime
     at: datetime
     incidents: tuple[DiagnosedView, ...]
+    gaps: tuple[str, ...]
+    """What was not recorded."""
     problems: tuple[str, ...]
 
 
@@ -475,7 +477,7 @@ def _next_step(incident: Incident, plan: PlanView | None, waits_for: str | None)
         case IncidentState.MERGED:
             return f"nothing here: {incident.note}"
         case IncidentState.ESCALATED:
-            return f"by you: {incident.note}"
+            return f"by you: {asked_of_person(incident)}"
         case IncidentState.VERIFYING:
             return "the node proves itself; then it is returned to service"
         case IncidentState.ACTING | IncidentState.OPEN:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.correlation import correlate, gpus_to_reset
+from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
@@ -436,7 +437,18 @@ def test_once_we_act_a_node_that_vanishes_is_our_own_doing(state: IncidentState,
     (changed,) = correlate([condition], [acting(xid(48), state=state)], world(conditions=conditions_of(condition)))
 
     assert (changed.state, changed.response, changed.plan) == (state, Response.RESET_GPU, "PLAN-1")
-    assert condition in changed.findings
+    assert condition.evidence in [each.evidence for each in changed.findings]
+    assert changed.hypothesis is not None
+    assert changed.hypothesis.family is not Family.SILENCE
+
+
+def test_a_node_that_fell_silent_before_we_acted_is_the_cause() -> None:
+    waiting = incident(xid(48))
+
+    (changed,) = correlate([unreachable()], [waiting], world(conditions=conditions_of(unreachable())))
+
+    assert changed.hypothesis is not None
+    assert changed.hypothesis.family is Family.SILENCE
 
 
 def test_it_stays_our_own_doing_when_a_weaker_event_follows() -> None:

@@ -24,6 +24,7 @@ from tests.domain.builders import (
     ago,
     attempt,
     conditions_of,
+    gpu_missing,
     job,
     node_names,
     unreachable,
@@ -384,6 +385,18 @@ def test_a_second_dark_rack_of_one_feed_turns_the_first_into_the_feed() -> None:
     assert feed.incident == rack.incident
     assert culprits(feed) == (Component(kind=ComponentKind.POWER_FEED, name="feed0"),)
     assert feed.nodes == frozenset(node_names(8))
+
+
+def test_a_gpu_is_blamed_and_not_its_node_besides_and_detail_stands_with_the_evidence() -> None:
+    lost = replace(xid(79), at_fault=AtFault.GPU, family=Family.GPU, explanation="it fell off; sources disagree")
+    missing = replace(gpu_missing(), response=lost.response, family=Family.GPU)
+
+    (found,) = correlate([lost, missing], [], world(conditions=conditions_of(missing)))
+
+    assert found.hypothesis is not None
+    assert [str(part) for part in found.hypothesis.culprits] == [f"gpu {GPU} of {NODE}"]
+    assert found.hypothesis.statement == "it fell off"
+    assert any("sources disagree" in sentence for sentence in found.hypothesis.evidence_for)
 
 
 def test_what_a_collective_says_alone_is_watched_and_blames_no_node() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.catalogue import Catalogue, CodeRule, LogRule, RepeatRule
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.finding import find
+from ops_pipelines.domain.finding import RESPONSES, Response, find
 from ops_pipelines.domain.history import (
     BURST,
     Lineage,
@@ -24,9 +24,11 @@ from ops_pipelines.domain.history import (
     program_of,
     repeat_rules,
     repeated,
+    rule_of,
 )
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName
 from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
+from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE
 
 DAY = timedelta(days=1)
@@ -69,6 +71,7 @@ CATALOGUE = Catalogue(
         )
     },
 )
+SHIPPED = read_catalogue()
 PART = PartKey(kind="gpu", name="1650123")
 OTHER_PART = PartKey(kind="gpu", name="1650999")
 
@@ -334,3 +337,77 @@ def test_more_hardware_evidence_takes_no_repetition_back(before: list[Occurrence
     # Storms join bursts: evidence between two events may make one of them, so only later evidence is looked at.
     later = [replace(each, at=each.at + 100 * HOUR) for each in more if each.rule != "xid_31"]
     assert known <= {(each.rule, each.part) for each in judged(*hardware, *later)}
+
+
+# -- a repetition as evidence --
+
+
+def test_a_repetition_is_told_with_its_newest_burst_and_place() -> None:
+    where = Component(kind=ComponentKind.GPU, name=GPU, node=NODE)
+    (found,) = judged(*(replace(occurrence(each * HOUR, job=f"{11 + each}"), where=where) for each in range(3)))
+
+    told = found.observation()
+
+    assert (told.signal, told.source, told.observed_at) == (Signal.REPEATED, "history", NOW + 2 * HOUR)
+    assert (told.node, told.gpu, told.component, told.signature, told.value) == (NODE, GPU, None, "xid_31", 3)
+    assert told.text == found.explanation
+
+
+@pytest.mark.parametrize(
+    ("after", "is_news"),
+    [(BURST - SECOND, False), (BURST, False), (BURST + SECOND, True)],
+    ids=["within the burst", "at its end", "after it"],
+)
+def test_only_the_next_burst_is_news(after: timedelta, is_news: bool) -> None:
+    before = (occurrence(rule="sxid_12028"), occurrence(HOUR, rule="sxid_12028"))
+    (first,) = judged(*before)
+    (second,) = judged(*before, occurrence(HOUR + after, rule="sxid_12028"))
+
+    assert (second.observation().position != first.observation().position) is is_news
+
+
+def test_parts_that_are_no_gpu_are_told_as_what_they_are() -> None:
+    node = Component(kind=ComponentKind.NODE, name=NODE, node=NODE)
+    link = Component(kind=ComponentKind.LINK, name="mlx5_0", node=NODE)
+    fabric = Component(kind=ComponentKind.FABRIC, name="switch 3")
+    told = {}
+    for where in (node, link, fabric):
+        part = PartKey(kind=where.kind.value, name=where.name)
+        listed = (occurrence(each * HOUR, rule="pcie_aer_corrected", part=part) for each in range(2))
+        (found,) = judged(*(replace(each, where=where) for each in listed))
+        told[where.kind] = found.observation()
+
+    assert [(each.node, each.gpu, each.component) for each in told.values()] == [
+        (NODE, None, None),
+        (NODE, None, link),
+        (NO_NODE, None, fabric),
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(repeat_rules(SHIPPED)))
+def test_evidence_is_counted_under_the_name_of_its_rule_and_its_repetition_means_what_the_rule_says(name: str) -> None:
+    kind, _, code = name.rpartition("_")
+    is_code = kind in ("xid", "sxid") and code.isdecimal()
+    seen = Observation(
+        signal=Signal(kind) if is_code else Signal.LOG_SIGNATURE, node=NODE, observed_at=NOW, source="log",
+        position="1", code=int(code) if is_code else None, signature=None if is_code else name,
+    )  # fmt: skip
+    again = replace(seen, signal=Signal.REPEATED, source="history", signature=name, text="too often")
+
+    finding = find(again, SHIPPED)
+
+    assert rule_of(seen) == name == find(seen, SHIPPED).rule
+    assert finding.rule == f"repeated_{name}"
+    assert finding.first_action is repeat_rules(SHIPPED)[name].repeat.then
+    assert finding.response is RESPONSES[finding.first_action] >= Response.PAGE
+    assert finding.at_fault not in (AtFault.APPLICATION, AtFault.USER, AtFault.UNKNOWN, AtFault.NOTHING)
+    assert finding.family not in (Family.APPLICATION, Family.NORMAL, Family.UNKNOWN)
+    assert (finding.confidence, finding.is_lasting, finding.explanation) == (0.9, False, "too often")
+
+
+def test_conditions_codes_that_are_not_told_and_repetitions_are_not_counted() -> None:
+    seen = Observation(signal=Signal.GPU_HOT, node=NODE, observed_at=NOW, source="d", position="1", signature="xid_31")
+
+    assert rule_of(seen) is None
+    assert rule_of(replace(seen, signal=Signal.XID)) is None
+    assert rule_of(replace(seen, signal=Signal.REPEATED)) is None

@@ -5,6 +5,8 @@ from itertools import product
 
 import pytest
 
+from ops_pipelines.domain.fault import FIRST_STEPS, AtFault, Family, FirstAction
+from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import (
     OPEN_STATES,
@@ -13,6 +15,7 @@ from ops_pipelines.domain.incident import (
     IncidentEvent,
     IncidentState,
     advance,
+    asked_of_person,
     next_state,
 )
 from tests.domain.builders import after, incident
@@ -105,3 +108,20 @@ def test_only_a_superseded_incident_forgets_its_plan(state: IncidentState, event
 
     assert (moved.plan is None) is (event is IncidentEvent.SUPERSEDED)
     assert moved.plan_count == 1
+
+
+def test_whoever_was_paged_is_asked_for_the_first_step_and_else_hears_what_became_of_ours() -> None:
+    believed = Hypothesis(
+        statement="leaf switch s0 failed", culprits=(), at_fault=AtFault.FABRIC, family=Family.FABRIC,
+        first_action=FirstAction.INVESTIGATE_FABRIC, confidence=0.9, affected_nodes=frozenset(), evidence_for=(),
+        evidence_against=(), alternatives=(), settled_by="",
+    )  # fmt: skip
+    paged = incident(hypothesis=believed, note="a person was paged: leaf switch s0 failed")
+
+    assert asked_of_person(paged).startswith("look at the fabric")
+    assert asked_of_person(replace(paged, hypothesis=None)) == paged.note
+    assert asked_of_person(replace(paged, note="the reset did not help")) == "the reset did not help"
+
+
+def test_every_first_action_is_said_in_words() -> None:
+    assert set(FIRST_STEPS) == set(FirstAction)

@@ -190,9 +190,10 @@ def test_jobs_are_told_as_they_stood_and_failures_over_many_of_them(lake: Parque
 def test_an_empty_lake_says_what_is_missing_and_nothing_is_well(lake: ParquetLake) -> None:
     found = evidence_from_lake(lake, at=AT, back=30 * MINUTE, topology=TOPOLOGY)
 
-    assert (found.events, found.spells, found.nodes) == ((), (), ())
+    assert (found.events, found.spells, found.is_blind) == ((), (), True)
     assert found.gaps[0] == "gpu_telemetry: no sample from 2026-11-21 06:30 to 07:00"
-    assert len(found.gaps) == 7
+    assert found.gaps[-1] == "job_allocations: no row of 2026-11-21 06:00: which jobs ran in that hour is not known"
+    assert len(found.gaps) == 7 + 1
 
 
 def test_an_empty_stretch_is_refused(lake: ParquetLake) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import JobState, JobStatus, Signal, Workload
+from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import Observatory
@@ -613,6 +613,72 @@ def test_who_holds_a_node_is_what_the_scheduler_said_last(
     panel = detectors.panels[-1]
     assert report.problems == ("slurmctld did not answer",)
     assert [panel.job(held) for held in panel.held_by[-2:, 0].tolist()] == ["7", "7"]
+
+
+def test_the_declared_release_reaches_the_detectors(autopilot: SmallAutopilot, observatory: Observatory) -> None:
+    drifts = []
+    for release in ({"driver": "580"}, {"driver": "570"}, {}):
+        declared = replace(observatory, release=release)
+        window, _ = begin_window(declared, before=AT)
+        window.add("gpu_telemetry", driver_rows("570"), at=AT)
+        run_cycle(declared, autopilot.cluster, at=AT, window=window)
+        conditions = autopilot.cluster.ledger.conditions()
+        drifts.append([each.node for each in conditions if each.signal is Signal.VERSION_DRIFT])
+
+    assert drifts == [["gpu001"], [], []]
+
+
+def test_what_repeats_on_one_gpu_is_told_by_the_cycle(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    row = {"node": "gpu001", "device": "GPU-a", "kind": "gpu", "uuid": "GPU-a", "pci_address": "0000:18:00"}
+    observatory.lake.add("inventory", TABLES["inventory"].from_rows([{**row, "time": AT - timedelta(hours=6)}]))
+    again = [
+        Observation(
+            signal=Signal.XID, node=NodeName("gpu001"), observed_at=AT - ago, source="log", position=str(ago), code=48,
+            gpu=PciAddress("0000:18:00"),
+        )
+        for ago in (timedelta(hours=2), timedelta(minutes=1))
+    ]  # fmt: skip
+    autopilot.cluster.ledger.take_in(source="log", observations=again, rejected=(), cursor=None, now=AT)
+
+    reports = [
+        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=Detectors())
+        for number in range(5)
+    ]
+
+    told = [each.observation for each in autopilot.cluster.ledger.evidence_after(0, limit=99)]
+    assert [each.signature for each in told if each.signal is Signal.REPEATED] == ["xid_48"]
+    assert [report.problems for report in reports] == [()] * 5
+    assert reports[0].new_evidence_count == 1
+
+
+def test_a_history_that_cannot_be_read_costs_nothing_but_the_count(
+    autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
+) -> None:
+    class NoHistory:
+        def __getattr__(self, name: str) -> object:
+            return getattr(autopilot.cluster.ledger, name)
+
+        def evidence_since(self, *args: object, **options: object) -> object:
+            raise LedgerError("the ledger is busy")
+
+    cluster = replace(autopilot.cluster, ledger=cast("Ledger", NoHistory()))
+
+    report = run_cycle(observatory, cluster, at=AT, window=window, detect=Detectors())
+
+    assert report.problems == ("repetitions were not counted: LedgerError: the ledger is busy",)
+    assert report.row_count == 1
+
+
+def driver_rows(version: str) -> Rows:
+    return TABLES["gpu_telemetry"].from_rows(
+        {
+            "node": "gpu001", "device": f"GPU-a-{number}", "time": AT + number * STEP - 39 * STEP,
+            "driver_version": version, "temperature_celsius": 40.0,
+        }
+        for number in range(40)
+    )  # fmt: skip
 
 
 def test_lines_of_jobs_that_could_not_be_read_are_no_silence(

@@ -23,7 +23,15 @@ from ops_pipelines.domain.observation import (
     Signal,
     Workload,
 )
-from ops_pipelines.flow.window import MARGIN, LiveWindow, Sight, tell_detections
+from ops_pipelines.flow.window import (
+    ENDED_AT_MOST,
+    FAILURES_REACH,
+    MARGIN,
+    RESUMED,
+    LiveWindow,
+    Sight,
+    tell_detections,
+)
 from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
@@ -496,6 +504,124 @@ def test_a_job_that_fails_again_and_again_is_told_also_after_a_restart(
 
     assert counts == [0, 1]
     assert [(each.signal, each.job) for each in cycles.conditions] == [(Signal.JOB_CRASH_LOOP, "7")]
+
+
+def booted(node: NodeName, at: datetime) -> NodeStatus:
+    return NodeStatus(
+        node=node, state=NodeState.IDLE, is_drained=False, is_responding=True, reason=None, reason_set_at=None,
+        booted_at=at, gpu_count=8, gpu_in_use_count=0,
+    )  # fmt: skip
+
+
+def test_a_node_that_was_restarted_is_not_blamed_for_what_it_did_before(autopilot: SmallAutopilot) -> None:
+    cycles = Cycles(autopilot)
+    cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+    cycles.nodes = (booted(N1, grid(1)),)
+    cycles.run(2, seen(at=grid(2)), gpu_telemetry=gpu_rows(grid(2), "gpu001"))
+    during = len(cycles.conditions)
+    cycles.nodes = None  # the scheduler is silent: what it said of boots stands
+
+    cycles.run(120, seen(at=grid(120)), gpu_telemetry=gpu_rows(grid(120), "gpu001"))
+    just_before = len(cycles.conditions)
+    cycles.run(121, seen(at=grid(121)), gpu_telemetry=gpu_rows(grid(121), "gpu001"))
+
+    assert (during, just_before) == (0, 0)
+    assert [(each.node, each.observed_at) for each in cycles.conditions] == [("gpu001", grid(1))]
+    assert [each.observation.observed_at for each in autopilot.cluster.ledger.evidence_after(0, limit=9)] == [
+        AT,
+        grid(1),
+    ]
+
+
+def failing_on(node: str, *, count: int) -> list[JobStatus]:
+    return [
+        replace(
+            job(f"{number}", node, started=grid(number), ended=grid(number + 1), state=JobState.FAILED),
+            name=f"p{number}",
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("booted_at", "blamed"),
+    [
+        pytest.param(AT - STEP, ["gpu001"], id="before"),
+        pytest.param(grid(2), [], id="in between"),
+        pytest.param(grid(9), [], id="after"),
+    ],
+)
+def test_different_jobs_that_fail_on_one_node_blame_it_unless_it_has_booted_since(
+    autopilot: SmallAutopilot, booted_at: datetime, blamed: list[str]
+) -> None:
+    cycles = Cycles(autopilot)
+    cycles.nodes = (booted(N1, booted_at),)
+    usual = [
+        job(f"w{number}", "gpu002", started=AT, ended=grid(number), state=JobState.COMPLETED) for number in range(1, 40)
+    ]
+    cycles.window.note_jobs([*failing_on("gpu001", count=4), *usual], at=grid(60))
+
+    cycles.run(60, gpu_telemetry=gpu_rows(grid(60), "gpu001"))
+
+    assert [each.node for each in cycles.conditions if each.signal is Signal.NODE_FAILS_JOBS] == blamed
+
+
+@pytest.mark.parametrize("count", [ENDED_AT_MOST - 1, ENDED_AT_MOST, ENDED_AT_MOST + 1])
+def test_of_attempts_that_ended_the_newest_are_remembered(count: int) -> None:
+    window = window_of()
+    ended = [
+        job(f"{number}", "gpu001", started=AT, ended=AT + timedelta(seconds=number + 1), state=JobState.COMPLETED)
+        for number in range(count)
+    ]
+
+    window.note_jobs(ended, at=AT + timedelta(hours=6))
+
+    names = {each.job for each in window.ended}
+    assert len(names) == min(count, ENDED_AT_MOST)
+    assert (f"{count - 1}" in names, "0" in names) == (True, count <= ENDED_AT_MOST)
+
+
+def test_who_ended_a_day_ago_is_forgotten() -> None:
+    window = window_of()
+    window.note_jobs([job("7", "gpu001", started=AT, ended=AT + STEP, state=JobState.FAILED)], at=AT + STEP)
+    counts = []
+    for at in (AT + FAILURES_REACH, AT + FAILURES_REACH + STEP):
+        window.note_jobs([], at=at)
+        counts.append(len(window.ended))
+
+    assert counts == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("signal", "is_told"),
+    [(Signal.JOB_HUNG, False), (Signal.JOB_STALLED, False), (Signal.GPUS_IDLE, False), (Signal.LOSS_SPIKE, True)],
+)
+def test_a_suspended_job_stands_still_because_somebody_wants_it_to(
+    autopilot: SmallAutopilot, signal: Signal, is_told: bool
+) -> None:
+    cycles = Cycles(autopilot)
+    cycles.window.note_jobs(
+        [job("7", "gpu001", started=AT, state=JobState.SUSPENDED), job("8", "gpu002", started=AT)], at=AT
+    )
+
+    cycles.run(
+        0,
+        *(seen(NO_NODE, at=AT, gpu=None, signal=signal, job_id=name) for name in ("7", "8")),
+        gpu_telemetry=gpu_rows(AT, "gpu001"),
+    )
+
+    assert [each.job for each in cycles.conditions] == (["7", "8"] if is_told else ["8"])
+
+
+def test_a_job_that_goes_on_has_some_minutes_to_show_that_it_moves() -> None:
+    window = window_of()
+    window.note_jobs([job("7", "gpu001", started=AT, state=JobState.SUSPENDED)], at=AT)
+    suspended = []
+    for at in (AT + RESUMED - STEP, AT + RESUMED):
+        window.note_jobs([job("7", "gpu001", started=AT)], at=at)
+        suspended.append(set(window.suspended))
+
+    assert suspended == [{"7"}, set()]
 
 
 def test_a_detector_that_raises_changes_nothing(autopilot: SmallAutopilot) -> None:

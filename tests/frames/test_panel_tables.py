@@ -484,7 +484,7 @@ def test_lines_of_a_job_are_counted_from_the_first_and_say_steps_and_loss() -> N
 
     assert column(panel.jobs, "line_count", "7") == [None, 1.0, 3.0, 3.0, 3.0]
     assert column(panel.jobs, "step_count", "7") == [None, 3.0, 4.0, 4.0, 4.0]
-    assert column(panel.jobs, "loss", "7") == [None, 2.5, 2.25, None, None]
+    assert column(panel.jobs, "loss", "7") == [None, 2.5, 2.25, 2.25, 2.25]
     assert column(panel.jobs, "step_seconds", "7") == [None, 1.5, None, None, None]
     assert column(panel.jobs, "loss", "8") == [math.inf, None, None, None, None]
 

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.observation import JobState, NodeState
+from ops_pipelines.domain.observation import JobState
 from ops_pipelines.frames.past_states import (
     LATELY,
     attempts_of,
     ended_attempts,
     jobs_over_time,
-    nodes_over_time,
-    unreachable_spells,
 )
 from ops_pipelines.frames.schema import TABLES
 
@@ -89,40 +87,3 @@ def test_only_what_is_over_is_an_ended_attempt() -> None:
     (found,) = ended_attempts(attempts)
 
     assert (found.job, found.state, found.life) == ("7", JobState.NODE_FAIL, timedelta(minutes=20))
-
-
-def inventory(*states: tuple[int, str, str | None]) -> object:
-    return TABLES["inventory"].from_rows(
-        [
-            {"node": node, "device": "", "time": START + hour * HOUR, "kind": "node", "state": state, "gpu_count": 8}
-            for hour, node, state in states
-        ]
-        + [{"node": "gpu001", "device": "GPU-a", "time": START, "kind": "gpu", "state": "IDLE"}]
-    )
-
-
-def test_nodes_are_as_the_inventory_of_each_hour_says() -> None:
-    found = nodes_over_time(
-        inventory((0, "gpu002", "IDLE+DRAIN"), (0, "gpu001", "MIXED"), (1, "gpu001", "DOWN*"), (1, "gpu003", None))
-    )
-
-    assert [[(each.node, each.state, each.is_drained, each.is_responding) for each in nodes] for _, nodes in found] == [
-        [("gpu001", NodeState.MIXED, False, True), ("gpu002", NodeState.IDLE, True, True)],
-        [("gpu001", NodeState.DOWN, False, False)],
-    ]
-
-
-def test_a_node_is_unreachable_from_the_hour_that_says_so_to_the_one_that_does_not() -> None:
-    nodes = nodes_over_time(
-        inventory(
-            (0, "gpu001", "IDLE"), (1, "gpu001", "DOWN+NOT_RESPONDING"), (2, "gpu001", "DOWN+NOT_RESPONDING"),
-            (3, "gpu001", "IDLE"), (3, "gpu002", "IDLE+NOT_RESPONDING"),
-        )
-    )  # fmt: skip
-
-    found = unreachable_spells(nodes)
-
-    assert [(each.node, each.observed_at, gone_at) for each, gone_at in found] == [
-        ("gpu001", START + HOUR, START + 3 * HOUR),
-        ("gpu002", START + 3 * HOUR, None),
-    ]

@@ -22,6 +22,7 @@ from ops_pipelines.frames.trouble_counts import (
     incident_troubles,
     of_kind,
     read_attendance,
+    read_seatings,
     xid_troubles,
 )
 from tests.domain.builders import incident
@@ -239,3 +240,29 @@ def test_a_failed_single_node_job_counts_in_number_and_in_rate() -> None:
     assert count_single_node_jobs(ended)[NodeName("n1")] == 2
     assert count_single_node_jobs(attempts()) == {}
     assert failed_job_troubles(attempts(), [own]) == ()
+
+
+def test_seatings_of_some_nodes_are_those_of_all_and_a_node_that_left_has_left() -> None:
+    def rows(*nodes: str) -> pa.Table:
+        return TABLES["inventory"].from_rows(
+            {
+                "node": node,
+                "device": f"GPU-{node}",
+                "time": NOW,
+                "kind": "gpu",
+                "uuid": f"GPU-{node}",
+                "pci_address": PCI,
+            }
+            for node in nodes
+        )
+
+    inventories = {
+        NOW: rows("gpu001", "gpu002"), NOW + HOUR: rows("gpu001", "gpu002"), NOW + 2 * HOUR: rows(),
+        NOW + 3 * HOUR: rows("gpu002"),
+    }  # fmt: skip
+
+    seatings = read_seatings(inventories, nodes=[NodeName("gpu001")])
+
+    assert seatings == tuple(each for each in read_attendance(inventories).lineage.seatings if each.node == "gpu001")
+    assert [(each.since, each.until) for each in seatings] == [(NOW, NOW + 3 * HOUR)]
+    assert read_seatings(inventories, nodes=()) == ()

@@ -5,9 +5,20 @@ from dataclasses import replace
 import pytest
 
 from ops_pipelines.domain.decision import Snapshot
-from ops_pipelines.domain.observation import Rejected
+from ops_pipelines.domain.observation import Rejected, Signal
 from ops_pipelines.ports.ledger import Ledger, LedgerError
-from tests.ports.ledger_samples import INPUTS, NO_LIMIT, NOW, SECOND, drain, incident, observation, record, take_in
+from tests.ports.ledger_samples import (
+    HOSTILE,
+    INPUTS,
+    NO_LIMIT,
+    NOW,
+    SECOND,
+    drain,
+    incident,
+    observation,
+    record,
+    take_in,
+)
 
 
 class LedgerEvidenceContract:
@@ -67,6 +78,35 @@ class LedgerEvidenceContract:
 
         assert ledger.evidence_after(kept[1].seq, limit=2) == kept[2:4]
         assert ledger.evidence_after(kept[-1].seq, limit=2) == ()
+
+    def test_evidence_is_found_by_its_rule_and_the_time_at_which_it_happened(self, ledger: Ledger) -> None:
+        late = observation("1", at=NOW + SECOND)
+        first = observation("2", at=NOW)
+        too_old = observation("3", at=NOW - SECOND / 1_000_000)
+        other = replace(observation("4"), code=48)
+        switch = replace(observation("5", at=NOW + 2 * SECOND), signal=Signal.SXID)
+        line = replace(observation("6", at=NOW + 3 * SECOND), signal=Signal.LOG_SIGNATURE, signature="mlx5_link_down")
+        condition = replace(observation("7"), signal=Signal.GPU_HOT, signature="xid_79")
+        take_in(ledger, late, first, too_old, other, switch, line, condition)
+
+        found = ledger.evidence_since(NOW, rules=["xid_79", "sxid_79", "mlx5_link_down"], limit=NO_LIMIT)
+
+        assert [each.observation for each in found] == [first, late, switch, line]
+        assert set(found) <= set(ledger.evidence_after(0, limit=NO_LIMIT))
+
+    def test_of_too_much_evidence_of_a_rule_the_newest_is_found(self, ledger: Ledger) -> None:
+        take_in(ledger, *(observation(str(number), at=NOW + number * SECOND) for number in (3, 0, 2, 1)))
+        take_in(ledger, replace(observation("old"), code=48))
+
+        found = ledger.evidence_since(NOW, rules={"xid_79", "xid_48"}, limit=2)
+
+        assert [each.observation.position for each in found] == ["old", "2", "3"]
+
+    def test_no_rule_and_hostile_rules_find_nothing_of_others(self, ledger: Ledger) -> None:
+        take_in(ledger, observation("1"), replace(observation("2"), signal=Signal.LOG_SIGNATURE, signature=HOSTILE))
+
+        assert ledger.evidence_since(NOW, rules=(), limit=NO_LIMIT) == ()
+        assert [each.observation.position for each in ledger.evidence_since(NOW, rules=[HOSTILE], limit=9)] == ["2"]
 
     def test_cursor_moves_with_its_rows_and_none_leaves_it(self, ledger: Ledger) -> None:
         before = ledger.cursor("loki")

@@ -17,7 +17,18 @@ from ops_pipelines.resources.ledger_database import KNOWN_VERSIONS, LedgerDataba
 from ops_pipelines.resources.ledger_tables import metadata
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from tests.ports.ledger_contract import LedgerContract
-from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, decide, drain, fill, incident, record
+from tests.ports.ledger_samples import (
+    NO_LIMIT,
+    NOW,
+    begin,
+    decide,
+    drain,
+    fill,
+    incident,
+    observation,
+    record,
+    take_in,
+)
 from tests.resources import ledger_processes
 from tests.resources.ledger_audit_contract import LedgerAuditContract, change
 
@@ -161,6 +172,26 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
         database.close()
 
         assert differences == []
+
+    def test_evidence_of_the_version_before_its_rule_was_kept_is_there_and_not_counted(self, url: str) -> None:
+        older = SqlLedger(url)
+        take_in(older, observation("1"))
+        older.close()
+        change(
+            url,
+            "DROP INDEX ix_evidence_rule_observed_at",
+            "ALTER TABLE evidence DROP COLUMN rule",
+            "ALTER TABLE evidence DROP COLUMN observed_at",
+            "UPDATE alembic_version SET version_num = '0002'",
+        )
+
+        ledger = SqlLedger(url)
+        new_count = take_in(ledger, observation("1"), observation("2"))
+
+        positions = [each.observation.position for each in ledger.evidence_after(0, limit=NO_LIMIT)]
+        counted = [each.observation.position for each in ledger.evidence_since(NOW, rules=["xid_79"], limit=NO_LIMIT)]
+        assert (new_count, positions, counted) == (1, ["1", "2"], ["2"])
+        ledger.close()
 
     def test_newer_database_is_refused_and_left_alone(self, url: str) -> None:
         SqlLedger(url).close()

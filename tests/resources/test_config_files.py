@@ -11,6 +11,7 @@ from ops_pipelines.domain.finding import RESPONSES, Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.frames.detectors.versions import DRIVER
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.cluster_config import (
@@ -28,6 +29,7 @@ from ops_pipelines.resources.config_files import read_cluster, read_policy
 from ops_pipelines.resources.config_models import DrainBudgetModel, DurationsModel, MassEventModel, PolicyModel
 from ops_pipelines.resources.node_commands import CommandFleet
 from ops_pipelines.resources.strict_yaml import ConfigError
+from ops_pipelines.wiring import assemble_observatory
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Topology(
@@ -108,6 +110,7 @@ def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Pat
     assert config.notifier.kind is NotifierKind.APPRISE
     assert config.accounting is AccountingKind.SLURM
     assert config.job_logs.paths == ("/home/*/slurm-%j.out",)
+    assert config.release[DRIVER] == "580.95.05"
     assert config.lake == LakeConfig(
         url="/var/lib/ops_pipelines/lake", raw_days=30, five_minute_days=365, hourly_days=1825, record_days=365
     )
@@ -128,6 +131,30 @@ notifier: {kind: file}
 
 def read_with(directory: Path, text: str) -> ClusterConfig:
     return read_cluster(write(directory, WITHOUT_TELEMETRY + text))
+
+
+def test_racks_of_one_power_feed_say_so_and_others_say_nothing(tmp_path: Path) -> None:
+    racks = "[{name: r1, nodes: a, power_feed: A}, {name: r2, nodes: b, power_feed: A}, {name: r3, nodes: c}]"
+
+    places = read_cluster(
+        write(tmp_path, MINIMAL.replace('[{name: r1, nodes: "gpu[001-002]"}]', racks))
+    ).topology.places
+
+    assert {node: place.power_feed for node, place in places.items()} == {"a": "A", "b": "A", "c": ""}
+
+
+def test_declared_versions_come_as_the_detector_takes_them(tmp_path: Path) -> None:
+    text = 'release: {driver: "580.95.05", firmware: {NVIDIA H100 80GB HBM3: 96.00.A5.00.01}}'
+
+    config = read_cluster(write(tmp_path, f"{MINIMAL}{text}\n"))
+
+    assert config.release == {DRIVER: "580.95.05", "NVIDIA H100 80GB HBM3": "96.00.A5.00.01"}
+    assert assemble_observatory(config, SystemClock()).release == config.release
+
+
+@pytest.mark.parametrize("text", ["", "release: {}", "release: {firmware: {}}"])
+def test_where_no_version_is_declared_none_is_made_up(tmp_path: Path, text: str) -> None:
+    assert read_cluster(write(tmp_path, f"{MINIMAL}{text}\n")).release == {}
 
 
 def test_exporters_are_named_by_node_or_alone(tmp_path: Path) -> None:
@@ -339,6 +366,17 @@ def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
             "fleet: {kind: simulator}", "fleet: {kind: commands, reboot: ssh n reboot}", r"a valid list", id="a line"
         ),
         pytest.param("notifier:", "ledger: {url: a, url_file: b}\nnotifier:", r"url or url_file, not", id="two URLs"),
+        pytest.param('"gpu[001-002]"', '"a", power_feed: 7', r"racks\[0\].power_feed: found 7", id="feed by number"),
+        pytest.param('"gpu[001-002]"', '"a", powerfeed: A', r"did you mean power_feed", id="feed misspelt"),
+        pytest.param("notifier:", "release: {driver: 580.95}\nnotifier:", r"release.driver: found 580.95", id="float"),
+        pytest.param("notifier:", "release: {drivers: a}\nnotifier:", r"did you mean driver", id="release misspelt"),
+        pytest.param("notifier:", "release: {firmware: a}\nnotifier:", r"release.firmware: found 'a'", id="no models"),
+        pytest.param(
+            "notifier:", "release: {firmware: {H100: 96.0}}\nnotifier:", r"firmware.H100: found 96.0", id="firmware"
+        ),
+        pytest.param(
+            "notifier:", "release: {firmware: {driver: a}}\nnotifier:", r"as release.driver", id="driver as firmware"
+        ),
     ],
 )  # fmt: skip
 def test_cluster_faults_name_key_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -10,6 +10,7 @@ from ops_pipelines.definitions import LAKE_ASSETS, defs
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
+HISTORY = ("lemon_scores", "wear_out", "fleet_defects")
 HEAVY = (
     "pandas",
     "pyarrow",
@@ -38,6 +39,9 @@ def test_asset_graph_follows_the_flow() -> None:
         "inventory": ["gpu_telemetry"],
         "gpu_efficiency": ["fabric_telemetry", "gpu_telemetry", "job_allocations"],
         "monitoring_coverage": sorted([*TELEMETRY_TABLES, "inventory"]),
+        "lemon_scores": ["inventory", "job_accounting", "kernel_events"],
+        "wear_out": ["fabric_telemetry", "gpu_telemetry", "storage_telemetry"],
+        "fleet_defects": ["inventory"],
         "validated_observations": [],
         "health_findings": ["validated_observations"],
         "incidents": ["health_findings"],
@@ -57,6 +61,7 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         **dict.fromkeys(TELEMETRY_TABLES, "telemetry"),
         **dict.fromkeys(["job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"], "jobs"),
         **dict.fromkeys(MEANING, "telemetry_meaning"),
+        **dict.fromkeys(HISTORY, "history"),
         "validated_observations": "observe",
         "health_findings": "understand",
         "incidents": "understand",
@@ -110,6 +115,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "verify_nodes",
         "report_shift",
         "fill_hour",
+        "weigh_history",
         "keep_lake",
         "pause_autopilot",
         "resume_autopilot",
@@ -126,6 +132,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
     assert {schedule.name for schedule in repository.schedule_defs} == {
         "shift_report_schedule",
         "hour_schedule",
+        "history_schedule",
         "keep_lake_schedule",
     }
 
@@ -142,6 +149,7 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "live_cycle_sensor": dg.DefaultSensorStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
         "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "history_schedule": dg.DefaultScheduleStatus.RUNNING,
         "keep_lake_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 
@@ -160,6 +168,27 @@ def test_loading_the_definitions_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_the_day_that_is_over_is_weighed_each_night() -> None:
+    schedule = defs.get_repository_def().get_schedule_def("history_schedule")
+    with dg.instance_for_test() as instance:
+        context = dg.build_schedule_context(
+            instance=instance,
+            scheduled_execution_time=datetime(2026, 11, 21, 1, 20, tzinfo=UTC),
+            repository_def=defs.get_repository_def(),
+        )
+        requests = schedule.evaluate_tick(context).run_requests or ()
+
+    assert schedule.cron_schedule == "20 1 * * *"
+    assert [request.partition_key for request in requests] == ["2026-11-20"]
+    assert {
+        key.to_user_string() for key in defs.resolve_job_def("weigh_history").asset_layer.executable_asset_keys
+    } == {*HISTORY}
+
+
+def test_what_looks_back_over_weeks_is_no_hour_of_the_lake() -> None:
+    assert not set(HISTORY) & set(LAKE_ASSETS)
 
 
 def asked_at_two_past(filled: list[str]) -> list[str | None]:

@@ -82,6 +82,35 @@ def test_page_says_cause_sureness_culprit_victims_and_what_follows(desk: Desk) -
     assert "gpu001  xid_79: mlx5_core: Link down" in page
 
 
+def test_a_line_that_many_nodes_wrote_is_shown_twice_and_the_rest_is_counted(desk: Desk) -> None:
+    known = switch_down(desk)
+    (finding,) = known.findings
+    many = tuple(
+        replace(finding, node=NodeName(f"gpu00{number}"), explanation="a port is down") for number in range(1, 5)
+    )
+    record(replace(known, findings=many), desk)
+
+    page = desk.run("explain", "INC-0001").stdout
+
+    assert page.count("| mlx5_core: Link down") == 2
+    assert "and 2 more; `ops-pipelines show INC-0001` lists all" in page
+
+
+def test_many_that_became_part_of_one_are_one_line(desk: Desk) -> None:
+    record(switch_down(desk), desk)
+    for number in range(2, 6):
+        part = switch_down(desk, incident=IncidentId(f"INC-000{number}"), state=IncidentState.MERGED)
+        record(replace(part, note="part of INC-0001", closed_at=desk.clock.now()), desk)
+
+    page, listed = desk.run("explain", "INC-0001").stdout, desk.run("incidents", "--all").stdout
+
+    assert "4 became part of this one: INC-0002 to INC-0005" in page
+    assert page.count("INC-0003") == 0
+    assert "INC-0001" in listed
+    assert "INC-0002" not in listed
+    assert "4 more became part of one of these" in listed
+
+
 def test_victims_are_jobs_with_their_gpus_as_the_scheduler_tells(desk: Desk) -> None:
     desk.lose_gpu("gpu002")
 
@@ -277,15 +306,16 @@ def test_recorded_time_is_told_one_paragraph_an_incident(desk: Desk, capsys: pyt
     now = desk.clock.now()
     shown = DiagnosedTimeView(
         cluster="test", since=now - timedelta(hours=1), at=now, incidents=(view_diagnosed(switch_down(desk)),),
-        problems=(),
+        gaps=("gpu_telemetry: no sample",), problems=(),
     )  # fmt: skip
 
     print_diagnosed(console(), shown)
     print_diagnosed(console(), replace(shown, incidents=()))
 
     page = capsys.readouterr().out
-    assert "INC-0001  open  21 Nov 07:00:00" in page
+    assert "INC-0001  since 21 Nov 07:00:00" in page
     assert "culprit  leaf switch leaf2" in page
-    assert "investigate fabric" in page
+    assert "look at the fabric" in page
+    assert "gpu_telemetry: no sample" in page
     assert "what nobody recorded cannot be called healthy" in " ".join(page.split())
     assert json.loads(to_json(shown))["incidents"][0]["diagnosis"]["confidence"] == 0.93

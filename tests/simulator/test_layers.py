@@ -383,6 +383,20 @@ def test_gpu_seconds_grow_by_the_time_that_passes_whatever_the_load_did() -> Non
     assert meter.seconds(BEGINNING + timedelta(seconds=200)) == {Load.IDLE: 0}
 
 
+@pytest.mark.parametrize("load", list(Load))
+def test_only_who_waits_in_a_collective_burns_the_same_every_second(load: Load) -> None:
+    meter = Meter(phase=0.3, since=BEGINNING, load=load)
+    times = [BEGINNING + timedelta(seconds=15 * count) for count in range(20)]
+    totals = [meter.seconds(at)[load] for at in times]
+    grown = {round(after - before, 6) for before, after in pairwise(totals)}
+
+    readings = {(meter.watts(at), meter.wave(at)) for at in times}
+
+    is_steady = load in {Load.HUNG, Load.STOPPED}
+    assert (len(grown) == 1) is is_steady
+    assert (len(readings) == 1) is is_steady
+
+
 def test_every_load_has_a_shape_and_no_ratio_is_above_one() -> None:
     assert set(SHAPES) == set(Load)
     for shape in SHAPES.values():

@@ -33,6 +33,11 @@ PROCESSES_GONE_SECONDS = 300
 """With all memory freed the program has ended: its job may do so, too, within minutes."""
 LEAST_ACTIVE_SECONDS = 300
 """Without a step counter: so much GPU activity was seen before."""
+RESTLESS_STILL_SECONDS = 240
+"""Of cores that worked on while the GPUs rested: compilers and loaders stop for a minute or two between their parts.
+Assumption."""
+_EDGE_ROWS = 2
+"""The sample in which a job stops is half work."""
 LONG_STILL_SECONDS = 1_800
 """Still for so long needs no proof that it moved before."""
 LEAST_KINDS = 2
@@ -84,6 +89,11 @@ def _hangs(panel: Panel, held: Allocation, signs: Mapping[str, Sign]) -> Flags:
     rests = ~signs["GPU activity"].moves & has_worked
     is_quiet = ~faint_counts
     is_quiet[rows] = burns_like_waiting(panel, held, waits=rests, rows=rows, window=still_rows)
+    # Cores that were at work after the GPUs had stopped may pause, too: then a minute and a half of quiet is no proof.
+    was_restless = np.zeros(count, dtype=bool)
+    was_restless[rows] = ~is_quiet[rows] & (rows_since(moves)[rows] >= still_rows + _EDGE_ROWS)
+    worked_on = rows_since(was_restless) < rows_since(moves)
+    is_quiet &= ~worked_on | lasting(is_quiet, panel.rows_in(RESTLESS_STILL_SECONDS))
     # Once quiet, what a daemon burns later is no life: until something moves that only the job can move.
     return hangs & (rows_since(is_quiet) < rows_since(moves))
 

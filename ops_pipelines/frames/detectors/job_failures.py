@@ -20,7 +20,7 @@ SHORT_LIFE = timedelta(minutes=30)
 """A program or a node that is broken shows it early (a loop: the median life); later, jobs fail for many reasons."""
 LEAST_WEIGHT = 1.0
 """Of a node's failures: a job of n nodes counts 1/n for each of them."""
-FALSE_ALARM_RATE = 0.02
+FALSE_ALARM_RATE = 0.002
 """Chance that any node of the cluster looks so bad by accident, once a window."""
 LEAST_BASE_RATE = 0.02
 """Of attempts that fail: never believed to be better, however few were seen."""
@@ -71,12 +71,18 @@ def ended_attempts(jobs: Iterable[JobStatus]) -> list[EndedAttempt]:
 
 
 def detect_failures(
-    attempts: Iterable[EndedAttempt], *, at: datetime, window: timedelta = WINDOW, surviving_count: int = 0
+    attempts: Iterable[EndedAttempt],
+    *,
+    at: datetime,
+    window: timedelta = WINDOW,
+    surviving_count: int = 0,
+    booted_at: Mapping[NodeName, datetime] | None = None,
 ) -> list[Detection]:
     """Return JOB_CRASH_LOOP and NODE_FAILS_JOBS as of `at`, from attempts that ended in the `window` before it.
 
     Older attempts only tell how often attempts fail early where nothing is wrong. So does `surviving_count`, how many
     attempts run now for longer than SHORT_LIFE: without them a cluster of long jobs looks as if most failed.
+    What began on a node before its last boot, `booted_at`, is not held against the node: it may have been repaired.
     Neither the order of attempts nor that one is told twice changes anything.
     """
     known = _latest(each for each in attempts if each.state in _JUDGED and each.ended_at <= at)
@@ -88,6 +94,7 @@ def detect_failures(
         [each for each in judged if each.program not in looping],
         known=[each for each in known if each.program not in looping],
         surviving_count=surviving_count,
+        booted_at=booted_at or {},
     )
     return sorted(found, key=lambda each: each.position)
 
@@ -152,19 +159,27 @@ def _loop(run: Sequence[EndedAttempt]) -> Detection:
 
 
 def _failing_nodes(
-    attempts: Sequence[EndedAttempt], *, known: Sequence[EndedAttempt], surviving_count: int
+    attempts: Sequence[EndedAttempt],
+    *,
+    known: Sequence[EndedAttempt],
+    surviving_count: int,
+    booted_at: Mapping[NodeName, datetime],
 ) -> Iterator[Detection]:
     """Yield the nodes that explain failures better than chance does, the best first; what one explains is taken out.
 
     So a node that only shared the jobs of a bad one is left without failures of its own.
     """
-    runs = _grouped_by_node(attempts)
+    runs = {
+        node: [each for each in mine if node not in booted_at or each.started_at >= booted_at[node]]
+        for node, mine in _grouped_by_node(attempts).items()
+    }
     # Who ran fewer programs cannot be blamed, so only these are tried, and chance has so many tries.
     tried = {node for node, mine in runs.items() if len({each.program for each in mine}) >= LEAST_FAILURES}
     base_rate = _base_rate(known, suspects=_suspects(known), surviving_count=surviving_count)
-    left = {each for each in attempts if _fails_early(each)}
+    failed = [each for each in attempts if _fails_early(each)]
+    left = set(failed)
     while left:
-        scores = {node: _score(runs[node], attempts, left=left, base_rate=base_rate) for node in tried}
+        scores = {node: _score(node, runs[node], failed, left=left, base_rate=base_rate) for node in tried}
         ranked = sorted((score, node) for node, score in scores.items() if score is not None)
         if not ranked or ranked[0][0] * len(tried) > FALSE_ALARM_RATE:
             return
@@ -208,14 +223,24 @@ def _grouped_by_node(attempts: Sequence[EndedAttempt]) -> dict[NodeName, list[En
 
 
 def _score(
-    mine: Sequence[EndedAttempt], attempts: Sequence[EndedAttempt], *, left: set[EndedAttempt], base_rate: float
+    node: NodeName,
+    mine: Sequence[EndedAttempt],
+    failed: Sequence[EndedAttempt],
+    *,
+    left: set[EndedAttempt],
+    base_rate: float,
 ) -> float | None:
-    """Return how likely chance alone fails so many programs on a node; None if they are too few, or fail elsewhere."""
-    here = set(mine)
-    failed_elsewhere = {each.program for each in attempts if each not in here and _fails_early(each)}
+    """Return how likely chance alone fails so many programs on a node; None if they are too few, or fail elsewhere.
+
+    `failed`: all early failures, wherever; those of them in `left` are not explained by another node.
+    """
+    unexplained = [each for each in mine if each in left]
+    if len({each.program for each in unexplained}) < LEAST_FAILURES:
+        return None
+    failed_elsewhere = {each.program for each in failed if node not in each.nodes}
     programs: dict[tuple[str, str], float] = {}
-    for each in mine:
-        if each in left and each.program not in failed_elsewhere:
+    for each in unexplained:
+        if each.program not in failed_elsewhere:
             programs[each.program] = max(programs.get(each.program, 0.0), 1 / len(each.nodes))
     if len(programs) < LEAST_FAILURES or sum(programs.values()) < LEAST_WEIGHT:
         return None

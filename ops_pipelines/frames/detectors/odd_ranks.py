@@ -146,7 +146,7 @@ def _name(panel: Panel, held: Allocation, oddities: list[_Oddity], *, row: int) 
     nobody = OddRanks(first=row, last=row, node=NO_NODE, gpu=None, gpu_uuid=None, text="all ranks wait alike")
     if not parts:
         return nobody
-    told = "; ".join(f"{len(columns)} {words}" for words, columns in how.items() if len(columns))
+    told = "; ".join(f"{words}: {len(columns)}" for words, columns in how.items() if len(columns))
     if len(nodes) > 1:
         shown = ", ".join(nodes[:_SHOWN]) + (f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else "")
         return replace(nobody, text=f"{len(parts)} of {len(held.gpus)} ranks differ, on {shown} ({told}): no one node")

@@ -111,7 +111,9 @@ class Day:
     topology: Topology
     panel: Panel
     lines: Sequence[LogLine]
-    """Of kernels and jobs, by time; a line of a job names it."""
+    """Of kernels and jobs, by time of arrival; a line of a job names it. A node's clock may be wrong."""
+    arrivals: Sequence[datetime]
+    """When each line could be read."""
     truths: tuple[Truth, ...]
     pauses: tuple[Pause, ...]
     repairs: tuple[Repair, ...]

@@ -90,7 +90,7 @@ def _loss(
     for began, how in attempt.loss_breaks:
         late = seconds >= began
         if how == "nan":
-            loss[late] = np.nan
+            loss[late] = np.inf  # what is no number where it was written; NaN is no sample
         else:
             loss[late] *= np.minimum(1 + (seconds[late] - began) / 40, 6)
     # Between steps the gauge stands still.

@@ -64,11 +64,13 @@ def make_day(
     rendering = Rendering(rng=streams[5], fleet=fleet, canvas=canvas, cluster=cluster, times=times)
     panel = rendering.panel()
     end = began_at + timedelta(seconds=seconds)
+    lines, arrivals = scribe.lines()
     return Day(
         seed=seed,
         topology=fleet.topology,
         panel=panel,
-        lines=scribe.lines(),
+        lines=lines,
+        arrivals=arrivals,
         truths=injector.told(),
         pauses=_pauses(cluster),
         repairs=tuple(

@@ -83,8 +83,8 @@ class Scribe:
         said = self.at(at + float(self.fleet.skew_seconds[node]))
         self.written.append((at, self.fleet.names[node], said, text, attempt.job))
 
-    def lines(self) -> tuple[LogLine, ...]:
-        """Return everything that arrived within the day, by time of arrival."""
+    def lines(self) -> tuple[tuple[LogLine, ...], tuple[datetime, ...]]:
+        """Return everything that arrived within the day, by time of arrival, and when each line arrived."""
         # What was written ahead of time and falls into a silence never arrived.
         dark: dict[str, list[tuple[float, float]]] = {
             self.fleet.names[node]: stretches for node, stretches in self.silent.items()
@@ -97,11 +97,11 @@ class Scribe:
             ),
             key=lambda each: each[0],
         )
+        within = [each for each in ordered if 0 <= each[0] < self.seconds]
         return tuple(
             LogLine(node=node, written_at=said, position=f"{position:08d}", text=text, job=job)
-            for position, (arrived, node, said, text, job) in enumerate(ordered)
-            if 0 <= arrived < self.seconds
-        )
+            for position, (_, node, said, text, job) in enumerate(within)
+        ), tuple(self.at(each[0]) for each in within)
 
     def _arrives(self, node: int, at: float) -> bool:
         return not any(began <= at < ended for began, ended in self.silent.get(node, ()))

@@ -202,6 +202,37 @@ def test_large_jobs_count_weakly_for_each_of_their_nodes() -> None:
     assert detect_failures([*well(), *bad], at=NOW) == []
 
 
+@pytest.mark.parametrize(
+    ("booted_minutes_ago", "is_blamed"),
+    [(66, True), (65, True), (64, False), (1, False)],
+    ids=["before they began", "as the first began", "after the first began", "after all"],
+)
+def test_what_began_before_its_boot_is_not_held_against_a_node(booted_minutes_ago: float, is_blamed: bool) -> None:
+    run = [ended(f"f{number}", "bad", minutes_ago=60 - 10 * number) for number in range(3)]
+    boot = NOW - timedelta(minutes=booted_minutes_ago)
+
+    found = detect_failures([*well(), *run], at=NOW, booted_at={NodeName("bad"): boot, NodeName("n1"): NOW})
+
+    assert [each.node for each in found] == (["bad"] if is_blamed else [])
+
+
+def test_a_program_that_failed_on_a_node_before_its_boot_did_not_fail_elsewhere() -> None:
+    before = [ended(f"f{number}", "bad", minutes_ago=120 + number, name=f"p{number}", user="u") for number in range(3)]
+    after = [ended(f"g{number}", "bad", minutes_ago=60 - number, name=f"p{number}", user="u") for number in range(3)]
+
+    found = detect_failures(
+        [*well(), *before, *after], at=NOW, booted_at={NodeName("bad"): NOW - timedelta(minutes=90)}
+    )
+
+    assert [(each.node, each.value) for each in found] == [("bad", 3)]
+
+
+def test_a_boot_makes_no_loop_of_a_job_that_never_left_its_node() -> None:
+    run = [ended("7", "n1", minutes_ago=50 - 10 * number) for number in range(3)]
+
+    assert not detect_failures(run, at=NOW, booted_at={NodeName("n1"): NOW - timedelta(minutes=35)})
+
+
 def test_out_of_memory_is_the_jobs_own_doing() -> None:
     bad = [ended(f"b{number}", "n1", minutes_ago=50 - number, state=JobState.OUT_OF_MEMORY) for number in range(6)]
 
