@@ -158,6 +158,16 @@ _WIDE_FIRST_ACTIONS = {
     ComponentKind.DRIVER: FirstAction.FIX_SOFTWARE,
 }
 
+_WIDE_AT_FAULT = {
+    ComponentKind.LEAF_SWITCH: AtFault.FABRIC,
+    ComponentKind.FABRIC: AtFault.FABRIC,
+    ComponentKind.NVLINK_DOMAIN: AtFault.FABRIC,
+    ComponentKind.RACK: AtFault.FACILITY,
+    ComponentKind.POWER_FEED: AtFault.FACILITY,
+    ComponentKind.STORAGE: AtFault.STORAGE,
+    ComponentKind.DRIVER: AtFault.NODE,
+}
+
 
 def confidence_of(findings: Sequence[Finding]) -> float:
     """Return how sure findings make us together: each rule on each node is one independent sign."""
@@ -210,12 +220,15 @@ def diagnose(incident: Incident, *, topology: Topology) -> Hypothesis | None:
     against = _against(incident, first)
     sure = confidence_of(incident.findings) or _OF_DAMAGE * max(each.confidence for each in incident.findings)
     sure *= _DOUBT ** len(against)
+    if incident.quiet_since is not None:
+        # Said, but no doubt: that a fault is over does not mean that it never was.
+        against = (f"{_clock(incident.quiet_since)}: what showed it no longer does", *against)
     culprits = _culprits(incident, first)
     doubt = _DOUBTS.get(first.family, _NO_DOUBT)
     return Hypothesis(
         statement=_statement(incident, first, topology),
         culprits=culprits,
-        at_fault=first.at_fault,
+        at_fault=first.at_fault if incident.suspect is None else _WIDE_AT_FAULT[incident.suspect.kind],
         family=first.family,
         first_action=first.first_action if incident.suspect is None else _wide_action(incident.suspect),
         confidence=round(sure, 3),
@@ -309,8 +322,6 @@ def _clock(at: datetime) -> str:
 def _against(incident: Incident, first: Finding) -> tuple[str, ...]:
     said = []
     sources = {observation.source for finding in incident.findings for observation in finding.evidence}
-    if incident.quiet_since is not None:
-        said.append(f"{_clock(incident.quiet_since)}: what showed it no longer does")
     blamed = sorted(
         {
             finding.at_fault.value

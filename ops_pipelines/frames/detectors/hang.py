@@ -148,7 +148,7 @@ def _detection(
         first_seen_at=first_seen_at,
         last_seen_at=panel.time(held.first + odd.last),
         value=(first_seen_at - began_at).total_seconds(),
-        text=f"job {job} hangs: nothing moved since {began_at:%H:%M:%S} ({still}){looks}; {odd.text}",
+        text=f"job {job} hangs: nothing moved since {began_at:%H:%M:%S}; {odd.text}{looks}; still: {still}",
     )
 
 
