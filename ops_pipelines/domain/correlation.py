@@ -25,6 +25,7 @@ from ops_pipelines.domain.observation import (
     CONDITION_SOURCES,
     DETECTOR_SOURCE,
     HAS_PROCESSES,
+    HISTORY_SOURCE,
     NO_NODE,
     JobState,
     JobStatus,
@@ -58,6 +59,8 @@ _DAMAGE_AFTER = timedelta(minutes=30)
 """Source: NCCL's default timeout is 10 minutes (PyTorch; 30 in older releases)."""
 _QUIET = timedelta(minutes=10)
 """What detectors saw must stay away for so long before its incident closes: what flaps is one incident."""
+_SAID_ONLY = timedelta(hours=1)
+"""Log lines that blame a shared part end with nothing: when none came for so long, it is over."""
 _QUIET_OF_VERDICTS = timedelta(hours=6)
 """So, and longer, what is judged over hours of attempts: one more success tips it for a while."""
 WATCHED = timedelta(minutes=30)
@@ -146,7 +149,9 @@ def gpus_to_reset(findings: Iterable[Finding]) -> frozenset[PciAddress]:
 
 def _by_gpu(findings: Iterable[Finding]) -> Mapping[PciAddress | None, list[Finding]]:
     by_gpu: dict[PciAddress | None, list[Finding]] = {}
-    for finding in findings:
+    told = list(findings)
+    # Damage calls for nothing where something of its own is there.
+    for finding in [each for each in told if not each.is_secondary] or told:
         by_gpu.setdefault(finding.gpu, []).append(finding)
     return by_gpu
 
@@ -173,13 +178,53 @@ def _has_cleared(incident: Incident, present: set[Standing]) -> bool:
 
 
 def is_clearing_due(incident: Incident, conditions: Collection[Observation], *, now: datetime) -> bool:
-    """Return whether a decision would change an incident because its conditions are gone, or back."""
-    is_gone = has_cleared(incident, conditions)
-    if not _may_flap(incident):
-        return is_gone
-    if incident.quiet_since is None:
-        return is_gone
-    return not is_gone or now - incident.quiet_since >= quiet_of(incident)
+    """Return whether a decision would change an incident because its conditions are gone, or back.
+
+    Mirrors `close_what_cleared`, `split_what_stays` and `close_what_was_only_watched`: what is due and changes nothing
+    would be due for ever.
+    """
+    present = {standing_of(condition) for condition in conditions}
+    is_gone, is_mostly_over = _has_cleared(incident, present), _is_mostly_over(incident, present)
+    if _is_forgotten(incident, present, now=now):
+        return True
+    if incident.quiet_since is not None:
+        if is_gone:
+            return now - incident.quiet_since >= quiet_of(incident)
+        return not is_mostly_over or now - incident.quiet_since >= _SETTLES
+    return is_gone or is_mostly_over
+
+
+def _is_mostly_over(incident: Incident, present: set[Standing]) -> bool:
+    """Return whether a wide fault is over for all but a few of its nodes."""
+    if incident.suspect is None or not incident.is_mass_event:
+        return False
+    if any(finding.response in REPAIRS and not finding.is_lasting for finding in incident.findings):
+        return False
+    return 0 < len(_still_broken(incident, present)) <= max(1, _STAYS * len(incident.nodes))
+
+
+def _still_broken(incident: Incident, present: set[Standing]) -> Mapping[NodeName, Finding]:
+    """Return the nodes of a wide fault that still show it, each with its newest finding."""
+    return {
+        finding.node: finding
+        for finding in sorted(incident.findings, key=_placing_order, reverse=True)
+        if finding.node in incident.nodes
+        and any(standing_of(observation) in present for observation in finding.evidence)
+    }
+
+
+def _is_forgotten(incident: Incident, present: set[Standing], *, now: datetime) -> bool:
+    """Return whether what was never more than said was not said again for long: too weak, or of a shared part."""
+    if incident.state not in (IncidentState.OPEN, IncidentState.ESCALATED):
+        return False
+    is_said_only = incident.suspect is not None and not any(finding.is_lasting for finding in incident.findings)
+    is_weak = incident.state is IncidentState.OPEN and incident.is_watched
+    if not (is_weak or is_said_only):
+        return False
+    holds = any(
+        standing_of(observation) in present for finding in incident.findings for observation in finding.evidence
+    )
+    return not holds and now - max(incident.last_seen_at, incident.opened_at) > (WATCHED if is_weak else _SAID_ONLY)
 
 
 def quiet_of(incident: Incident) -> timedelta:
@@ -268,7 +313,9 @@ class _Board:
             shared = find_shared_place(family, nodes, self._world.topology)
             if shared is None or any(each.suspect == shared.suspect for each in wide):
                 continue
-            parts = [each for each in young if each.nodes <= shared.nodes]
+            parts = [
+                each for each in young if each.nodes <= shared.nodes and self._is_all_explained(each, shared, family)
+            ]
             inner = [each for each in wide if len(each.nodes & shared.nodes) >= MIN_EXPLAINED * len(each.nodes)]
             if inner:
                 self._widen(inner, parts, shared)
@@ -291,6 +338,14 @@ class _Board:
             )
             for each in parts:
                 self._merge(each, into=found)
+
+    def _is_all_explained(self, incident: Incident, shared: SharedPlace, family: Family) -> bool:
+        """Return whether a shared part explains all that an incident rests on: what it does not stays its own."""
+        return all(
+            explains(shared.suspect, family, finding, self._world.topology)
+            for finding in incident.findings
+            if not finding.is_secondary and finding.response is not Response.MONITOR
+        )
 
     def _is_spreading_wide(self, incident: Incident, family: Family) -> bool:
         """Return whether much trouble of a family was blamed on a shared part, or on nobody yet, a moment ago."""
@@ -338,7 +393,7 @@ class _Board:
             (
                 finding.found_at
                 for finding in incident.findings
-                if finding.family is family and not finding.is_secondary
+                if finding.family is family and not finding.is_secondary and _shows(finding, family)
             ),
             default=None,
         )
@@ -406,12 +461,10 @@ class _Board:
                 incident.suspect is None
                 or not incident.is_mass_event
                 or incident.state not in (IncidentState.OPEN, IncidentState.ESCALATED)
-                or not all(finding.is_lasting or finding.is_secondary for finding in incident.findings)
+                or not _is_mostly_over(incident, self._present)
             ):
                 continue
-            stays = self._still_broken(incident)
-            if not 0 < len(stays) <= max(1, _STAYS * len(incident.nodes)):
-                continue
+            stays = _still_broken(incident, self._present)
             if incident.quiet_since is None:
                 self._incidents[incident.incident] = replace(incident, quiet_since=self._world.now)
                 continue
@@ -438,9 +491,11 @@ class _Board:
         apart = frozenset(node for incident in young for node in incident.nodes)
         wide = [incident for incident in self._incidents.values() if self._is_young_wide(incident)]
         nodes = apart | {node for incident in wide for node in incident.nodes}
-        if len(nodes) < world.mass_event.min_node_count or len(apart) <= (1 - MIN_EXPLAINED) * len(nodes):
+        is_another_story = len(apart) > (1 - MIN_EXPLAINED) * len(nodes)
+        if len(nodes if is_another_story else apart) < world.mass_event.min_node_count:
             return
-        untouched = [incident for incident in (*young, *wide) if not _is_touched(incident)]
+        merged = (*young, *wide) if is_another_story else young
+        untouched = [incident for incident in merged if not _is_touched(incident)]
         if not untouched:
             return
         place = world.topology.shared_place(nodes)
@@ -471,15 +526,6 @@ class _Board:
                 note = "a person took the node back into service"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
 
-    def _still_broken(self, incident: Incident) -> Mapping[NodeName, Finding]:
-        """Return the nodes of a wide fault that still show it, each with its newest finding."""
-        return {
-            finding.node: finding
-            for finding in sorted(incident.findings, key=_placing_order, reverse=True)
-            if finding.node in incident.nodes
-            and any(standing_of(observation) in self._present for observation in finding.evidence)
-        }
-
     def close_what_cleared(self) -> None:
         """Close incidents that rest on lasting conditions alone once none of these holds any more.
 
@@ -495,9 +541,7 @@ class _Board:
             elif is_gone:
                 note = "cleared by itself: the condition no longer holds"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
-            elif incident.quiet_since is not None and (
-                incident.suspect is None or len(self._still_broken(incident)) > _STAYS * len(incident.nodes)
-            ):
+            elif incident.quiet_since is not None and not _is_mostly_over(incident, self._present):
                 self._incidents[key] = replace(incident, quiet_since=None)
 
     def close_what_was_restarted(self) -> None:
@@ -506,6 +550,8 @@ class _Board:
         for key, incident in self._incidents.items():
             if incident.state is not IncidentState.OPEN or incident.plan_count > 0 or len(incident.nodes) != 1:
                 continue
+            if incident.response not in REPAIRS or _is_repetition(incident.findings):
+                continue  # A restart is not what these call for.
             (name,) = incident.nodes
             node = by_name.get(name)
             if node is None or node.booted_at is None or node.is_drained or not node.is_responding:
@@ -525,9 +571,8 @@ class _Board:
     def close_what_was_only_watched(self) -> None:
         """Close what was too weak to trouble anybody, and was not seen again."""
         for key, incident in self._incidents.items():
-            is_old = self._world.now - max(incident.last_seen_at, incident.opened_at) > WATCHED
-            if incident.state is IncidentState.OPEN and incident.is_watched and is_old:
-                note = "too weak to act on, and not seen again"
+            if _is_forgotten(incident, self._present, now=self._world.now):
+                note = "too weak to act on, and not seen again" if incident.is_watched else "not said again for an hour"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
 
     def close_what_nobody_was_told(self) -> None:
@@ -548,7 +593,7 @@ class _Board:
             for incident in on_node
             if incident.response in REPAIRS or (incident.is_mass_event and incident.suspect is None)
         ]
-        if repairs and finding.family not in _APART_FAMILIES:
+        if repairs and finding.family not in _APART_FAMILIES and not _is_repetition([finding]):
             return repairs[0]
         wide = [incident for incident in self._incidents.values() if self._is_explained_by(incident, finding)]
         if wide:
@@ -574,7 +619,8 @@ class _Board:
         close = [
             incident
             for incident in own
-            if _may_be_one(incident, finding)
+            if incident.state is IncidentState.OPEN  # A person who was paged once must hear of other trouble, too.
+            and _may_be_one(incident, finding)
             and (
                 abs(finding.found_at - incident.last_seen_at) <= _SAME_TROUBLE
                 or any(each.family is finding.family and not each.is_secondary for each in incident.findings)
@@ -587,11 +633,11 @@ class _Board:
         suspect = incident.suspect
         if suspect is None or not incident.is_open:
             return False
-        if wide_suspect(finding) == suspect:
+        is_over = finding.found_at - incident.last_seen_at > _SPREADS and not self._is_still_seen(incident)
+        if wide_suspect(finding) == suspect and (not is_over or incident.is_watched):
             return True
         if incident.is_watched:
             return False  # What is not believed itself explains nothing.
-        is_over = finding.found_at - incident.last_seen_at > _SPREADS and not self._is_still_seen(incident)
         if is_over or incident.began_at - finding.found_at > _SPREADS:
             return False
         families = {each.family for each in incident.findings if not each.is_secondary}
@@ -842,6 +888,16 @@ def _is_damage(incident: Incident) -> bool:
     )
 
 
+def _is_repetition(findings: Collection[Finding]) -> bool:
+    """Return whether any finding is a verdict of history: no repair of today ends it."""
+    return any(observation.source == HISTORY_SOURCE for finding in findings for observation in finding.evidence)
+
+
+def _shows(finding: Finding, family: Family) -> bool:
+    """Return whether a finding shows trouble of a family: metrics that stop may be the exporter's, and show no rack."""
+    return finding.response in REPAIRS if family is Family.SILENCE else finding.response is not Response.MONITOR
+
+
 def _may_be_one(incident: Incident, finding: Finding) -> bool:
     """Return whether trouble of these kinds on one node can be one: what lasts for weeks joins its own kind only."""
     families = {each.family for each in incident.findings}
@@ -852,4 +908,8 @@ def _may_be_one(incident: Incident, finding: Finding) -> bool:
 
 def _raised(findings: Collection[Finding]) -> Response:
     """Return the response that findings call for, MONITOR while they are too weak together to trouble anybody."""
+    own = [finding for finding in findings if not finding.is_secondary]
+    is_of_shared = bool(own) and all(wide_suspect(finding) is not None and not finding.is_lasting for finding in own)
+    if is_of_shared and len({finding.node for finding in own}) < 2:
+        return Response.MONITOR  # One node's own words are no verdict on what all share.
     return response_of(findings) if confidence_of(tuple(findings)) >= RAISED_AT else Response.MONITOR

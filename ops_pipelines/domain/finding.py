@@ -144,7 +144,11 @@ def find_sxid(observation: Observation, catalogue: Catalogue) -> Finding:
 
 
 def find_signature(observation: Observation, catalogue: Catalogue) -> Finding:
-    """Return what a line means by the signature that it matched; a signature without a rule is only kept."""
+    """Return what a line means by the signature that it matched; a signature without a rule is only kept.
+
+    Words alone repair nothing: users choose what their programs and processes are called, and both stand in logs. What
+    calls for a repair there calls for a person; the driver's own codes and the conditions of the node do the rest.
+    """
     rule = catalogue.signatures.get(observation.signature or "")
     if rule is None:
         return _finding(
@@ -157,7 +161,7 @@ def find_signature(observation: Observation, catalogue: Catalogue) -> Finding:
     return _finding(
         observation,
         rule=rule.signature,
-        response=RESPONSES[rule.actions[0]],
+        response=min(RESPONSES[rule.actions[0]], Response.PAGE),
         explanation=f"{rule.meaning}",
         source=rule.source,
         family=rule.family,
@@ -337,7 +341,7 @@ def find_telemetry_stale(observation: Observation, catalogue: Catalogue) -> Find
         family=Family.SILENCE,
         at_fault=AtFault.UNKNOWN,
         first_action=FirstAction.MONITOR,
-        confidence=0.5,
+        confidence=0.7,
     )
 
 

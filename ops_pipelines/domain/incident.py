@@ -207,8 +207,8 @@ def advance(incident: Incident, event: IncidentEvent, *, at: datetime, note: str
 def likeness(finding: Finding) -> tuple[object, ...]:
     """Return what findings of one incident have in common that say the same; damage is alike on every node."""
     if finding.is_secondary:
-        return (finding.rule,)
-    return (finding.rule, finding.node, finding.gpu, finding.component, finding.job)
+        return (finding.rule, finding.response)
+    return (finding.rule, finding.response, finding.node, finding.gpu, finding.component, finding.job)
 
 
 def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:

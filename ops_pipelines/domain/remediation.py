@@ -87,6 +87,13 @@ def plan_remediation(
     return _plan_repair(incident, facts, policy=policy, topology=topology)
 
 
+def _asks_for_more_than_gpus(incident: Incident) -> bool:
+    """Return whether something without a GPU of its own, such as an NVSwitch, calls for a reset: a reboot covers it."""
+    return any(
+        each.response is Response.RESET_GPU and each.gpu is None and not each.is_secondary for each in incident.findings
+    )
+
+
 def _may_be_damage(incident: Incident) -> bool:
     return all(each.is_secondary or each.family in (Family.STALL, Family.COLLECTIVE) for each in incident.findings)
 
@@ -257,7 +264,7 @@ def _repair_actions(
         )
     if is_silent:
         actions.append(act.on_node(Verb.POWER_ON, node.node))
-    elif incident.response is Response.RESET_GPU and gpus:
+    elif incident.response is Response.RESET_GPU and gpus and not _asks_for_more_than_gpus(incident):
         actions += [act.on_gpu(node.node, gpu) for gpu in gpus]
     else:
         actions.append(act.on_node(Verb.REBOOT, node.node, reason))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ops_pipelines.domain.fault import Component, ComponentKind, Family
-from ops_pipelines.domain.finding import Finding
+from ops_pipelines.domain.finding import REPAIRS, Finding
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Place, Topology
 
@@ -129,6 +129,8 @@ def explains(suspect: Component, family_of_suspect: Family, finding: Finding, to
     """Return whether trouble of a wide part explains a finding on one of the nodes there."""
     if finding.family not in _EXPLAINED.get(family_of_suspect, frozenset()):
         return False
+    if finding.response in REPAIRS and not finding.is_lasting:
+        return False  # What a GPU or its driver said of itself stands, whatever befell its neighbours.
     place = topology.places.get(finding.node)
     if suspect.kind in (ComponentKind.STORAGE, ComponentKind.FABRIC):
         return finding.family is not Family.SILENCE

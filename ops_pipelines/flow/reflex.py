@@ -50,11 +50,6 @@ class Attention:
     responses: dict[Hashable, Response] = field(default_factory=dict)
     """What each kind of observation called for that the tick has decided on."""
 
-    @property
-    def is_certain(self) -> bool:
-        """Return whether the next look decides on whatever is new."""
-        return self.decided_at is None
-
     def is_drawn(self, evidence: Sequence[Evidence], catalogue: Catalogue, *, now: datetime) -> bool:
         """Return whether undecided `evidence` is to be decided on now."""
         if not evidence or self.decided_at is None or len(evidence) >= _FLOOD_COUNT:

@@ -51,7 +51,9 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
         lease = Lease(holder=this_process(), given=token)
         began_at, has_decided = cluster.clock.now(), False
-        reading = begin_reading(cluster) if is_more_waiting or attention.is_certain else None
+        # Asked while the logs are read, but only where they are known to hold something: a scheduler is not to be asked
+        # five times a second for nothing.
+        reading = begin_reading(cluster) if is_more_waiting else None
         logs = take_in_logs(cluster)
         is_more_waiting = logs.is_more_waiting
         answers |= logs.answers

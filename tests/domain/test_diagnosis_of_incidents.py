@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.catalogue import Catalogue, LogRule
-from ops_pipelines.domain.correlation import correlate, is_clearing_due
+from ops_pipelines.domain.correlation import correlate, is_clearing_due, response_of
 from ops_pipelines.domain.diagnosis import RAISED_AT, confidence_of
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
 from ops_pipelines.domain.finding import Finding, Response, find
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState, covers, fold
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, NO_NODE, Observation, Signal
+from ops_pipelines.domain.observation import DETECTOR_SOURCE, HISTORY_SOURCE, NO_NODE, Observation, Signal
+from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (
     CATALOGUE,
     GPU,
@@ -26,8 +27,11 @@ from tests.domain.builders import (
     conditions_of,
     gpu_missing,
     job,
+    node,
     node_names,
+    telemetry_stale,
     unreachable,
+    verdict,
     world,
     xid,
 )
@@ -404,3 +408,174 @@ def test_what_a_collective_says_alone_is_watched_and_blames_no_node() -> None:
 
     assert watched.is_watched
     assert watched.nodes == frozenset()
+
+
+# -- what a wide fault must not hide ----------------------------------------------------------------------------
+
+
+def rack_of_silence(*, stale: bool = False) -> list[Finding]:
+    make = telemetry_stale if stale else unreachable
+    return [make(node=node) for node in node_names(4)[1:]]
+
+
+def test_exporters_that_stop_blame_no_rack() -> None:
+    stale = rack_of_silence(stale=True)
+
+    changed = correlate(stale, [], world(conditions=conditions_of(*stale)))
+
+    assert all(each.suspect is None for each in changed)
+
+
+@pytest.mark.parametrize("together", [pytest.param(True, id="at once"), pytest.param(False, id="later")])
+def test_a_lost_gpu_in_a_dark_rack_stays_its_own_incident(together: bool) -> None:
+    dark = rack_of_silence()
+    around = world(conditions=conditions_of(*dark))
+    if together:
+        known = {each.incident: each for each in correlate([*dark, xid(79)], [], around)}
+    else:
+        known = {each.incident: each for each in correlate(dark, [], around)}
+        opened = [each for each in known.values() if each.is_open]
+        known |= {each.incident: each for each in correlate([xid(79)], opened, replace(around, incident_count=9))}
+
+    assert (frozenset({NODE}), Response.REBOOT_NODE) in {
+        (each.nodes, each.response) for each in raised(tuple(known.values()))
+    }
+
+
+def test_a_repair_that_waits_is_not_merged_into_a_switch() -> None:
+    (waiting,) = correlate([xid(79, seconds_ago=3000)], [], world(now=ago(3000)))
+    links = [link_down(node) for node in node_names(8)]
+
+    changed = correlate(links, [waiting], world(conditions=conditions_of(*links), incident_count=1))
+
+    known = {waiting.incident: waiting} | {each.incident: each for each in changed}
+    assert known[waiting.incident].state is IncidentState.OPEN
+    assert LEAF in {each.suspect for each in known.values()}
+
+
+@pytest.mark.parametrize("order", [(0, 0, 0, 2, 0), (2, 0, 0, 0, 0), (0, 2, 0, 0, 0)])
+def test_a_verdict_of_the_driver_is_never_folded_away(order: tuple[int, ...]) -> None:
+    findings = [verdict(code, seconds_ago=100 - number) for number, code in enumerate(order)]
+
+    (incident,) = raised(correlate(findings, [], world()))
+
+    assert incident.response is Response.REBOOT_NODE
+
+
+def test_a_dark_rack_does_not_switch_the_guard_against_mass_events_off() -> None:
+    dark = [unreachable(node=node) for node in node_names(32)[:4]]
+    elsewhere = [xid(79, node=node) for node in node_names(40)[8:]]
+
+    changed = raised(correlate([*dark, *elsewhere], [], world(conditions=conditions_of(*dark))))
+
+    assert not [each for each in changed if each.response is Response.REBOOT_NODE]
+
+
+def test_one_of_three_nodes_that_stays_dead_gets_its_own_incident_in_the_end() -> None:
+    around = replace(
+        world(), topology=Topology(places=dict(list(world().topology.places.items())[:3]), gpus_per_node=8)
+    )
+    dark = [unreachable(node=node) for node in node_names(3)]
+    (rack,) = raised(correlate(dark, [], replace(around, conditions=conditions_of(*dark))))
+    paged = replace(rack, state=IncidentState.ESCALATED)
+    left = replace(around, conditions=conditions_of(dark[0]), incident_count=4)
+
+    assert is_clearing_due(paged, left.conditions, now=NOW)
+    (quiet,) = correlate([], [paged], left)
+    assert not is_clearing_due(quiet, left.conditions, now=NOW)
+    later = NOW + timedelta(minutes=30)
+    assert is_clearing_due(quiet, left.conditions, now=later)
+    changed = correlate([], [quiet], replace(left, now=later))
+
+    assert [(each.nodes, each.response) for each in raised(changed)] == [({dark[0].node}, Response.POWER_CYCLE)]
+
+
+def test_what_is_due_changes_something() -> None:
+    """Or a run would be started for it for ever."""
+    links = [link_down(node) for node in node_names(8)]
+    (wide,) = raised(correlate(links, [], world(conditions=conditions_of(*links))))
+    for conditions in ((), conditions_of(links[0]), conditions_of(*links)):
+        known = wide
+        for minutes in range(0, 120, 7):
+            now = NOW + timedelta(minutes=minutes)
+            if known.is_open and is_clearing_due(known, conditions, now=now):
+                changed = correlate([], [known], world(conditions=conditions, incident_count=9, now=now))
+                assert changed
+                known = next((each for each in changed if each.incident == known.incident), known)
+
+
+def test_an_old_word_about_storage_does_not_hide_the_next_outage() -> None:
+    words = [said("lustre_timeout", node, seconds_ago=604_800) for node in node_names(2)]
+    (old,) = raised(correlate(words, [], world(now=ago(604_800))))
+    paged = replace(old, state=IncidentState.ESCALATED)
+    stalls = [seen(Signal.STORAGE_STALL, node) for node in node_names(4)]
+
+    changed = correlate(stalls, [paged], world(conditions=conditions_of(*stalls), incident_count=1))
+
+    assert paged.incident not in {each.incident for each in raised(changed)}
+    assert raised(changed)
+
+
+def test_one_node_alone_does_not_blame_what_all_share() -> None:
+    (only,) = correlate([replace(said("lustre_timeout"), confidence=0.9)], [], world())
+
+    assert only.is_watched
+
+
+def test_a_node_whose_metrics_stay_away_is_told_and_stays_told() -> None:
+    stale = telemetry_stale()
+    (opened,) = correlate([stale], [], world(conditions=conditions_of(stale)))
+
+    later = world(conditions=conditions_of(stale), now=NOW + timedelta(hours=2), incident_count=1)
+
+    assert opened.response is Response.PAGE
+    assert correlate([], [opened], later) == ()
+
+
+def test_trouble_of_another_kind_is_not_joined_to_what_a_person_was_paged_for() -> None:
+    down = link_down(NODE, seconds_ago=600)
+    (opened,) = correlate([down], [], world(conditions=conditions_of(down), now=ago(600)))
+    paged = replace(opened, state=IncidentState.ESCALATED)
+    narrow = seen(Signal.PCIE_DEGRADED, NODE)
+
+    changed = correlate([narrow], [paged], world(conditions=conditions_of(down, narrow), incident_count=1))
+
+    assert [each.incident for each in changed] != [paged.incident]
+
+
+def test_damage_calls_for_no_repair() -> None:
+    damage = replace(xid(48), is_secondary=True)
+
+    assert response_of([xid(54), damage]) is Response.PAGE
+
+
+def test_words_alone_repair_nothing() -> None:
+    harsh = replace(
+        WEAK, signature="kernel_panic", actions=(FirstAction.REBOOT_NODE,), family=Family.HOST, confidence=0.95
+    )
+    rules = replace(RULES, signatures={**RULES.signatures, harsh.signature: harsh})
+    line = replace(said("lustre_timeout").evidence[0], signature="kernel_panic")
+
+    assert find(line, rules).response is Response.PAGE
+
+
+@pytest.mark.parametrize("state", [IncidentState.ACTING, IncidentState.VERIFYING])
+def test_a_repetition_does_not_end_with_the_repair_of_today(state: IncidentState) -> None:
+    (opened,) = correlate([xid(79)], [], world())
+    repaired = replace(opened, state=state, plan_count=1)
+    often = replace(xid(54), evidence=(replace(xid(54).evidence[0], source=HISTORY_SOURCE),))
+
+    (own,) = raised(correlate([often], [repaired], world(incident_count=1)))
+
+    assert own.incident != opened.incident
+    assert own.response is Response.PAGE
+
+
+def test_a_restart_ends_a_repair_that_nobody_began_and_no_page() -> None:
+    (lost,) = correlate([xid(79, seconds_ago=1200)], [], world(now=ago(1200)))
+    (worn,) = correlate([xid(54, node=OTHER_NODE, seconds_ago=1200)], [], world(now=ago(1200), incident_count=1))
+    restarted = [node(name, booted_at=ago(600)) for name in (NODE, OTHER_NODE)]
+
+    changed = correlate([], [lost, worn], replace(world(incident_count=2), nodes=restarted))
+
+    assert [(each.incident, each.state) for each in changed] == [(lost.incident, IncidentState.RESOLVED)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops_pipelines.domain.fault import Component, ComponentKind, Family
+from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.shared_cause import explains, find_shared_place, nodes_at, wide_suspect
 from ops_pipelines.domain.topology import Place, Topology
@@ -84,8 +85,9 @@ def test_a_finding_about_a_gpu_names_no_wide_part() -> None:
 
 def test_a_broken_switch_explains_links_there_and_no_gpu() -> None:
     suspect = Component(kind=ComponentKind.LEAF_SWITCH, name="s0")
-    link = replace(xid(79), family=Family.FABRIC)
+    link = replace(xid(79), family=Family.FABRIC, response=Response.PAGE)
 
     assert explains(suspect, Family.FABRIC, link, TOPOLOGY)
     assert not explains(suspect, Family.FABRIC, replace(link, node=NodeName("gpu009")), TOPOLOGY)
     assert not explains(suspect, Family.FABRIC, xid(79), TOPOLOGY)
+    assert not explains(suspect, Family.FABRIC, replace(link, response=Response.RESET_GPU), TOPOLOGY)

@@ -63,13 +63,15 @@ def node_down(injector: Injector) -> bool:
         return False
     node, attempt = picked
     rng, scribe, now = injector.rng, injector.scribe, injector.now
-    last_words = rng.random()
+    last_words, onset = rng.random(), now
     if last_words < 0.15:
-        scribe.kernel(node, now - 0.5, "Kernel panic - not syncing: Fatal exception in interrupt")
+        onset = now - 0.5  # its last words are the first that shows it
+        scribe.kernel(node, onset, "Kernel panic - not syncing: Fatal exception in interrupt")
     elif last_words < 0.3:
+        onset = now - 2
         scribe.kernel(
             node,
-            now - 2,
+            onset,
             f"watchdog: BUG: soft lockup - CPU#{rng.integers(112)} stuck for 26s! [kworker:{rng.integers(9999)}]",
         )
     back = now + float(rng.uniform(900, 3600))
@@ -90,7 +92,7 @@ def node_down(injector: Injector) -> bool:
     injector.cluster.at(returned, lambda: injector.cluster.back(node))
     injector.tell(
         FaultClass.NODE_DOWN,
-        onset=now,
+        onset=onset,
         end=returned,
         culprit=injector.fleet.node_component(node),
         own=(node,),
