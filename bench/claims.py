@@ -16,3 +16,5 @@ class Claim:
     says: str
     is_notice: bool = False
     """It tells an owner of an error of their own program, and blames nothing of the cluster."""
+    isolates: bool = True
+    """It would take a node out of service, and not only call somebody."""

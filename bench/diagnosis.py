@@ -26,7 +26,7 @@ from bench import diagnosis_peers
 from bench.claims import Claim
 from bench.replayed_days import retrace_day
 from ops_pipelines.domain.fault import ComponentKind, Family
-from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.flow.retrace import Retrace
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -82,6 +82,8 @@ class Score:
     false_claims: Counter[str] = field(default_factory=Counter)
     """What the false ones said."""
     false_on_nodes: int = 0
+    wrong_isolations: int = 0
+    """Of those: the ones that would have taken the node out of service."""
     notices: int = 0
     confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(class, what the incident said) for each injected fault."""
@@ -89,7 +91,16 @@ class Score:
     """One line for each miss and each false claim."""
 
     def add(self, other: "Score") -> None:
-        for name in ("days", "node_days", "gpu_days", "claims", "true_claims", "false_on_nodes", "notices"):
+        for name in (
+            "days",
+            "node_days",
+            "gpu_days",
+            "claims",
+            "true_claims",
+            "false_on_nodes",
+            "wrong_isolations",
+            "notices",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("injected", "found", "named", "about", "exact", "false_claims", "confusion"):
             getattr(self, name).update(getattr(other, name))
@@ -145,6 +156,7 @@ def claims_of(retrace: Retrace) -> list[Claim]:
                 culprits=hypothesis.culprits,
                 says=_said(incident),
                 is_notice=is_notice,
+                isolates=incident.response in REPAIRS,
             )
         )
     return found
@@ -236,6 +248,7 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
             score.false_claims[claim.says] += 1
             on_node = any(part.node is not None for part in claim.culprits)
             score.false_on_nodes += on_node
+            score.wrong_isolations += on_node and claim.isolates
             blamed = ", ".join(map(str, claim.culprits)) or "nobody"
             near = [
                 truth.fault.value
@@ -395,7 +408,7 @@ def _judge_promises(score: Score, quiet: Score, console: Console) -> list[str]:
     ):
         worst = float(np.percentile(delays, 95)) if delays else float("nan")
         rows.append((name, worst, "<=", limit, worst <= limit))
-    rows.append(("wrong incidents on nodes on quiet days", quiet.false_on_nodes, "<=", 0, quiet.false_on_nodes == 0))
+    rows.append(("wrong isolations on quiet days", quiet.wrong_isolations, "<=", 0, quiet.wrong_isolations == 0))
     table = Table(title="promises")
     for heading in ("what", "measured", "promised", "kept"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
@@ -406,7 +419,8 @@ def _judge_promises(score: Score, quiet: Score, console: Console) -> list[str]:
     console.print(
         f"precision at the field's {FIELD_FAULTS_PER_1000_NODE_DAYS} faults per 1,000 node-days: "
         f"{rescaled_precision(score):.4f}\n"
-        f"quiet days: {quiet.false_on_nodes} wrong in {quiet.gpu_days:,.0f} GPU-days; upper 95 % bound at "
+        f"quiet days: {quiet.wrong_isolations} wrong isolations, {quiet.false_on_nodes} wrong incidents on nodes "
+        f"in {quiet.gpu_days:,.0f} GPU-days; upper 95 % bound of wrong incidents at "
         f"{GPUS_OF_A_LARGE_CLUSTER:,} GPUs: {bound:.2f} a day\n"
         f"notices to owners of programs that failed by themselves: {score.notices}",
         highlight=False,

@@ -1,13 +1,15 @@
 """Collects the evidence of an incident and has it kept, before its first act and whenever it opens or changes.
 
 Nothing here decides or acts, and nothing here may hold up an act: a drain that waits for a picture costs more than the
-picture is worth. So the lake is given a limited time, what could not be had is named in the bundle, and a bundle that
-could not be kept is noted on the incident, in the ledger, while the plan goes on.
+picture is worth. So the lake is given a limited time, and so is the directory that bundles are kept in, each in a
+thread of its own; what could not be had is named in the bundle, and a bundle that could not be kept is noted on the
+incident, in the ledger, while the plan goes on.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event, Thread
@@ -127,22 +129,61 @@ def _save_all(
     if cluster.bundles is None or not wanted:
         return BundleReport(saved={}, problems={})
     now = cluster.clock.now()
-    around = _look_around([each.incident for each in wanted], cluster.recollection, now=now, patience=patience)
+    around = _look_around([each.incident for each in wanted], cluster, now=now, patience=patience)
     saved: dict[IncidentId, SavedBundle] = {}
     problems: dict[IncidentId, str] = {}
-    give_up_at = cluster.clock.now() + patience
-    for each in wanted:
-        name = each.incident.incident
-        if cluster.clock.now() > give_up_at:
-            problems[name] = (
-                f"{len(wanted)} at once took longer than {patience.total_seconds():g} s; the next run keeps it"
-            )
-            continue
-        try:
-            saved[name] = _save(each, cluster, around=around[name], nodes=nodes, jobs=jobs, now=now)
-        except Exception as problem:  # see the charter: no fault of ours or the disk's stops an act
-            problems[name] = str(problem)
-    return BundleReport(saved=saved, problems=problems)
+
+    def write(is_over: Event) -> None:
+        for each in wanted:
+            if is_over.is_set():
+                return
+            name = each.incident.incident
+            try:
+                saved[name] = _save(each, cluster, around=around[name], nodes=nodes, jobs=jobs, now=now)
+            except Exception as problem:  # see the charter: no fault of ours or the disk's stops an act
+                problems[name] = str(problem)
+
+    ending = _give_time(write, task="evidence-write", cluster=cluster, patience=patience)
+    kept, refused = dict(saved), dict(problems)
+    late = (
+        "the evidence directory does not answer: an earlier write hangs; the next run that finds it well keeps it"
+        if ending is _Ending.HANGS
+        else f"{len(wanted)} at once took longer than {patience.total_seconds():g} s; the next run keeps it"
+    )
+    unkept = [name for name in (each.incident.incident for each in wanted) if name not in kept]
+    return BundleReport(saved=kept, problems={name: refused.get(name, late) for name in unkept})
+
+
+class _Ending(Enum):
+    """How a task ended that was given a limited time."""
+
+    DONE = "done"
+    LATE = "late"
+    """It goes on, and nobody waits for it."""
+    HANGS = "hangs"
+    """It was not begun: an earlier one that was late still goes on."""
+
+
+_late: dict[tuple[str, str], Thread] = {}
+"""(cluster, task) -> the thread that was late: while it lives no other is started, or each pass would leave one."""
+
+
+def _give_time(work: Callable[[Event], None], *, task: str, cluster: Cluster, patience: timedelta) -> _Ending:
+    """Do `work` in a thread, and wait no longer than `patience`; from then on the event that it was given is set."""
+    key = (cluster.name, task)
+    earlier = _late.get(key)
+    if earlier is not None and earlier.is_alive():
+        return _Ending.HANGS
+    _late.pop(key, None)
+    is_over = Event()
+    working = Thread(target=work, args=(is_over,), name=task, daemon=True)
+    working.start()
+    working.join(patience.total_seconds())
+    is_over.set()
+    if not working.is_alive():
+        return _Ending.DONE
+    _late[key] = working
+    return _Ending.LATE
 
 
 def _save(
@@ -268,33 +309,29 @@ def our_version() -> str:
 
 
 def _look_around(
-    incidents: Sequence[Incident], recollection: Recollection | None, *, now: datetime, patience: timedelta
+    incidents: Sequence[Incident], cluster: Cluster, *, now: datetime, patience: timedelta
 ) -> Mapping[IncidentId, _Surroundings]:
     """Ask the lake about each incident, in a thread of its own: a store that hangs must not hold up who acts."""
+    recollection = cluster.recollection
     if recollection is None:
         nothing = "lines and metrics around the event: this cluster keeps none"
         return {each.incident: _Surroundings(files={}, missing=(nothing,)) for each in incidents}
     found: dict[IncidentId, _Surroundings] = {}
-    is_over = Event()
 
-    def look() -> None:
+    def look(is_over: Event) -> None:
         for each in incidents:
             if is_over.is_set():
                 return
             found[each.incident] = _surroundings(each, recollection, now=now)
 
-    looking = Thread(target=look, name="evidence", daemon=True)
-    looking.start()
-    looking.join(patience.total_seconds())
-    is_over.set()
+    ending = _give_time(look, task="evidence-look", cluster=cluster, patience=patience)
     in_time = dict(found)
-    late = _Surroundings(
-        files={},
-        missing=(
-            f"lines and metrics around the event: not read within {patience.total_seconds():g} s, and nobody waits "
-            "longer with an act",
-        ),
+    why = (
+        "the lake does not answer: an earlier question hangs"
+        if ending is _Ending.HANGS
+        else f"not read within {patience.total_seconds():g} s, and nobody waits longer with an act"
     )
+    late = _Surroundings(files={}, missing=(f"lines and metrics around the event: {why}",))
     return {each.incident: in_time.get(each.incident, late) for each in incidents}
 
 

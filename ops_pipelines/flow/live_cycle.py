@@ -5,7 +5,7 @@ Writes, never acts. A source that does not answer loses its own part of the cycl
 store when it closes, and log cursors stay where they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.flow.repetition import tell_repetitions
-from ops_pipelines.flow.window import REJECTED, Detect, LiveWindow, Sight, tell_detections
+from ops_pipelines.flow.window import REJECTED, LiveWindow, Sight, tell_detections
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import LedgerError
@@ -24,6 +24,7 @@ from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
+    from ops_pipelines.frames.detection import Detector
     from ops_pipelines.frames.log_tables import Writer
 
 _LINES_AT_ONCE = 20_000
@@ -74,7 +75,7 @@ def run_cycle(
     *,
     at: datetime,
     window: LiveWindow | None = None,
-    detect: Detect | None = None,
+    detect: "Sequence[Detector] | None" = None,
 ) -> CycleReport:
     """Read, keep and tell what the sources show at the grid time `at`.
 
@@ -119,11 +120,10 @@ def run_cycle(
 def begin_window(observatory: Observatory, *, before: datetime) -> tuple[LiveWindow, str | None]:
     """Return the window of a process whose first cycle is `before`, with what the lake holds; and what went wrong."""
     window = LiveWindow(topology=observatory.topology, step=observatory.step)
-    try:
-        window.prime(observatory.lake, before=before)
-    except LakeError as problem:
-        return window, f"the detectors begin without the cycles before: {problem}"
-    return window, None
+    problems = window.prime(observatory.lake, before=before)
+    if not problems:
+        return window, None
+    return window, f"the detectors begin without part of the cycles before: {'; '.join(problems)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def _look(
     at: datetime,
     metrics: _Metrics,
     nodes: tuple[NodeStatus, ...] | None,
-    detect: Detect | None,
+    detect: "Sequence[Detector] | None",
     problems: list[str],
 ) -> int:
     """Tell what the detectors see; return how many conditions began. Whatever is wrong with one, the cycle goes on."""
@@ -228,7 +228,7 @@ def _look(
         problems.append("no metrics came: the detectors saw nothing, and what they had found stays")
         return 0
     try:
-        return tell_detections(
+        told = tell_detections(
             window,
             cluster,
             at=at,
@@ -237,9 +237,11 @@ def _look(
             detect=detect,
             release=observatory.release,
         )
-    except Exception as problem:  # a fault in one detector must not cost the lake its rows
+    except Exception as problem:  # a fault of ours must not cost the lake its rows
         problems.append(f"the detectors failed, and what they had found stays: {type(problem).__name__}: {problem}")
         return 0
+    problems += (f"{problem}; what had been found stays" for problem in told.problems)
+    return told.new_count
 
 
 def _count_repetitions(

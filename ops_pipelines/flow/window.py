@@ -5,8 +5,8 @@ conditions into evidence; what they mean is `domain.finding`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -27,10 +27,10 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import on_watched_nodes
 from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.repetition import Hold, RepetitionWatch
-from ops_pipelines.ports.lake import Lake, Rows
+from ops_pipelines.ports.lake import Lake, LakeError, Rows
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.detection import Detection
+    from ops_pipelines.frames.detection import Detection, Detector
     from ops_pipelines.frames.detectors.job_failures import EndedAttempt
     from ops_pipelines.frames.panel import Panel
 
@@ -40,6 +40,8 @@ MARGIN = timedelta(minutes=10)
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
+LONGEST_GAP = timedelta(minutes=5)
+"""Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins anew."""
 ENDED_AT_MOST = 20_000
 """Of attempts that ended the newest so many are remembered: a user who submits in a loop must not fill the memory."""
 RESUMED = timedelta(minutes=5)
@@ -47,7 +49,8 @@ RESUMED = timedelta(minutes=5)
 _STANDING_STILL = frozenset({Signal.JOB_HUNG, Signal.JOB_STALLED, Signal.GPUS_IDLE})
 """What a suspended job does because somebody wanted it to."""
 
-Detect = Callable[["Panel"], "tuple[Detection, ...]"]
+_NO_METRICS = frozenset({REJECTED, "job_logs", "job_allocations"})
+"""Tables whose rows do not say that metrics were seen at their times."""
 
 
 class Sight(Enum):
@@ -73,6 +76,8 @@ class LiveWindow:
         self._step = step
         self._reach = timedelta(seconds=LOOKBACK_SECONDS) + step
         self._cycles: deque[tuple[datetime, str, Rows]] = deque()
+        self._seen_since: datetime | None = None
+        self._seen_until: datetime | None = None
         self._gpus: dict[NodeName, frozenset[PciAddress]] = {}
         self._attempts: dict[tuple[JobId, datetime], JobStatus] = {}
         self._ended: dict[tuple[JobId, datetime], EndedAttempt] = {}
@@ -83,43 +88,81 @@ class LiveWindow:
         self._lines_read_at: datetime | None = None
         self._are_lines_read = True
 
-    def prime(self, lake: Lake, *, before: datetime) -> None:
-        """Take in what the lake holds of the time before the first cycle, at `before`. Raises LakeError.
+    def prime(self, lake: Lake, *, before: datetime) -> tuple[str, ...]:
+        """Take in what the lake holds of the time before the first cycle, at `before`; return what went wrong.
 
-        Lines that a cycle had kept before it could move its cursor come again with the next one, and count twice.
+        A table that cannot be read is left out, and then the window counts as begun at `before` (`is_whole`). Lines
+        that a cycle had kept before it could move its cursor come again with the next one, and count twice.
         """
         from ops_pipelines.frames.panel_columns import PANEL_COLUMNS, columns_to_read
+        from ops_pipelines.frames.panel_rows import times_of
         from ops_pipelines.frames.past_states import ACCOUNTING_COLUMNS, attempts_of
 
         start = before - self._reach - self._step
+        problems: list[str] = []
+        times: set[datetime] = set()
         for table in PANEL_COLUMNS:
             if table == REJECTED:
                 continue  # may be many, and a loss that is no number is refused again at the next cycle
             # A line may be dated ahead; what was held is kept by the hour.
             end = before + MARGIN if table == "job_logs" else before
             begin = hour_of(start) if table == "job_allocations" else start
-            self.add(table, lake.read(table, start=begin, end=end, columns=columns_to_read(table)), at=before)
-        accounted = lake.read(
-            "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
-        )
-        attempts = attempts_of(accounted, None)
-        self._note_ended(attempts, at=before)
-        self._note_holds(attempts, at=before)
+            try:
+                rows = lake.read(table, start=begin, end=end, columns=columns_to_read(table))
+            except LakeError as problem:
+                problems.append(str(problem))
+                continue
+            self._keep(table, rows, at=before)
+            if table not in _NO_METRICS:
+                times.update(times_of(rows))
+        try:
+            accounted = lake.read(
+                "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
+            )
+        except LakeError as problem:
+            problems.append(str(problem))
+        else:
+            attempts = attempts_of(accounted, None)
+            self._note_ended(attempts, at=before)
+            self._note_holds(attempts, at=before)
+        for time in () if problems else sorted(times):
+            self._note_seen(time)
+        return tuple(dict.fromkeys(problems))
 
     def add(self, table: str, rows: Rows, *, at: datetime) -> None:
         """Take in rows of the cycle `at`; those of tables that no panel is made of are passed over."""
+        if self._keep(table, rows, at=at) and table not in _NO_METRICS:
+            self._note_seen(at)
+
+    def _keep(self, table: str, rows: Rows, *, at: datetime) -> bool:
+        """Take in rows, and return whether any of them are kept."""
         from ops_pipelines.frames.panel_columns import PANEL_COLUMNS
         from ops_pipelines.frames.panel_rows import addresses_of, panel_rows
 
+        is_kept = False
         if table in PANEL_COLUMNS and rows.num_rows:
             kept = panel_rows(table, rows)
-            if kept.num_rows:
+            is_kept = kept.num_rows > 0
+            if is_kept:
                 self._cycles.append((at, table, kept))
             if table == "gpu_telemetry":
                 for node, addresses in addresses_of(kept).items():
                     self._gpus[node] = self._gpus.get(node, frozenset()) | addresses
         while self._cycles and self._cycles[0][0] < at - self._reach - MARGIN:
             self._cycles.popleft()
+        return is_kept
+
+    def _note_seen(self, at: datetime) -> None:
+        if self._seen_since is None or self._seen_until is None or at - self._seen_until > LONGEST_GAP + self._step:
+            self._seen_since = at
+        self._seen_until = at if self._seen_until is None else max(self._seen_until, at)
+
+    def is_whole(self, at: datetime) -> bool:
+        """Return whether metrics were seen, without a long gap, as far back from `at` as detectors look.
+
+        Before that a detector may be silent because its window is too short, which ends no condition.
+        """
+        return self._seen_since is not None and at - self._seen_since >= self._reach - self._step
 
     @property
     def cycle_count(self) -> int:
@@ -243,6 +286,16 @@ class LiveWindow:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What became of one look of the detectors."""
+
+    new_count: int
+    """How many conditions began."""
+    problems: tuple[str, ...] = ()
+    """Each detector that failed, in words."""
+
+
 def tell_detections(
     window: LiveWindow,
     cluster: Cluster,
@@ -250,35 +303,45 @@ def tell_detections(
     at: datetime,
     sight: Sight,
     nodes: tuple[NodeStatus, ...] | None,
-    detect: Detect | None = None,
+    detect: "Sequence[Detector] | None" = None,
     release: Mapping[str, str] | None = None,
-) -> int:
-    """Take into evidence what the detectors see at the cycle `at`; return how many conditions began.
+) -> Told:
+    """Take into evidence what the detectors see at the cycle `at`.
 
     A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is told; with
-    a part of them, conditions may begin and none ends; one whose own part is silent stays (`out_of_sight`). `nodes`
-    are as the scheduler tells them: those that somebody else drained are left out, and what began before a node's
-    boot is not told of it (`without_leftovers`). `detect` None: all detectors.
-    Raises whatever a detector raises, and LedgerError.
+    a part of them, while the window is not whole, or where a detector failed, conditions may begin and none ends; one
+    whose own part is silent stays (`out_of_sight`). `nodes` are as the scheduler tells them: those that somebody else
+    drained are left out, and what began before a node's boot is not told of it (`without_leftovers`). `detect` None:
+    all detectors. Raises LedgerError.
     """
-    from ops_pipelines.frames.detect import detect_live, out_of_sight, without_leftovers
+    from ops_pipelines.frames.detect import live_detectors, look_live, out_of_sight, without_leftovers
 
     if nodes is not None:
         window.note_nodes(nodes)
     if sight is Sight.NOTHING:
-        return 0
+        return Told(new_count=0)
     topology = cluster.rules.topology
     panel = window.panel(at)
-    found = detect_live(panel, topology=topology, release=release or {}) if detect is None else detect(panel)
+    detectors = live_detectors(topology=topology, release=release or {}) if detect is None else detect
+    look = look_live(panel, detectors)
+
+    def detect_failures(_: "Panel") -> "list[Detection]":
+        return window.failures(at)
+
+    failures = look_live(panel, (detect_failures,))
+    problems = (*look.problems, *failures.problems)
     holding = [
-        *(each for each in found if each.last_seen_at == at and not _is_wanted(each, window)),
-        *window.failures(at),
+        *(each for each in look.found if each.last_seen_at == at and not _is_wanted(each, window)),
+        *failures.found,
     ]
+    is_all_told = sight is Sight.ALL and window.is_whole(at) and not problems
     present = {each.position: each.observation() for each in without_leftovers(holding, window.nodes, at=at)}
     remembered = [each for each in _told(cluster) if each.position not in present]
-    lasting = remembered if sight is Sight.PART else out_of_sight(panel, remembered)
+    lasting = out_of_sight(panel, remembered) if is_all_told else remembered
     declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
-    return cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=on_watched_nodes(declared, nodes), now=at)
+    present_now = on_watched_nodes(declared, nodes)
+    new_count = cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=present_now, now=at)
+    return Told(new_count=new_count, problems=problems)
 
 
 def _is_wanted(detection: "Detection", window: LiveWindow) -> bool:

@@ -8,7 +8,7 @@ of a node's state: whether the kernel wrote it is `signals`' question, what beco
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import Protocol
 
 from ops_pipelines.domain.catalogue import Catalogue, CodeRule
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
@@ -41,6 +41,13 @@ _UNREADABLE_SHARE = 0.3
 _UNKNOWN_CODE_CONFIDENCE = 0.5
 _CODE_CONFIDENCE = 0.9
 _DISPUTED_CONFIDENCE = 0.8
+
+
+class ByteSource(Protocol):
+    """What lines are read from: a file opened for bytes, and whatever reads like one."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return some bytes, at most `size`; none at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,7 @@ def _blocks(lines: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, byte
         yield block
 
 
-def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def read_lines(stream: ByteSource) -> Iterator[tuple[int, bytes]]:
     """Yield (number, text) for each line of `stream` that is to be judged, in order; numbers count physical lines.
 
     A line ends at a newline and nowhere else; of one longer than MAX_LINE_BYTES the rest is not kept. A first line
@@ -112,7 +119,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, columns[_TEXT_COLUMN] if len(columns) > _TEXT_COLUMN else b""
 
 
-def _split(stream: BinaryIO) -> Iterator[bytes]:
+def _split(stream: ByteSource) -> Iterator[bytes]:
     held = b""
     while chunk := stream.read(_CHUNK_BYTES):
         first, *others = chunk.split(b"\n")

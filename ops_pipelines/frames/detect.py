@@ -6,8 +6,9 @@ are asked: the live cycle's module is loaded by who never looks at a panel.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import NO_NODE, NodeStatus, Observation
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.detection import Detection, Detector
 from ops_pipelines.frames.panel import Layer, Panel
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}")
@@ -36,13 +37,40 @@ def detect(panel: Panel, *, topology: Topology, release: Mapping[str, str]) -> t
     )
 
 
-def detect_live(panel: Panel, *, topology: Topology, release: Mapping[str, str]) -> tuple[Detection, ...]:
-    """Return what needs windows of samples: single readings are judged by `frames.telemetry`, and sooner."""
+def live_detectors(*, topology: Topology, release: Mapping[str, str]) -> tuple[Detector, ...]:
+    """Return the detectors that need windows of samples: single readings are judged by `frames.telemetry`, and
+    sooner."""
     from ops_pipelines.frames.detectors.hardware import window_detectors
-    from ops_pipelines.frames.detectors.jobs import detect_jobs
+    from ops_pipelines.frames.detectors.jobs import job_detectors
 
-    windows = window_detectors(topology=topology, release=release)
-    return _in_order((*(each for look in windows for each in look(panel)), *detect_jobs(panel, topology=topology)))
+    return (*window_detectors(topology=topology, release=release), *job_detectors())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What detectors said of a panel."""
+
+    found: tuple[Detection, ...]
+    """By the time at which it was certain."""
+    problems: tuple[str, ...]
+    """Each detector that failed, in words: of what it looks for nothing is known."""
+
+
+def look_live(panel: Panel, detectors: Iterable[Detector]) -> Look:
+    """Ask each detector in turn; one that fails blinds none of the others. Raises nothing."""
+    found: list[Detection] = []
+    problems: list[str] = []
+    for detector in detectors:
+        try:
+            found += map(name_gpu, detector(panel))
+        except Exception as problem:  # whatever is wrong with it
+            problems.append(f"{_name_of(detector)} failed: {type(problem).__name__}: {problem}")
+    return Look(found=_in_order(found), problems=tuple(problems))
+
+
+def _name_of(detector: Detector) -> str:
+    asked = detector.func if isinstance(detector, partial) else detector
+    return getattr(asked, "__name__", type(asked).__name__)
 
 
 def _in_order(found: Iterable[Detection]) -> tuple[Detection, ...]:

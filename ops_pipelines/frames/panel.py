@@ -141,6 +141,7 @@ class Panel:
         return max(1, round(seconds / self.step_seconds))
 
     def job(self, column: int) -> JobId:
+        """Return the job of a column; who makes a panel gives a column to nothing else (`panel_jobs.is_job_id`)."""
         return JobId(self.jobs.parts[column].device)
 
     @cached_property

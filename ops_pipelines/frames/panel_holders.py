@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
 from ops_pipelines.frames.panel_devices import nodes_of
 from ops_pipelines.frames.panel_grid import Grid, Ints, Placed, codes_of, float_values
+from ops_pipelines.frames.panel_jobs import is_job_id
 from ops_pipelines.frames.row_order import microseconds
 
 Holders = NDArray[np.int32]
@@ -98,7 +99,7 @@ def holders_by_labels(gpus: Placed, *, nodes: Sequence[str]) -> tuple[Holders, t
     """Return who held each node by the `job` label of its GPUs, and the jobs by place.
 
     A node whose GPUs name two jobs, a list of jobs, or only in part a job, is held by nobody as a whole. While none of
-    its GPUs has a sample, the last word counts: silence ends no job.
+    its GPUs has a sample, the last word counts: silence ends no job. A label that is no job id says nothing.
     """
     held = np.full((gpus.row_count, len(nodes)), UNSAID, dtype=np.int32)
     if "job" not in gpus.table.column_names or not gpus.names or not gpus.row_count:
@@ -113,7 +114,9 @@ def holders_by_labels(gpus: Placed, *, nodes: Sequence[str]) -> tuple[Holders, t
     owners, starts = nodes_of(gpus.names)
     low = np.minimum.reduceat(np.where(cells < 0, nothing, cells), starts, axis=1)
     high = np.maximum.reduceat(cells, starts, axis=1)
-    meaning = np.array([NOBODY if "," in word else place if word else UNSAID for place, word in enumerate(words)])
+    meaning = np.array(
+        [NOBODY if "," in word else place if is_job_id(word) else UNSAID for place, word in enumerate(words)]
+    )
     found = np.where(low == high, np.append(meaning, UNSAID)[low], NOBODY)
     seen = np.maximum.accumulate(np.where(high >= 0, np.arange(gpus.row_count)[:, None], -1), axis=0)
     found = np.where(seen >= 0, np.take_along_axis(found, np.maximum(seen, 0), axis=0), UNSAID)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.domain.identity import parse_job_id
 from ops_pipelines.domain.observation import NO_NODE
 from ops_pipelines.frames.log_matching import read_rules
 from ops_pipelines.frames.panel import Layer, Part
@@ -19,21 +20,28 @@ from ops_pipelines.frames.row_order import microseconds
 _JOB_DEVICE = "job:"
 _REFUSED_LOSS = re.compile(r'^training_loss\{(?:[^}]*,)?job_id="([^"]{1,250})"')
 _COLUMNS = ("step_count", "loss", "step_seconds", "line_count")
+NO_COLUMN = -1
+"""What `Panel.held_by` says of a node that nobody holds."""
 
 
 @dataclass(slots=True)
 class JobMatrices:
-    """Cells of jobs, filled source by source. A job gets its column when it is first named."""
+    """Cells of jobs, filled source by source. A job gets its column when it is first named.
+
+    Labels are untrusted: one that is no job id (`is_job_id`) has no column, and its cells are dropped.
+    """
 
     grid: Grid
     jobs: dict[str, int] = field(default_factory=dict)
     cells: dict[str, list[tuple[Ints, Ints, Floats]]] = field(default_factory=dict)
 
     def column(self, job: str) -> int:
-        return self.jobs.setdefault(job, len(self.jobs))
+        """Return the column of a job; NO_COLUMN where `job` is no job id."""
+        return self.jobs.setdefault(job, len(self.jobs)) if is_job_id(job) else NO_COLUMN
 
     def add(self, name: str, *, rows: Ints, columns: Ints, values: Floats) -> None:
-        self.cells.setdefault(name, []).append((rows, columns, values))
+        kept = columns != NO_COLUMN
+        self.cells.setdefault(name, []).append((rows[kept], columns[kept], values[kept]))
 
     def matrix(self, name: str) -> Floats:
         """Return a quantity as (times, jobs); of one cell the later value counts, and infinity before all."""
@@ -45,6 +53,15 @@ class JobMatrices:
             endless = np.isposinf(values)
             matrix[rows[endless], columns[endless]] = np.inf
         return matrix
+
+
+def is_job_id(label: str) -> bool:
+    """Return whether a label names a job: all that leaves a panel as a job may reach a command line."""
+    try:
+        parse_job_id(label)
+    except ValueError:
+        return False
+    return True
 
 
 def add_application(found: JobMatrices, rows: pa.Table) -> None:

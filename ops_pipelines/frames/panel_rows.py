@@ -1,6 +1,7 @@
 """Rows of the lake on their way to a panel: few columns, few rows, and what they say of the whole."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,11 @@ def grid_step_of(rows: pa.Table) -> int | None:
     """Return the distance in seconds of the grid that most rows stand on; None for rows of fewer than two times."""
     found = step_seconds_of(rows["time"])
     return None if found is None else max(1, round(found))
+
+
+def times_of(rows: pa.Table) -> tuple[datetime, ...]:
+    """Return the times of rows, each once, in order."""
+    return tuple(sorted(rows["time"].unique().to_pylist()))
 
 
 def addresses_of(rows: pa.Table) -> Mapping[NodeName, frozenset[PciAddress]]:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -31,6 +31,8 @@ _MANIFEST = "manifest.json"
 _VERSION = 1
 _TEMPORARY = ".tmp-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_TOLD_AT_MOST = 3
+Rename = Callable[[Path, Path], object]
 
 
 class BundleFiles:
@@ -43,11 +45,13 @@ class BundleFiles:
         max_bytes: int = MAX_BUNDLE_BYTES,
         kept_for: timedelta = KEPT_FOR,
         max_incident_count: int = MAX_INCIDENT_COUNT,
+        rename: Rename = os.rename,
     ) -> None:
         self._root = root.absolute()
         self._max_bytes = max_bytes
         self._kept_for = kept_for
         self._max_incident_count = max_incident_count
+        self._rename = rename
 
     def save(
         self,
@@ -86,7 +90,7 @@ class BundleFiles:
         )
         directory = self._root / _checked(incident) / _checked(reason)
         with _told(f"the bundle of {incident} cannot be saved"):
-            _write_whole(directory, {**kept, _MANIFEST: manifest.encode("ascii")})
+            _write_whole(directory, {**kept, _MANIFEST: manifest.encode("ascii")}, rename=self._rename)
             os.utime(directory.parent, (at.timestamp(), at.timestamp()))  # `tidy` goes by the program's clock
         return SavedBundle(
             incident=incident,
@@ -124,22 +128,32 @@ class BundleFiles:
     def tidy(self, now: datetime, *, keep: Collection[IncidentId]) -> int:
         """Delete the bundles of incidents that are too old, or too many; and what was begun a day ago and never ended.
 
-        An incident's age is that of the bundle that was saved last.
+        An incident's age is that of the bundle that was saved last. What cannot be removed hinders nothing else: it is
+        told at the end, as a BundleError.
         """
         removed = 0
+        problems: list[str] = []
         with _told("old bundles cannot be removed"):
-            ages = {
-                directory: datetime.fromtimestamp(directory.stat().st_mtime, UTC)
-                for directory in _directories(self._root)
-            }
-            newest_first = sorted(ages, key=lambda directory: ages[directory], reverse=True)
-            for place, directory in enumerate(newest_first):
-                is_due = place >= self._max_incident_count or now - ages[directory] > self._kept_for
+            directories = _directories(self._root)
+        ages: dict[Path, datetime] = {}
+        for directory in directories:
+            with _noted(problems):
+                if directory.is_symlink():
+                    raise OSError(f"{directory} is a link, which no bundle is; remove it, we follow none")
+                ages[directory] = datetime.fromtimestamp(directory.stat().st_mtime, UTC)
+        newest_first = sorted(ages, key=lambda directory: ages[directory], reverse=True)
+        for place, directory in enumerate(newest_first):
+            is_due = place >= self._max_incident_count or now - ages[directory] > self._kept_for
+            with _noted(problems):
                 if is_due and directory.name not in keep:
                     shutil.rmtree(directory)
                     removed += 1
                 else:
                     _remove_left_behind(directory, now=now)
+        if problems:
+            more = len(problems) - _TOLD_AT_MOST
+            said = "; ".join([*problems[:_TOLD_AT_MOST], *([f"{more} more"] if more > 0 else [])])
+            raise BundleError(f"of old bundles {removed} are removed, and some cannot be: {said}")
         return removed
 
     def _read(self, incident: IncidentId, directory: Path) -> SavedBundle | None:
@@ -149,7 +163,7 @@ class BundleFiles:
             return SavedBundle(
                 incident=incident,
                 reason=str(said["reason"]),
-                saved_at=datetime.fromisoformat(said["saved_at"]),
+                saved_at=_aware(said["saved_at"]),
                 place=str(directory),
                 digest=Digest(sha256(manifest.encode("ascii")).hexdigest()),
                 manifest=manifest,
@@ -158,14 +172,24 @@ class BundleFiles:
             )
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
             raise BundleError(
                 f"{directory / _MANIFEST} is damaged: {exc}; what is left of the bundle lies beside it"
             ) from exc
 
 
-def _write_whole(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write a directory that takes the place of the one before; a reader finds one of them, or for an instant none."""
+def _aware(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"saved_at is {text!r}; expected a time with its offset from UTC")
+    return found.astimezone(UTC)
+
+
+def _write_whole(directory: Path, files: Mapping[str, bytes], *, rename: Rename) -> None:
+    """Write a directory that takes the place of the one before; a reader finds one of them, or for an instant none.
+
+    Where it cannot take that place, the one before is put back.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = directory.parent / f"{_TEMPORARY}{token_hex(8)}"
     fresh.mkdir()
@@ -174,11 +198,15 @@ def _write_whole(directory: Path, files: Mapping[str, bytes]) -> None:
             (fresh / name).write_bytes(content)
         if directory.exists():
             old = directory.parent / f"{_TEMPORARY}{token_hex(8)}"
-            directory.rename(old)
-            fresh.rename(directory)
+            rename(directory, old)
+            try:
+                rename(fresh, directory)
+            except BaseException:
+                rename(old, directory)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
-            fresh.rename(directory)
+            rename(fresh, directory)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -206,6 +234,15 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise BundleError(f"{name!r} is no name of a file here: expected letters, digits, dots, dashes")
     return name
+
+
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Note what the system refuses, and go on."""
+    try:
+        yield
+    except OSError as exc:
+        problems.append(str(exc))
 
 
 @contextmanager

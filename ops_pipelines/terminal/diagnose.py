@@ -82,12 +82,13 @@ def parse_time(text: str, *, now: datetime) -> datetime:
         return now
     try:
         time = datetime.fromisoformat(text.strip())
-    except ValueError as problem:
+        # A zone may carry the first or the last day of the calendar beyond it.
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError) as problem:
         raise NoSuchTime(
             f"{text!r} is no time; expected ISO 8601, such as {now:%Y-%m-%dT%H:%M} (UTC) or "
             f"{now:%Y-%m-%dT%H:%M}+02:00, or `now`"
         ) from problem
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTimeView":

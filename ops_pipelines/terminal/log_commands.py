@@ -5,6 +5,7 @@ here line by line: no file is too long. Heavy imports stay inside functions, as 
 """
 
 import gzip
+import io
 import json as json_format
 import stat
 import sys
@@ -15,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from rich.console import Console
 
     from ops_pipelines.domain.catalogue import CodeRule, LogRule, RepeatRule
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 _GZIP = b"\x1f\x8b\x08"
 _HEAD_BYTES = 16
+_READ_AT_ONCE = 1024 * 1024
 _WRITTEN_AT_ONCE = 2000
 
 logs_app = typer.Typer(help="Say what log lines mean.", no_args_is_help=True, rich_markup_mode=None)
@@ -39,6 +42,44 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 
 class UnreadableLog(ValueError):
     """The file cannot be read as a log. The message says why, and what to give instead."""
+
+
+class SalvagedLog:
+    """A log that ends where it can no longer be read, so that what stands before is answered all the same."""
+
+    def __init__(self, stream: io.BufferedIOBase | gzip.GzipFile) -> None:
+        self._stream = stream
+        self.damage: OSError | EOFError | zlib.error | None = None
+        """Why the log ends before its end; None while all is well."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return some bytes, at most `size`; none at the end or from the damage on."""
+        if self.damage is not None:
+            return b""
+        try:
+            # `read` would gather pieces until it has `size` bytes, and lose them all with the one that fails.
+            return self._stream.read1(size)
+        except (OSError, EOFError, zlib.error) as problem:
+            self.damage = problem
+            return b""
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream whose head was read to know its kind, from its first byte again: a pipe cannot be wound back."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        room = memoryview(buffer).cast("B")
+        part = self._head[: len(room)] or self._rest.read1(len(room))
+        self._head = self._head[len(part) :]
+        room[: len(part)] = part
+        return len(part)
 
 
 @logs_app.command()
@@ -68,24 +109,34 @@ def classify(
                 _write_json(verdicts)
             else:
                 _print_summary(summarise(verdicts), meanings=_meanings())
-    except (OSError, EOFError, zlib.error, UnreadableLog) as problem:
+            if stream.damage is not None:
+                complain(f"{_name(file)}: {_reason(stream.damage)}: what stands before was read, and nothing after")
+                raise typer.Exit(ExitCode.USAGE)
+    except (OSError, UnreadableLog) as problem:
         if isinstance(problem, BrokenPipeError):
             raise
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        complain(f"{'standard input' if file == STANDARD_INPUT else file}: {reason}")
+        complain(f"{_name(file)}: {_reason(problem)}")
         raise typer.Exit(ExitCode.USAGE) from problem
 
 
+def _name(file: str) -> str:
+    return "standard input" if file == STANDARD_INPUT else file
+
+
+def _reason(problem: Exception) -> str:
+    return problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+
+
 @contextmanager
-def open_log(path: str) -> Iterator[BinaryIO]:
-    """Open a log (`-`: standard input) as bytes, unpacking gzip on the way.
+def open_log(path: str) -> Iterator[SalvagedLog]:
+    """Open a log (`-`: standard input) as bytes, unpacking gzip on the way. Ask its `damage` when it has ended.
 
     Raises OSError, or UnreadableLog for a directory, a device, and a kind of file that is known by its first bytes.
     """
     from ops_pipelines.frames.log_kinds import find_kind
 
     if path == STANDARD_INPUT:
-        stream = sys.stdin.buffer
+        stream = cast("io.BufferedIOBase", sys.stdin.buffer)
     else:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
@@ -94,15 +145,17 @@ def open_log(path: str) -> Iterator[BinaryIO]:
             raise UnreadableLog("is neither a file nor a pipe")
         stream = Path(path).open("rb")  # noqa: SIM115 -- closed below; standard input must stay open
     try:
-        head = stream.peek(_HEAD_BYTES) if hasattr(stream, "peek") else b""
+        # A pipe gives what was written so far, down to one byte: `read` waits for the whole head or the end.
+        head = stream.read(_HEAD_BYTES)
+        whole = io.BufferedReader(_Rejoined(head, stream), buffer_size=_READ_AT_ONCE)
         if head.startswith(_GZIP):
-            with gzip.open(stream, "rb") as unpacked:
-                yield cast("BinaryIO", unpacked)
+            with gzip.open(whole, "rb") as unpacked:
+                yield SalvagedLog(unpacked)
             return
         kind = find_kind(head)
         if kind is not None:
             raise UnreadableLog(f"is {kind}; expected a log in plain text, or gzipped")
-        yield stream
+        yield SalvagedLog(whole)
     finally:
         if path != STANDARD_INPUT:
             stream.close()

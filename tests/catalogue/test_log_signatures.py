@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS
 from ops_pipelines.frames.log_matching import Origin, Rule, read_rules
 from ops_pipelines.frames.signals import match_buffer
+from ops_pipelines.resources.catalogue_files import read_catalogue
 
 SHARED = Path(__file__).parents[3] / "shared"
 LABELS = SHARED / "facts" / "labelled_log_lines.tsv"
@@ -84,6 +86,15 @@ def test_rule_is_the_signature_of_its_own_example(rule: Rule) -> None:
 
     assert found is not None
     assert found.id == rule.id
+
+
+def test_crash_of_a_program_is_told_before_any_row_that_takes_a_node_out() -> None:
+    signatures = read_catalogue().signatures
+    destructive = [place for place, rule in enumerate(RULES) if signatures[rule.id].actions[0] in DESTRUCTIVE_ACTIONS]
+    crashes = [place for place, rule in enumerate(RULES) if rule.id in ("nccl_segfault", "program_segfault_kernel")]
+
+    assert len(crashes) == 2
+    assert max(crashes) < min(destructive)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

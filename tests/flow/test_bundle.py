@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,17 @@ def hung() -> Iterator[HungMemory]:
     memory = HungMemory()
     yield memory
     memory.let_go.set()
+    await_threads()
+
+
+def evidence_threads() -> list[Thread]:
+    return [each for each in enumerate_threads() if each.name.startswith("evidence-")]
+
+
+def await_threads() -> None:
+    """Wait until whoever was let go has ended."""
+    for each in evidence_threads():
+        each.join(30)
 
 
 def drain(autopilot: SmallAutopilot) -> None:
@@ -196,28 +208,80 @@ def test_fault_of_ours_while_looking_around_is_said_and_stops_no_act(autopilot: 
     assert "lines and metrics around the event: a fault of ours" in bundle.missing
 
 
-class SlowDisk(BundleFiles):
-    """A store that takes 0.6 s for each bundle."""
+class HungDisk(BundleFiles):
+    """A store that hangs from a bundle on, until it is let go."""
 
-    def __init__(self, root: Path, autopilot: SmallAutopilot) -> None:
+    def __init__(self, root: Path, *, hangs_at: int) -> None:
         super().__init__(root)
-        self._autopilot = autopilot
+        self.let_go = Event()
+        self.asked: list[IncidentId] = []
+        self._hangs_at = hangs_at
 
     def save(self, incident: IncidentId, **given: object) -> SavedBundle:
-        self._autopilot.let_pass(0.6)
+        self.asked.append(incident)
+        if len(self.asked) == self._hangs_at:
+            self.let_go.wait()
         return super().save(incident, **given)  # type: ignore[arg-type]  # the same keywords
 
 
-def test_storm_waits_no_longer_for_its_bundles_than_one_incident_may(autopilot: SmallAutopilot, tmp_path: Path) -> None:
+@pytest.fixture
+def hung_disk(tmp_path: Path) -> Iterator[HungDisk]:
+    disk = HungDisk(tmp_path / "hung", hangs_at=3)
+    yield disk
+    disk.let_go.set()
+    await_threads()
+
+
+def test_storm_waits_no_longer_for_its_bundles_than_one_incident_may(
+    autopilot: SmallAutopilot, hung_disk: HungDisk
+) -> None:
     known, (plan,) = autopilot.incident(), autopilot._plans
-    cluster = replace(autopilot.cluster, bundles=SlowDisk(tmp_path / "slow", autopilot))
+    cluster = replace(autopilot.cluster, bundles=hung_disk)
     storm = [(replace(known, incident=IncidentId(f"INC-{number:04d}")), plan) for number in range(1, 5)]
 
     report = save_before_acting(storm, cluster, nodes={}, jobs={})
+    again = save_before_acting(storm, cluster, nodes={}, jobs={})
+    begun = len(evidence_threads())
+    hung_disk.let_go.set()
+    await_threads()
+    after_it = save_before_acting(storm, cluster, nodes={}, jobs={})
 
     assert list(report.saved) == ["INC-0001", "INC-0002"]
     assert list(report.problems) == ["INC-0003", "INC-0004"]
     assert "the next run keeps it" in report.problems[IncidentId("INC-0003")]
+    assert (list(again.saved), begun) == ([], 1)
+    assert {each.startswith("the evidence directory does not answer") for each in again.problems.values()} == {True}
+    assert list(after_it.saved) == [incident.incident for incident, _ in storm]
+    assert hung_disk.asked[:3] == ["INC-0001", "INC-0002", "INC-0003"]
+    assert len(hung_disk.asked) == 3 + 4  # nothing was written behind the back of who had given up
+
+
+def test_disk_that_hangs_holds_up_no_drain(autopilot: SmallAutopilot, tmp_path: Path) -> None:
+    disk = HungDisk(tmp_path / "hung", hangs_at=1)
+    autopilot.cluster = replace(autopilot.cluster, bundles=disk)
+
+    drain(autopilot)
+    disk.let_go.set()
+    await_threads()
+
+    assert autopilot.node("gpu001").is_drained
+    assert "its evidence could not be kept: 1 at once took longer than 1 s" in autopilot.incident().note
+
+
+def test_while_an_earlier_look_hangs_no_other_is_begun(autopilot: SmallAutopilot, hung: HungMemory) -> None:
+    known, (plan,) = autopilot.incident(), autopilot._plans
+    cluster = replace(autopilot.cluster, recollection=hung)
+
+    reports = [save_before_acting([(known, plan)], cluster, nodes={}, jobs={}) for _ in range(3)]
+    begun = len(evidence_threads())
+    hung.let_go.set()
+    await_threads()
+    reports.append(save_before_acting([(known, plan)], cluster, nodes={}, jobs={}))
+
+    said = [" ".join(report.saved[known.incident].missing) for report in reports]
+    assert begun == 1
+    assert ["not read within 1 s" in each for each in said] == [True, False, False, False]
+    assert ["the lake does not answer" in each for each in said] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -16,7 +16,7 @@ from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.window import LiveWindow
 from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.pages import within_reach
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import Ledger, LedgerError
@@ -461,7 +461,16 @@ class Detectors:
 def window(observatory: Observatory) -> LiveWindow:
     found, trouble = begin_window(observatory, before=AT)
     assert trouble is None
-    return found
+    return seen_all_along(found)
+
+
+def seen_all_along(window: LiveWindow) -> LiveWindow:
+    """Return the window with metrics from as far back as detectors look: what is not told is gone."""
+    for ago in range(LOOKBACK_SECONDS, 0, -240):
+        at = AT - timedelta(seconds=ago)
+        row = {"node": "gpu002", "device": "", "time": at, "cpu_user_seconds": at.timestamp()}
+        window.add("node_telemetry", TABLES["node_telemetry"].from_rows([row]), at=at)
+    return window
 
 
 def hot(autopilot: SmallAutopilot) -> list[str]:
@@ -475,7 +484,7 @@ def test_what_the_detectors_see_is_evidence_from_the_cycle_on_in_which_they_see_
     counts = []
     for number in range(3):
         autopilot.let_pass(15)
-        report = run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=detectors)
+        report = run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=(detectors,))
         counts.append(report.new_evidence_count)
 
     assert counts == [0, 1, 0]
@@ -495,15 +504,15 @@ def test_a_blind_cycle_is_said_to_be_blind_and_ends_no_condition(
     failure: SourceUnavailable | None,
 ) -> None:
     detectors = Detectors(limit_celsius=0)
-    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=(detectors,))
     series, store.failure = store.series, failure
     if failure is None:
         store.series = []
 
-    blind = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+    blind = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=(detectors,))
     during = hot(autopilot)
     store.failure, store.series, detectors.limit_celsius = None, series, 1000.0
-    after = run_cycle(observatory, autopilot.cluster, at=AT + 2 * STEP, window=window, detect=detectors)
+    after = run_cycle(observatory, autopilot.cluster, at=AT + 2 * STEP, window=window, detect=(detectors,))
 
     assert blind.problems[-1] == "no metrics came: the detectors saw nothing, and what they had found stays"
     assert during == ["gpu001"]
@@ -514,10 +523,10 @@ def test_half_an_answer_may_begin_a_condition_and_ends_none(
     autopilot: SmallAutopilot, observatory: Observatory, store: FakeStore, window: LiveWindow
 ) -> None:
     detectors = Detectors(limit_celsius=0)
-    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=(detectors,))
     store.failure, store.pages_before_failure, detectors.limit_celsius = SourceUnavailable("reset"), 1, 1000.0
 
-    half = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+    half = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=(detectors,))
 
     assert half.problems == ("prometheus: reset",)
     assert hot(autopilot) == ["gpu001"]
@@ -527,13 +536,13 @@ def test_a_detector_that_raises_costs_nothing_but_its_verdict(
     autopilot: SmallAutopilot, observatory: Observatory, kernel_log: FakeLogs, window: LiveWindow
 ) -> None:
     detectors = Detectors(limit_celsius=0)
-    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=(detectors,))
     detectors.fault = ZeroDivisionError("no peers")
     kernel_log.write("a line", at=AT)
 
-    report = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+    report = run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=(detectors,))
 
-    assert report.problems == ("the detectors failed, and what they had found stays: ZeroDivisionError: no peers",)
+    assert report.problems == ("Detectors failed: ZeroDivisionError: no peers; what had been found stays",)
     assert (report.row_count, report.line_count) == (1, 1)
     assert hot(autopilot) == ["gpu001"]
 
@@ -543,7 +552,7 @@ def test_a_full_disk_does_not_blind_the_detectors(
 ) -> None:
     full = replace(observatory, lake=FullDisk(tmp_path / "lake", tables=frozenset({"gpu_telemetry"})))
 
-    run_cycle(full, autopilot.cluster, at=AT, window=window, detect=Detectors(limit_celsius=0))
+    run_cycle(full, autopilot.cluster, at=AT, window=window, detect=(Detectors(limit_celsius=0),))
 
     assert hot(autopilot) == ["gpu001"]
 
@@ -552,7 +561,7 @@ def test_a_window_that_was_primed_sees_the_cycles_of_the_process_before(
     autopilot: SmallAutopilot, observatory: Observatory, window: LiveWindow
 ) -> None:
     for number in range(3):
-        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=Detectors())
+        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=(Detectors(),))
     fresh, trouble = begin_window(observatory, before=AT + 3 * STEP)
 
     panels = [each.panel(AT + 2 * STEP) for each in (window, fresh)]
@@ -571,7 +580,10 @@ def test_a_lake_that_cannot_be_read_is_told_and_the_window_begins_empty(
 
     window, trouble = begin_window(replace(observatory, lake=Damaged(tmp_path / "lake")), before=AT)
 
-    assert trouble == "the detectors begin without the cycles before: cannot read gpu_telemetry: not a Parquet file"
+    assert (
+        trouble
+        == "the detectors begin without part of the cycles before: cannot read gpu_telemetry: not a Parquet file"
+    )
     assert window.cycle_count == 0
 
 
@@ -605,10 +617,10 @@ def test_who_holds_a_node_is_what_the_scheduler_said_last(
     scheduler = JobsOnly(RUNNING)
     cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", scheduler))
     detectors = Detectors()
-    run_cycle(observatory, cluster, at=AT, window=window, detect=detectors)
+    run_cycle(observatory, cluster, at=AT, window=window, detect=(detectors,))
     scheduler.is_silent = True
 
-    report = run_cycle(observatory, cluster, at=AT + STEP, window=window, detect=detectors)
+    report = run_cycle(observatory, cluster, at=AT + STEP, window=window, detect=(detectors,))
 
     panel = detectors.panels[-1]
     assert report.problems == ("slurmctld did not answer",)
@@ -620,7 +632,7 @@ def test_the_declared_release_reaches_the_detectors(autopilot: SmallAutopilot, o
     for release in ({"driver": "580"}, {"driver": "570"}, {}):
         declared = replace(observatory, release=release)
         window, _ = begin_window(declared, before=AT)
-        window.add("gpu_telemetry", driver_rows("570"), at=AT)
+        seen_all_along(window).add("gpu_telemetry", driver_rows("570"), at=AT)
         run_cycle(declared, autopilot.cluster, at=AT, window=window)
         conditions = autopilot.cluster.ledger.conditions()
         drifts.append([each.node for each in conditions if each.signal is Signal.VERSION_DRIFT])
@@ -643,7 +655,7 @@ def test_what_repeats_on_one_gpu_is_told_by_the_cycle(
     autopilot.cluster.ledger.take_in(source="log", observations=again, rejected=(), cursor=None, now=AT)
 
     reports = [
-        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=Detectors())
+        run_cycle(observatory, autopilot.cluster, at=AT + number * STEP, window=window, detect=(Detectors(),))
         for number in range(5)
     ]
 
@@ -665,7 +677,7 @@ def test_a_history_that_cannot_be_read_costs_nothing_but_the_count(
 
     cluster = replace(autopilot.cluster, ledger=cast("Ledger", NoHistory()))
 
-    report = run_cycle(observatory, cluster, at=AT, window=window, detect=Detectors())
+    report = run_cycle(observatory, cluster, at=AT, window=window, detect=(Detectors(),))
 
     assert report.problems == ("repetitions were not counted: LedgerError: the ledger is busy",)
     assert report.row_count == 1
@@ -688,10 +700,10 @@ def test_lines_of_jobs_that_could_not_be_read_are_no_silence(
     job_log.lines.append(LogLine(node=None, written_at=AT, position="1", text="step 1 loss 2.5", job="7"))
     observatory = replace(observatory, job_logs=(job_log,))
     detectors = Detectors()
-    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=detectors)
+    run_cycle(observatory, autopilot.cluster, at=AT, window=window, detect=(detectors,))
     job_log.failure = SourceUnavailable("no such mount")
 
-    run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=detectors)
+    run_cycle(observatory, autopilot.cluster, at=AT + STEP, window=window, detect=(detectors,))
 
     counts = [panel.jobs.value("line_count")[-1, 0].item() for panel in detectors.panels]
     assert counts[0] == 1.0

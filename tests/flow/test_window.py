@@ -1,6 +1,6 @@
 """The window of the live cycle: bounded, the same after a restart, and silent where nothing was seen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,21 +26,24 @@ from ops_pipelines.domain.observation import (
 from ops_pipelines.flow.window import (
     ENDED_AT_MOST,
     FAILURES_REACH,
+    LONGEST_GAP,
     MARGIN,
     RESUMED,
     LiveWindow,
     Sight,
     tell_detections,
 )
-from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.detection import Detection, Detector
 from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.resources.lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING as AT
 
 STEP = timedelta(seconds=15)
+LOOKBACK = LOOKBACK_SECONDS
 TOPOLOGY = topology_of("gpu001", "gpu002", "gpu003")
 PCI = PciAddress("0000:18:00")
 N1, N2 = NodeName("gpu001"), NodeName("gpu002")
@@ -302,20 +305,30 @@ def seen(
 
 
 class Cycles:
-    """A window and a ledger, cycle by cycle."""
+    """A window and a ledger, cycle by cycle; gpu003 is always seen, from as far back as detectors look."""
 
-    def __init__(self, autopilot: SmallAutopilot) -> None:
+    def __init__(self, autopilot: SmallAutopilot, *, first: int = -LOOKBACK // 15) -> None:
         self.autopilot = autopilot
         self.window = window_of()
         self.nodes: tuple[NodeStatus, ...] | None = None
+        self.problems: tuple[str, ...] = ()
+        self._next = first
 
     def run(self, number: int, *found: Detection, sight: Sight = Sight.ALL, **rows: pa.Table) -> int:
+        return self.look(number, lambda _: found, sight=sight, **rows)
+
+    def look(self, number: int, *detectors: Detector, sight: Sight = Sight.ALL, **rows: pa.Table) -> int:
         at = grid(number)
+        while self._next < number:
+            self.window.add("node_telemetry", node_rows(grid(self._next), "gpu003"), at=grid(self._next))
+            self._next += 16
         for table, each in rows.items():
             self.window.add(table, each, at=at)
-        return tell_detections(
-            self.window, self.autopilot.cluster, at=at, sight=sight, nodes=self.nodes, detect=lambda _: tuple(found)
+        told = tell_detections(
+            self.window, self.autopilot.cluster, at=at, sight=sight, nodes=self.nodes, detect=detectors
         )
+        self.problems = told.problems
+        return told.new_count
 
     @property
     def conditions(self) -> list[Observation]:
@@ -624,13 +637,97 @@ def test_a_job_that_goes_on_has_some_minutes_to_show_that_it_moves() -> None:
     assert suspended == [{"7"}, set()]
 
 
-def test_a_detector_that_raises_changes_nothing(autopilot: SmallAutopilot) -> None:
+def broken(panel: Panel) -> Iterator[Detection]:
+    yield seen("gpu003", at=panel.time(-1))
+    raise ZeroDivisionError("no peers")
+
+
+def test_a_detector_that_raises_ends_nothing_and_blinds_no_other(autopilot: SmallAutopilot) -> None:
     cycles = Cycles(autopilot)
     cycles.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
 
-    def broken(panel: Panel) -> tuple[Detection, ...]:
-        raise ZeroDivisionError("no peers")
+    rows = gpu_rows(grid(1), "gpu001", "gpu002")
+    count = cycles.look(1, broken, lambda _: [seen("gpu002", at=grid(1))], gpu_telemetry=rows)
+    said, during = cycles.problems, {each.node for each in cycles.conditions}
+    cycles.run(2, gpu_telemetry=gpu_rows(grid(2), "gpu001", "gpu002", "gpu003"))
 
-    with pytest.raises(ZeroDivisionError):
-        tell_detections(cycles.window, autopilot.cluster, at=grid(1), sight=Sight.ALL, nodes=None, detect=broken)
-    assert len(cycles.conditions) == 1
+    assert count == 2  # what the broken one had said before it failed is worth telling
+    assert said == ("broken failed: ZeroDivisionError: no peers",)
+    assert during == {"gpu001", "gpu002", "gpu003"}
+    assert (cycles.conditions, cycles.problems) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_kept"),
+    [(0, True), (LOOKBACK - 15, True), (LOOKBACK, False), (LOOKBACK + 15, False)],
+)
+def test_after_a_restart_without_memory_a_condition_ends_only_when_the_window_is_whole(
+    autopilot: SmallAutopilot, seconds: int, is_kept: bool
+) -> None:
+    before = Cycles(autopilot)
+    before.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+    after = Cycles(autopilot, first=1)
+    number = 1 + seconds // 15
+
+    began = after.run(number, seen("gpu002", at=grid(number)), gpu_telemetry=gpu_rows(grid(number), "gpu001", "gpu002"))
+
+    assert began == 1
+    assert sorted(each.node for each in after.conditions) == (["gpu001"] if is_kept else []) + ["gpu002"]
+
+
+@pytest.mark.parametrize(
+    ("gap", "is_whole"),
+    [(LONGEST_GAP, True), (LONGEST_GAP + STEP, True), (LONGEST_GAP + 2 * STEP, False)],
+)
+def test_a_window_with_a_long_gap_begins_anew_after_it(gap: timedelta, is_whole: bool) -> None:
+    window = window_of()
+    for number in range(-200, 1, 10):
+        window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001"), at=grid(number))
+    at = AT + gap
+    window.add("job_logs", line_rows(AT + gap / 2), at=AT + gap / 2)  # lines are no metrics
+    before = window.is_whole(AT)
+    window.add("gpu_telemetry", gpu_rows(at, "gpu001"), at=at)
+
+    assert before
+    assert window.is_whole(at) is is_whole
+    assert window.is_whole(at + timedelta(seconds=LOOKBACK - 1)) is is_whole
+    assert window.is_whole(at + timedelta(seconds=LOOKBACK))
+
+
+def test_a_window_that_never_saw_anything_is_not_whole() -> None:
+    assert not window_of().is_whole(AT)
+
+
+class DamagedLake(ParquetLake):
+    """A lake in which files of some tables cannot be read."""
+
+    def __init__(self, root: Path, *, tables: frozenset[str]) -> None:
+        super().__init__(root)
+        self._damaged = tables
+
+    def read(self, table: str, **options: object) -> Rows:
+        if table in self._damaged:
+            raise LakeError(f"cannot read {table}: not a Parquet file")
+        found: Rows = super().read(table, **options)  # type: ignore[arg-type]  # the same keywords
+        return found
+
+
+@pytest.mark.parametrize("damaged", [(), ("storage_telemetry",), ("job_accounting",), ("gpu_telemetry", "job_logs")])
+def test_a_table_that_cannot_be_read_costs_that_table_and_the_right_to_end_a_condition(
+    tmp_path: Path, damaged: tuple[str, ...]
+) -> None:
+    lake = DamagedLake(tmp_path, tables=frozenset(damaged))
+    for number in range(-170, 0, 10):
+        lake.add("gpu_telemetry", gpu_rows(grid(number), "gpu001"))
+        lake.add("node_telemetry", node_rows(grid(number), "gpu001"))
+    window = window_of()
+
+    problems = window.prime(lake, before=AT)
+    window.add("gpu_telemetry", gpu_rows(AT, "gpu001"), at=AT)
+
+    panel = window.panel(AT)
+    assert sorted(problems) == [f"cannot read {table}: not a Parquet file" for table in sorted(damaged)]
+    assert not np.isnan(panel.nodes.value("cpu_busy_seconds")[-11, 0])
+    assert bool(np.isnan(panel.gpus.value("power_watts")[-11, 0])) is ("gpu_telemetry" in damaged)
+    assert window.is_whole(AT) is (not damaged)
+    assert window.is_whole(AT + timedelta(seconds=LOOKBACK))

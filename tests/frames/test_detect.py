@@ -1,7 +1,9 @@
-"""What is told of a node that has booted: not what it did before."""
+"""What is told of a node that has booted, not what it did before; and by all detectors but those that fail."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NO_NODE, NodeState, NodeStatus, Signal
-from ops_pipelines.frames.detect import LEFTOVER_LIMIT, without_leftovers
+from ops_pipelines.frames.detect import LEFTOVER_LIMIT, live_detectors, look_live, without_leftovers
 from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.panel import Panel
+from tests.frames.detectors.panels import panel, topology
 
 BOOT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -95,3 +99,27 @@ def test_twice_is_once_and_the_order_does_not_matter(detections: list[Detection]
     assert {replace(each, began_at=BOOT, first_seen_at=BOOT) for each in told} <= {
         replace(each, began_at=BOOT, first_seen_at=BOOT) for each in detections
     }
+
+
+def failing(given: Panel, *, after: Detection) -> Iterator[Detection]:
+    yield after
+    raise ValueError("one disk")
+
+
+def test_a_detector_that_fails_is_named_and_the_others_are_heard() -> None:
+    first, last, late = (seen(began_at=BOOT + number * SECOND) for number in range(3))
+    detectors = (lambda _: [late], partial(failing, after=first), lambda _: [last])
+
+    look = look_live(panel(time_count=1), detectors)
+
+    assert look.found == (first, last, late)
+    assert look.problems == ("failing failed: ValueError: one disk",)
+
+
+def test_every_live_detector_stands_an_empty_panel() -> None:
+    detectors = live_detectors(topology=topology(nodes=2), release={})
+
+    look = look_live(panel(time_count=0), detectors)
+
+    assert len(detectors) == 16
+    assert (look.found, look.problems) == ((), ())

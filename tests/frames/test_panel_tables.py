@@ -545,6 +545,34 @@ def test_only_who_holds_all_gpus_holds_the_node(labels: tuple[str | None, ...], 
     assert holders(panel, "n1") == [holder]
 
 
+@pytest.mark.parametrize("label", ["--all", "x\n\x1b[31m", "../7", "a" * 254, "7;reboot", ""])
+def test_a_label_that_is_no_job_id_is_no_job_and_leaves_the_word_to_the_scheduler(label: str) -> None:
+    tables: Mapping[str, Sequence[Row]] = {
+        "gpu_telemetry": [gpu("n1", bus, 0, power_watts=1.0, job=label) for bus in (1, 2)],
+        "application_telemetry": [row("", f"job:{each}", 0, step_count=3.0) for each in (label, "9")],
+        "job_logs": [
+            {"source": "s", "position": str(number), "time": at(0), "job": each, "step": 5, "loss": math.nan}
+            for number, each in enumerate((label, "8"))
+        ],
+        "job_allocations": [
+            {"job": label, "attempt": "a", "node": "n2", "time": at(0), "gpu_count": 2.0, "started_at": at(0)}
+        ],
+        "rejected_rows": [
+            {
+                "source": "e", "record": "1", "time": at(0), "reason": "not_finite", "into": "application_telemetry",
+                "text": f'training_loss{{job_id="{label}"}} NaN',
+            }
+        ],
+    }  # fmt: skip
+
+    panel = panel_of(tables, count=1, nodes=topology("n1", "n2"), jobs=[job_status("7", "n1", started=-60)])
+
+    assert {part.device for part in panel.jobs.parts} == {"7", "8", "9"}
+    assert column(panel.jobs, "step_count", "9") == [3.0]
+    assert column(panel.jobs, "step_count", "8") == [5.0]
+    assert (holders(panel, "n1"), holders(panel, "n2")) == (["7"], [None])
+
+
 def test_without_labels_the_scheduler_says_who_holds_a_node_from_its_start_to_before_its_end() -> None:
     jobs = [job_status("7", "n1", started=-500, ended=30), job_status("8", "n1", "n2", started=30.5)]
 

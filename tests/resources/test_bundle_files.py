@@ -149,6 +149,54 @@ def test_damaged_manifest_is_an_error_and_not_silence(bundles: BundleFiles) -> N
         bundles.of(INCIDENT)
 
 
+def with_time(saved_at: str) -> str:
+    return json.dumps({"reason": "opened", "saved_at": saved_at, "sha256": {}, "missing": []})
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pytest.param(with_time("2026-01-01T00:00:00"), id="a time without offset"),
+        pytest.param(with_time("0001-01-01T00:00:00+14:00"), id="before all time"),
+        pytest.param("[" * 100_000, id="nested without end"),
+        pytest.param("[]", id="a list"),
+    ],
+)
+def test_manifest_that_says_something_else_is_damaged_also_beside_a_good_one(
+    bundles: BundleFiles, manifest: str
+) -> None:
+    save(bundles, reason="changed")
+    (Path(save(bundles).place) / "manifest.json").write_text(manifest)
+
+    with pytest.raises(BundleError, match="is damaged"):
+        bundles.of(INCIDENT)
+
+
+class FullDisk:
+    """Renames as the system does, but for one of the renames."""
+
+    def __init__(self, *, fails_at: int) -> None:
+        self._left = fails_at
+
+    def __call__(self, source: Path, target: Path) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise OSError(28, "No space left on device")
+        source.rename(target)
+
+
+@pytest.mark.parametrize("fails_at", [2, 3], ids=["it is not set aside", "the new one does not take its place"])
+def test_bundle_whose_successor_cannot_take_its_place_is_still_there(tmp_path: Path, fails_at: int) -> None:
+    bundles = BundleFiles(tmp_path, rename=FullDisk(fails_at=fails_at))
+    kept = save(bundles)
+
+    with pytest.raises(BundleError, match="No space left"):
+        save(bundles, at=after(1))
+
+    assert bundles.of(INCIDENT) == (kept,)
+    assert [path.name for path in Path(kept.place).parent.iterdir()] == ["opened"]
+
+
 def test_incident_without_bundles_has_none(bundles: BundleFiles) -> None:
     assert bundles.of(INCIDENT) == ()
     assert bundles.of(IncidentId("../../etc")) == ()
@@ -175,3 +223,19 @@ def test_bundles_of_open_incidents_stay_however_old_or_many(tmp_path: Path) -> N
     assert bundles.tidy(NOW + timedelta(days=365), keep={INCIDENT, OTHER}) == 0
     assert bundles.tidy(NOW, keep=()) == 1
     assert (len(bundles.of(INCIDENT)), len(bundles.of(OTHER))) == (0, 1)
+
+
+def test_what_cannot_be_tidied_hinders_nothing_else_and_is_told(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / ".tmp-0123").mkdir(parents=True)
+    bundles = BundleFiles(tmp_path / "evidence")
+    for name in (INCIDENT, OTHER):
+        save(bundles, of=name)
+    for link in ("link-1", "link-2", "link-3", "link-4"):
+        (tmp_path / "evidence" / link).symlink_to(outside)
+
+    with pytest.raises(BundleError, match=r"2 are removed, and some cannot be: .*link.*; 1 more$"):
+        bundles.tidy(NOW + timedelta(days=365_000), keep=())
+
+    assert (bundles.of(INCIDENT), bundles.of(OTHER)) == ((), ())
+    assert (outside / ".tmp-0123").is_dir()

@@ -145,6 +145,8 @@ def test_a_quiet_time_has_no_incident_and_one_without_samples_is_no_health(desk:
         ("yesterday", "'yesterday' is no time; expected ISO 8601"),
         ("2025-03-01T06:59:59", "2025-03-01 06:59 UTC is before the first hour of the lake"),
         ("2999-01-01T00:00", "2999-01-01 00:00:00 UTC is in the future"),
+        ("0001-01-01T00:00+05:00", "'0001-01-01T00:00+05:00' is no time; expected ISO 8601"),
+        ("9999-12-31T23:59-05:00", "'9999-12-31T23:59-05:00' is no time; expected ISO 8601"),
     ],
 )
 def test_a_time_that_cannot_be_diagnosed_is_refused_with_the_reason(
@@ -201,13 +203,18 @@ def test_a_lake_that_cannot_be_read_is_no_answer(desk: Desk, lake: ParquetLake) 
         ("2025-03-01T07:00Z", AT - 30 * MINUTE),
         ("2025-03-01T09:00+02:00", AT - 30 * MINUTE),
         ("2025-03-01", AT.replace(hour=0, minute=0)),
+        ("0001-01-01T05:00+05:00", datetime(1, 1, 1, tzinfo=UTC)),
+        ("9999-12-31T18:59-05:00", datetime(9999, 12, 31, 23, 59, tzinfo=UTC)),
     ],
 )
 def test_a_time_is_utc_unless_it_names_a_zone(text: str, time: datetime) -> None:
     assert parse_time(text, now=AT) == time
 
 
-@pytest.mark.parametrize("text", ["", "07:00", "1740812400", "2025-02-30T00:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "07:00", "1740812400", "2025-02-30T00:00", "0001-01-01T04:59+05:00", "9999-12-31T19:00-05:00"],
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(NoSuchTime, match="expected ISO 8601"):
         parse_time(text, now=AT)

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from ops_pipelines.terminal.edge import ExitCode
 
 XID = "kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
 LOG = f"all is well\n\n{XID}\r\n\udcff\udcfe\ncrash and burn failed"
+MANY = 50
+PACKED = gzip.compress(f"{XID}\n".encode() * MANY)
 KEYS = ["line", "signature", "category", "component", "actions", "confidence"]
 
 
@@ -102,6 +106,74 @@ def test_file_that_is_no_log_is_refused_in_words(content: bytes, words: str, tmp
     assert result.stderr.startswith(f"{file}: ")
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("way", ["file", "standard input"])
+@pytest.mark.parametrize(
+    ("packed", "answered_count"),
+    [
+        pytest.param(PACKED, MANY, id="whole"),
+        pytest.param(PACKED[:-1], MANY, id="without its last byte"),
+        pytest.param(PACKED[:-8], MANY, id="without its check sum"),
+        pytest.param(PACKED + b"junk", MANY, id="junk behind"),
+        pytest.param(PACKED + b"j", MANY, id="one byte of junk behind"),
+        pytest.param(PACKED + PACKED, 2 * MANY, id="two members, nothing wrong"),
+        pytest.param(PACKED + PACKED[:-1], 2 * MANY, id="second member cut"),
+        pytest.param(PACKED[:-8] + b"\0" * 8, MANY, id="wrong check sum"),
+    ],
+)
+def test_what_could_be_read_of_a_damaged_gzip_is_answered_before_the_complaint(
+    way: str, packed: bytes, answered_count: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "kern.log.gz"
+    file.write_bytes(packed)
+    is_whole = packed in (PACKED, PACKED + PACKED)
+
+    result = run("classify", str(file), "--json") if way == "file" else run("classify", "-", "--json", stdin=packed)
+
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["line"] for each in answers] == list(range(1, answered_count + 1))
+    assert {each["signature"] for each in answers} == {"xid_79"}
+    assert result.exit_code == (ExitCode.OK if is_whole else ExitCode.USAGE)
+    assert bool(result.stderr) is not is_whole
+
+
+def test_gzip_cut_in_its_middle_answers_the_lines_before(tmp_path: Path) -> None:
+    text = b"".join(b"%d %s\n" % (number * 7919 % 100_003, XID.encode()) for number in range(50_000))
+    packed = gzip.compress(text)
+    file = tmp_path / "kern.log.gz"
+    file.write_bytes(packed[: len(packed) // 2])
+
+    result = run("classify", str(file), "--json")
+    people = run("classify", str(file))
+
+    assert result.exit_code == people.exit_code == ExitCode.USAGE
+    answered_count = len(result.stdout.splitlines())
+    assert 20_000 < answered_count < 30_000
+    assert f"{answered_count} lines, " in people.stdout
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_gzip_that_comes_through_a_pipe_in_small_pieces_is_known(size: int, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("wb", buffering=0) as end:
+            for start in range(0, len(PACKED), size):
+                end.write(PACKED[start : start + size])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    answers = told(run("classify", str(pipe), "--json"))
+    writer.join()
+
+    assert [each["signature"] for each in answers] == ["xid_79"] * MANY
+
+
+@pytest.mark.parametrize("text", ["", "x", "ab", "abc", "abcd"])
+def test_input_shorter_than_what_tells_a_kind_is_a_log(text: str) -> None:
+    assert len(told(run("classify", "-", "--json", stdin=text.encode()))) == bool(text)
 
 
 def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:

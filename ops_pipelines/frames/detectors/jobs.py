@@ -1,7 +1,7 @@
 """Everything that is looked for in jobs, in one call."""
 
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.detection import Detection, Detector
 from ops_pipelines.frames.detectors.hang import detect_hangs
 from ops_pipelines.frames.detectors.idle import detect_idle_gpus
 from ops_pipelines.frames.detectors.loss import detect_losses
@@ -10,17 +10,20 @@ from ops_pipelines.frames.detectors.storage import detect_storage_stalls
 from ops_pipelines.frames.detectors.straggler import detect_stragglers
 from ops_pipelines.frames.panel import Panel
 
-_DETECTORS = (
-    detect_hangs,
-    detect_stragglers,
-    detect_stalled_jobs,
-    detect_storage_stalls,
-    detect_idle_gpus,
-    detect_losses,
-)
+
+def job_detectors() -> tuple[Detector, ...]:
+    """Return all of them."""
+    return (
+        detect_hangs,
+        detect_stragglers,
+        detect_stalled_jobs,
+        detect_storage_stalls,
+        detect_idle_gpus,
+        detect_losses,
+    )
 
 
 def detect_jobs(panel: Panel, *, topology: Topology) -> list[Detection]:
     """Return what is seen of jobs, by time. Nothing of it depends on `topology` yet: peers are the ranks of a job."""
-    found = [detection for detect in _DETECTORS for detection in detect(panel)]
+    found = [detection for detect in job_detectors() for detection in detect(panel)]
     return sorted(found, key=lambda each: (each.first_seen_at, each.position))
