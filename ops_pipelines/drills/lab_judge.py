@@ -152,6 +152,8 @@ def find_losses(
             otherwise=f"{name} ended {record.outcome.kind.value}: {record.outcome.witness}",
         )
     for incident in incidents:
+        if incident.is_watched:
+            continue  # The last words of a job that was moved: they trouble nobody, and are forgotten in time.
         wanted = IncidentState.ESCALATED if incident.incident in in_hand else IncidentState.RESOLVED
         yield Demand(
             is_so=incident.state is wanted,
