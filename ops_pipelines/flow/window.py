@@ -83,6 +83,8 @@ class LiveWindow:
         self._ended: dict[tuple[JobId, datetime], EndedAttempt] = {}
         self._holds: dict[tuple[JobId, datetime], Hold] = {}
         self._suspended_at: dict[JobId, datetime] = {}
+        self.told: set[str] = set()
+        """Positions of the conditions that this window itself has seen."""
         self.repetitions = RepetitionWatch()
         self._nodes: tuple[NodeStatus, ...] = ()
         self._lines_read_at: datetime | None = None
@@ -155,6 +157,7 @@ class LiveWindow:
     def _note_seen(self, at: datetime) -> None:
         if self._seen_since is None or self._seen_until is None or at - self._seen_until > LONGEST_GAP + self._step:
             self._seen_since = at
+            self.told.clear()
         self._seen_until = at if self._seen_until is None else max(self._seen_until, at)
 
     def is_whole(self, at: datetime) -> bool:
@@ -309,10 +312,10 @@ def tell_detections(
     """Take into evidence what the detectors see at the cycle `at`.
 
     A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is told; with
-    a part of them, while the window is not whole, or where a detector failed, conditions may begin and none ends; one
-    whose own part is silent stays (`out_of_sight`). `nodes` are as the scheduler tells them: those that somebody else
-    drained are left out, and what began before a node's boot is not told of it (`without_leftovers`). `detect` None:
-    all detectors. Raises LedgerError.
+    a part of them, or where a detector failed, conditions may begin and none ends; one whose own part is silent stays
+    (`out_of_sight`), and so does one that was told before the window began, until the window is whole.
+    `nodes` are as the scheduler tells them: those that somebody else drained are left out, and what began before a
+    node's boot is not told of it (`without_leftovers`). `detect` None: all detectors. Raises LedgerError.
     """
     from ops_pipelines.frames.detect import live_detectors, look_live, out_of_sight, without_leftovers
 
@@ -334,11 +337,15 @@ def tell_detections(
         *(each for each in look.found if each.last_seen_at == at and not _is_wanted(each, window)),
         *failures.found,
     ]
-    is_all_told = sight is Sight.ALL and window.is_whole(at) and not problems
+    is_all_told = sight is Sight.ALL and not problems
     present = {each.position: each.observation() for each in without_leftovers(holding, window.nodes, at=at)}
     remembered = [each for each in _told(cluster) if each.position not in present]
     lasting = out_of_sight(panel, remembered) if is_all_told else remembered
+    if is_all_told and not window.is_whole(at):
+        # What this window saw begin it can see end; what was told before it began may rest on more than it holds.
+        lasting = [*lasting, *(each for each in remembered if each.position not in window.told and each not in lasting)]
     declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
+    window.told = {each.position for each in remembered if each.position in window.told} | present.keys()
     present_now = on_watched_nodes(declared, nodes)
     new_count = cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=present_now, now=at)
     return Told(new_count=new_count, problems=problems)

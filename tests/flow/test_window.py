@@ -675,6 +675,19 @@ def test_after_a_restart_without_memory_a_condition_ends_only_when_the_window_is
     assert sorted(each.node for each in after.conditions) == (["gpu001"] if is_kept else []) + ["gpu002"]
 
 
+def test_after_a_restart_what_the_new_window_saw_begin_it_may_see_end(autopilot: SmallAutopilot) -> None:
+    """Or nobody would return a repaired node for forty minutes after each restart."""
+    before = Cycles(autopilot)
+    before.run(0, seen(at=AT), gpu_telemetry=gpu_rows(AT, "gpu001"))
+    after = Cycles(autopilot, first=1)
+    rows = [gpu_rows(grid(number), "gpu001", "gpu002") for number in range(4)]
+
+    after.run(2, seen("gpu002", at=grid(2)), gpu_telemetry=rows[2])
+    after.run(3, gpu_telemetry=rows[3])
+
+    assert [each.node for each in after.conditions] == ["gpu001"]
+
+
 @pytest.mark.parametrize(
     ("gap", "is_whole"),
     [(LONGEST_GAP, True), (LONGEST_GAP + STEP, True), (LONGEST_GAP + 2 * STEP, False)],
