@@ -156,15 +156,11 @@ def _by_gpu(findings: Iterable[Finding]) -> Mapping[PciAddress | None, list[Find
     return by_gpu
 
 
-def has_cleared(incident: Incident, conditions: Collection[Observation]) -> bool:
+def _has_cleared(incident: Incident, present: set[Standing]) -> bool:
     """Return whether an incident rests on lasting conditions alone, none of which holds any more.
 
     Never of a repair that we have begun: a person or the verification ends it, not silence.
     """
-    return _has_cleared(incident, {standing_of(condition) for condition in conditions})
-
-
-def _has_cleared(incident: Incident, present: set[Standing]) -> bool:
     if incident.plan_count > 0 and not incident.is_mass_event and incident.response in REPAIRS:
         return False
     lasting = [finding for finding in incident.findings if not finding.is_secondary or finding.is_lasting]

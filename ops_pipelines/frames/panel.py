@@ -80,12 +80,6 @@ class Layer:
         return seen
 
     @cached_property
-    def node_index(self) -> NDArray[np.intp]:
-        """Return for each part the position of its node in `nodes`."""
-        order = {node: position for position, node in enumerate(self.nodes)}
-        return np.array([order[part.node] for part in self.parts], dtype=np.intp)
-
-    @cached_property
     def nodes(self) -> tuple[NodeName, ...]:
         """Return the nodes of the parts, each once, in the order of their first part."""
         return tuple(dict.fromkeys(part.node for part in self.parts))
