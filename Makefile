@@ -20,7 +20,7 @@ lab: $(READY)             ## a real Slurm, Prometheus and PostgreSQL on loopback
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once)
 
 test: check               ## lint, types, import contracts, tests
-	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),auto) --maxprocesses=4 --dist=loadfile
+	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),3) --dist=loadfile --no-loadscope-reorder
 
 bench: $(READY)           ## telemetry, diagnosis, then the real lab: latency, throughput, hostile stories; 90 minutes on two quiet cores
 	@$(BIN)/python -m bench.decode

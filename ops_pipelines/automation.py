@@ -32,7 +32,7 @@ remediate = dg.define_asset_job(
 )
 verify_nodes = dg.define_asset_job(
     "verify_nodes",
-    selection=dg.AssetSelection.assets("verifications", "shift_report"),
+    selection=dg.AssetSelection.assets("verifications", "remediation_page", "shift_report"),
     tags=_NO_RETRIES,
     executor_def=dg.in_process_executor,
     description="Verify repaired nodes on fresh state and return those that are proven well.",

@@ -6,22 +6,25 @@ modules are, because each command carries its help text.
 """
 
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from io import TextIOWrapper
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ops_pipelines import lake_cli
-from ops_pipelines.terminal import diagnose, log_commands
+from ops_pipelines.terminal import diagnose, log_commands, prove, repair_commands
+from ops_pipelines.terminal.caller import (
+    DEFAULT_CLUSTER_FILE,
+    RECENT,
+    AsJson,
+    ClusterFile,
+    find_incident,
+    open_named,
+    who_calls,
+)
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
-
-if TYPE_CHECKING:
-    from ops_pipelines.domain.incident import Incident
-    from ops_pipelines.flow.cluster import Cluster
-
+from ops_pipelines.terminal.node_check import gates_app, node_check
 
 _EPILOG = """\b
 Exit codes:
@@ -34,7 +37,6 @@ Exit codes:
 """
 _LONGEST_APPROVAL_MINUTES = 24 * 60
 """# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
-_RECENT = timedelta(days=30)
 
 app = typer.Typer(
     help="Watch and steer the operations autopilot of a GPU cluster.",
@@ -47,14 +49,14 @@ audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=
 app.add_typer(audit_app, name="audit")
 app.command()(lake_cli.ingest)
 app.command()(diagnose.diagnose)
+app.command()(prove.prove)
+app.command()(node_check)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
 app.add_typer(log_commands.logs_app, name="logs")
-
-ClusterFile = Annotated[
-    Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
-DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
+app.add_typer(gates_app, name="gates")
+app.command()(repair_commands.ladder)
+app.command()(repair_commands.probation)
+app.add_typer(repair_commands.repair_app, name="repair")
 
 
 def main() -> None:
@@ -81,6 +83,8 @@ def check_config(
     from ops_pipelines.domain.policy import Mode
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.resources.config_files import read_cluster
+    from ops_pipelines.resources.policy_file import find_cautions
+    from ops_pipelines.resources.redfish_settings import find_weaknesses
     from ops_pipelines.terminal.roll_call import call_the_roll, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
     from ops_pipelines.wiring import read_rules
@@ -90,13 +94,15 @@ def check_config(
     out = console()
     print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
     print_fields(out, summarise(config, rules))
+    for caution in (*find_cautions(rules.policy, rules.topology), *find_weaknesses(config.fleet.redfish)):
+        complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
     is_auto = rules.policy.mode is Mode.AUTO
     if offline:
         if is_auto:
             complain(f"warning: {unchecked}; run this without --offline")
         return
-    cluster = _open(ctx, cluster_file)
+    cluster = open_named(ctx, cluster_file)
     answers = call_the_roll(cluster)
     print_fields(out, {answer.system: answer.said or "NO ANSWER" for answer in answers})
     problems = [f"{answer.system}: {answer.problem}" for answer in answers if answer.problem is not None]
@@ -139,7 +145,7 @@ def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     from ops_pipelines.terminal.views import to_json
 
     try:
-        view = read_status(_open(ctx, cluster_file))
+        view = read_status(open_named(ctx, cluster_file))
     except LedgerError:
         if not json:
             typer.echo(f"{HealthWord.BLIND.value}: the ledger cannot be read; why is on standard error")
@@ -172,7 +178,7 @@ def serve(
     from ops_pipelines.ports.ledger import LedgerError
 
     try:
-        _open(ctx, cluster_file)
+        open_named(ctx, cluster_file)
     except LedgerError as problem:
         complain(f"note: {problem}. It is tried again with each request; until then /healthz says blind")
     try:
@@ -182,7 +188,7 @@ def serve(
         raise typer.Exit(ExitCode.USAGE) from problem
     shown = f"[{host}]" if ":" in host else host
     said = f"serving http://{shown}:{listening.getsockname()[1]}/metrics and /healthz"
-    pages = server.build_app(lambda: _open(ctx, cluster_file))
+    pages = server.build_app(lambda: open_named(ctx, cluster_file))
     server.serve(pages, listening, announce=lambda: typer.echo(said))
 
 
@@ -207,10 +213,10 @@ def incidents(
     from ops_pipelines.terminal.tables import console, print_incidents
     from ops_pipelines.terminal.views import IncidentsView, to_json
 
-    cluster = _open(ctx, cluster_file)
+    cluster = open_named(ctx, cluster_file)
     now = cluster.clock.now()
     outlook = Outlook(cluster)
-    listed = cluster.ledger.incidents_since(now - _RECENT) if every else outlook.state.incidents
+    listed = cluster.ledger.incidents_since(now - RECENT) if every else outlook.state.incidents
     view = IncidentsView(
         cluster=cluster.name,
         taken_at=now,
@@ -243,8 +249,8 @@ def show(
     from ops_pipelines.terminal.tables import console, print_story
     from ops_pipelines.terminal.views import StoryView, to_json, view_action, view_entry, view_findings
 
-    cluster = _open(ctx, cluster_file)
-    known = _find_incident(incident, cluster)
+    cluster = open_named(ctx, cluster_file)
+    known = find_incident(incident, cluster)
     outlook = Outlook(cluster)
     entries = tuple(entries_of(known, cluster.ledger, head_seq=outlook.state.head_seq))
     view = StoryView(
@@ -282,8 +288,8 @@ def explain(
     from ops_pipelines.terminal.tables import console
     from ops_pipelines.terminal.views import to_json
 
-    cluster = _open(ctx, cluster_file)
-    view = explaining.explain(_find_incident(incident, cluster), cluster)
+    cluster = open_named(ctx, cluster_file)
+    view = explaining.explain(find_incident(incident, cluster), cluster)
     if json:
         typer.echo(to_json(view))
     else:
@@ -313,7 +319,7 @@ def approve(
     from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
     from ops_pipelines.terminal.views import PlanStanding, view_plan
 
-    cluster = _open(ctx, cluster_file)
+    cluster = open_named(ctx, cluster_file)
     outlook = Outlook(cluster)
     known = plan_to_approve(PlanId(plan), cluster, outlook)
     given = outlook.approval(known.plan)
@@ -328,7 +334,7 @@ def approve(
         if not _is_agreed(f"Approve exactly this for {known.incident}?"):
             complain("not approved; nothing was changed")
             raise typer.Exit(ExitCode.REFUSED)
-    _, approval = people.approve(known.plan, cluster, actor=_who(), valid_for=timedelta(minutes=valid_minutes))
+    _, approval = people.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
     print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
 
 
@@ -350,8 +356,8 @@ def pause(
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
     try:
-        cluster = _open(ctx, cluster_file)
-        order = people.pause(cluster, actor=_who(), reason=reason.strip())
+        cluster = open_named(ctx, cluster_file)
+        order = people.pause(cluster, actor=who_calls(), reason=reason.strip())
     except LedgerError as problem:
         raise LedgerError(
             f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
@@ -376,8 +382,8 @@ def close(
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
-    cluster = _open(ctx, cluster_file)
-    closed = people.close(IncidentId(incident), cluster, actor=_who(), reason=reason.strip())
+    cluster = open_named(ctx, cluster_file)
+    closed = people.close(IncidentId(incident), cluster, actor=who_calls(), reason=reason.strip())
     print_lines(console(), [f"{closed.incident} is closed: {closed.note}"])
 
 
@@ -388,9 +394,9 @@ def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLU
     from ops_pipelines.flow import people
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
-    cluster = _open(ctx, cluster_file)
+    cluster = open_named(ctx, cluster_file)
     before = cluster.ledger.read_state(cluster.clock.now()).pause
-    people.resume_autopilot(cluster, actor=_who())
+    people.resume_autopilot(cluster, actor=who_calls())
     was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
     print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
 
@@ -417,25 +423,13 @@ def verify(
     from ops_pipelines.terminal.tables import console, print_audit
     from ops_pipelines.terminal.views import to_json
 
-    view = audit(_open(ctx, cluster_file), expect_head=expect_head)
+    view = audit(open_named(ctx, cluster_file), expect_head=expect_head)
     if json:
         typer.echo(to_json(view))
     else:
         print_audit(console(), view)
     if not view.is_whole:
         raise typer.Exit(ExitCode.DAMAGED)
-
-
-def _open(ctx: typer.Context, cluster_file: Path) -> "Cluster":
-    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
-    from ops_pipelines.wiring import open_cluster
-
-    opener: Callable[[Path], Cluster] = ctx.obj or open_cluster
-    try:
-        return opener(cluster_file.absolute())
-    except OSError as problem:
-        complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
-        raise typer.Exit(ExitCode.USAGE) from problem
 
 
 def _can_ask() -> bool:
@@ -447,30 +441,3 @@ def _is_agreed(question: str) -> bool:
         return typer.confirm(question, err=True)
     except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
         return False
-
-
-def _who() -> str:
-    """Return the user as the operating system knows them; an environment variable can say anything."""
-    import os
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
-
-
-def _find_incident(name: str, cluster: "Cluster") -> "Incident":
-    """Return the incident of that name; refuse an unknown one with the names that come near."""
-    from difflib import get_close_matches
-
-    from ops_pipelines.domain.identity import IncidentId
-    from ops_pipelines.flow.by_hand import ByHandRefused
-
-    incident = cluster.ledger.incident(IncidentId(name))
-    if incident is not None:
-        return incident
-    known = [each.incident for each in cluster.ledger.incidents_since(cluster.clock.now() - _RECENT)]
-    near = get_close_matches(name.upper(), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`ops-pipelines incidents --all` lists the recent ones"
-    raise ByHandRefused(f"there is no incident {name}; {hint}")

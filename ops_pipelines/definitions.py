@@ -11,7 +11,19 @@ from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets import act, history, jobs, meaning, observe, report, telemetry, understand, verify
+from ops_pipelines.assets import (
+    act,
+    history,
+    interruptions,
+    jobs,
+    meaning,
+    observe,
+    remediation_page,
+    report,
+    telemetry,
+    understand,
+    verify,
+)
 from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.automation import JOBS, SCHEDULES
@@ -116,7 +128,10 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     """Return the definitions on the given resources; tests bring a cluster of their own."""
     return dg.Definitions(
         assets=dg.load_assets_from_modules(
-            [observe, understand, act, verify, report, telemetry, jobs, meaning, history]
+            [
+                *(observe, understand, act, verify, remediation_page, report),
+                *(telemetry, jobs, meaning, history, interruptions),
+            ]
         ),
         asset_checks=[
             plan_safety,

@@ -32,9 +32,11 @@ from ops_pipelines.resources.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config_files import read_cluster, read_policy
+from ops_pipelines.resources.config_files import read_cluster
 from ops_pipelines.resources.documents import encode
+from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake_window import LakeWindow
+from ops_pipelines.resources.policy_file import read_policy
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
@@ -83,6 +85,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
         rules_digest=digest_of(encode(rules)),
         bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),
         recollection=LakeWindow(lambda: open_lake(config, clock=clock)),
+        job_facts=JobFactsFile(config.state_directory),
     )
 
 
@@ -220,6 +223,10 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
 
 def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
     if config.fleet.kind is FleetKind.COMMANDS:
+        if config.fleet.redfish is not None:
+            from ops_pipelines.resources.redfish_power import RedfishFleet, RedfishPower
+
+            return RedfishFleet(config.fleet.commands, power=RedfishPower(config.fleet.redfish), clock=clock)
         from ops_pipelines.resources.node_commands import CommandFleet
 
         return CommandFleet(config.fleet.commands, clock=clock)

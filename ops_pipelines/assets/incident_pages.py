@@ -186,6 +186,10 @@ def next_step(incident: Incident) -> str:
             return f"{called_for}, under way"
         case IncidentState.VERIFYING:
             return "the node proves itself, then it is returned"
+        case IncidentState.PROBATION:
+            return "in service as last choice, and watched until its probation is over"
+        case IncidentState.IN_REPAIR:
+            return "waits for repair by hands: see repair queue"
         case IncidentState.ESCALATED:
             return f"yours: {asked_of_person(incident)}"
         case _:

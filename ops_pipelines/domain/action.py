@@ -30,6 +30,11 @@ class Verb(Enum):
     """Fence of an unreachable node. Witness: the power state reads off."""
     DECLARE_DOWN = "declare_down"
     """Tell the scheduler that a node which is *already powered off* is gone, so that its jobs stop completing."""
+    RESERVE = "reserve"
+    """Keep spare nodes free for a job that is about to be moved; runs out by itself, and no job ever runs in it.
+    Witness: the reservation read back with those nodes."""
+    UNRESERVE = "unreserve"
+    """Hand the spare nodes over, just before the release. Witness: the reservation is gone."""
     EXCLUDE = "exclude"
     """Keep the held job off the node. Witness: the exclusion read back."""
     RELEASE = "release"
@@ -40,6 +45,15 @@ class Verb(Enum):
     """Witness: the boot id changed, or the boot time is later than before."""
     POWER_ON = "power_on"
     """Witness: the node answers with a boot time later than before."""
+    REIMAGE = "reimage"
+    """Install the node anew, by the site's own means (a hook). Witness: as of a reboot."""
+    CHECK = "check"
+    """Start the tests that fit the fault, on the node while it is drained. Witness: their result under our key."""
+    PUT_LAST = "put_last"
+    """Jobs are put on the node only where no other fits (Slurm: weight; Kubernetes: taint PreferNoSchedule): what a
+    node on probation may take down with it is little. Witness: read back."""
+    PUT_BACK = "put_back"
+    """The node is chosen like any other again. Witness: read back."""
     RESUME = "resume"
     """Back into service (Kubernetes: uncordon). Witness: the drain flag is gone."""
 
@@ -59,11 +73,39 @@ def _key_of(
 
 
 NODE_VERBS = frozenset(
-    {Verb.DRAIN, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.RESUME}
+    {
+        Verb.DRAIN,
+        Verb.POWER_OFF,
+        Verb.DECLARE_DOWN,
+        Verb.RESET_GPU,
+        Verb.REBOOT,
+        Verb.POWER_ON,
+        Verb.REIMAGE,
+        Verb.CHECK,
+        Verb.PUT_LAST,
+        Verb.PUT_BACK,
+        Verb.RESUME,
+    }
 )
-JOB_VERBS = frozenset({Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.NOTIFY_OWNER})
-DESTRUCTIVE_VERBS = frozenset({Verb.DRAIN, Verb.HOLD, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.RESET_GPU, Verb.REBOOT})
+JOB_VERBS = frozenset(
+    {Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.NOTIFY_OWNER, Verb.RESERVE, Verb.UNRESERVE}
+)
+DESTRUCTIVE_VERBS = frozenset(
+    {
+        Verb.DRAIN,
+        Verb.HOLD,
+        Verb.RESERVE,
+        Verb.POWER_OFF,
+        Verb.DECLARE_DOWN,
+        Verb.RESET_GPU,
+        Verb.REBOOT,
+        Verb.REIMAGE,
+        Verb.CHECK,
+    }
+)
 """Verbs that take capacity or running work away. The guardrails judge each of them twice."""
+SOFT = frozenset({Verb.RESERVE, Verb.UNRESERVE})
+"""Verbs without which a plan goes on all the same: room kept free is a kindness, a queue does it too."""
 MESSAGES = frozenset({Verb.NOTIFY_OWNER, Verb.PAGE_HUMAN})
 """Verbs that touch people and not the cluster: allowed while paused, and in every mode but a dry run."""
 
@@ -79,6 +121,13 @@ class Action:
     gpu: PciAddress | None = None
     text: str = ""
     """The reason or the message. Not part of the key: rewording is not another action."""
+    suite: str = ""
+    """Of a check: which tests (`domain.node_check.SUITES`)."""
+    has_ended: bool = False
+    """Of a hold: the fault has ended the work of the job already, so that the hold takes nothing away. Not part of the
+    key."""
+    spares: tuple[NodeName, ...] = ()
+    """Of a reservation: the nodes to keep free. Not part of the key."""
     try_number: int = 1
     """Set by the persisted plan; a retry after a crash reuses it."""
 
@@ -91,6 +140,10 @@ class Action:
             raise ValueError("reset_gpu needs a GPU; an action without a target must not exist")
         if self.verb is Verb.EXCLUDE and self.node is None:
             raise ValueError("exclude needs the node to keep the job off")
+        if self.verb is Verb.RESERVE and not self.spares:
+            raise ValueError("reserve needs nodes; empty never means all")
+        if self.verb is Verb.CHECK and not self.suite:
+            raise ValueError("check needs the name of a suite")
 
     @property
     def key(self) -> ActionKey:
@@ -107,6 +160,13 @@ class Action:
         if self.gpu is not None:
             return f"{self.node} GPU {self.gpu}"
         return str(self.node) if self.node is not None else "people"
+
+
+def reservation_of(action: Action) -> str:
+    """Return the name of the reservation that keeps room for the job of an action; the same for both ends of it."""
+    assert action.attempt is not None  # Action refuses a job verb without an attempt
+    job = "".join(each if each.isalnum() else "_" for each in action.attempt.job)
+    return f"ops-{action.incident}-{job}-{action.try_number}"[:60]
 
 
 class OutcomeKind(Enum):
@@ -153,6 +213,10 @@ def witness_limit(verb: Verb, durations: Durations) -> timedelta:
         return durations.fence_limit
     if verb is Verb.RESET_GPU:
         return durations.reset_limit
+    if verb is Verb.REIMAGE:
+        return durations.reimage_limit
+    if verb is Verb.CHECK:
+        return durations.check_limit
     if verb in (Verb.REBOOT, Verb.POWER_ON):
         return durations.reboot_limit
     return durations.command_limit
@@ -174,6 +238,12 @@ class ActionRecord:
     booted_before: datetime | None = None
     attempt_nodes: frozenset[NodeName] = frozenset()
     """Of a hold: the nodes on which the attempt had processes; every one must be clear before the release."""
+    gpu_count: int = 0
+    """Of a hold: the GPUs that the attempt had."""
+    checkpointed_at: datetime | None = None
+    """Of a hold: the newest checkpoint of the attempt when it was held; None if unknown."""
+    lost_gpu_hours: float | None = None
+    """Of a hold: what it was expected to throw away when it was begun; None: unknown, or no hold."""
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
+from ops_pipelines.domain.hazard import Hazard
+from ops_pipelines.domain.health_gates import HealthGate, Suite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +94,6 @@ class Catalogue:
     sxids: Mapping[int, CodeRule] = field(default_factory=dict)
     signatures: Mapping[str, LogRule] = field(default_factory=dict)
     nvlink_subcodes: tuple[NvlinkSubcode, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
+    gates: tuple[HealthGate, ...] = ()
+    suites: tuple[Suite, ...] = ()

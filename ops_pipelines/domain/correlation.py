@@ -21,6 +21,7 @@ from ops_pipelines.domain.incident import (
     fold,
     joined_by,
 )
+from ops_pipelines.domain.ladder import climb, is_relapse
 from ops_pipelines.domain.observation import (
     CONDITION_SOURCES,
     DETECTOR_SOURCE,
@@ -518,7 +519,7 @@ class _Board:
         """Close what a person has ended by returning the node, before new faults there are placed."""
         for key in sorted(self._world.returned & self._incidents.keys()):
             incident = self._incidents[key]
-            if incident.state is IncidentState.ESCALATED:
+            if incident.state in (IncidentState.ESCALATED, IncidentState.IN_REPAIR):
                 note = "a person took the node back into service"
                 self._incidents[key] = advance(incident, IncidentEvent.CLEARED, at=self._world.now, note=note)
 
@@ -587,7 +588,9 @@ class _Board:
         repairs = [
             incident
             for incident in on_node
-            if incident.response in REPAIRS or (incident.is_mass_event and incident.suspect is None)
+            if (incident.response in REPAIRS or (incident.is_mass_event and incident.suspect is None))
+            # A node on probation works: what a program there does wrong is a story of its own.
+            and (incident.state is not IncidentState.PROBATION or _speaks_of_node(finding))
         ]
         if repairs and finding.family not in _APART_FAMILIES and not _is_repetition([finding]):
             return repairs[0]
@@ -747,7 +750,9 @@ class _Board:
         """
         if not _is_touched(incident):
             return replace(incident, response=_raised(incident.findings))
-        if finding.is_lasting:
+        if is_relapse(incident, finding):
+            return climb(incident, IncidentEvent.RELAPSED, why=finding.explanation, at=self._world.now)
+        if finding.is_lasting or incident.state in (IncidentState.PROBATION, IncidentState.IN_REPAIR):
             return incident
         response = response_of(each for each in incident.findings if not each.is_lasting)
         is_another_gpu = incident.response is Response.RESET_GPU and bool(
@@ -865,13 +870,22 @@ def _is_touched(incident: Incident) -> bool:
 
 
 def _is_silence_after_acting(incident: Incident, finding: Finding) -> bool:
-    """Return whether a node fell silent once we had begun with another fault of it: a reboot, and no second cause."""
+    """Return whether a node fell silent once we had begun with another fault of it: a reboot, and no second cause.
+
+    One on probation is not being restarted by anybody: its silence is a fault.
+    """
     return (
         finding.family is Family.SILENCE
         and _is_touched(incident)
+        and incident.state is not IncidentState.PROBATION
         and not incident.is_mass_event
         and all(each.family is not Family.SILENCE or each.is_secondary for each in incident.findings)
     )
+
+
+def _speaks_of_node(finding: Finding) -> bool:
+    """Return whether a finding is about the node and its parts, and not about what runs there."""
+    return not finding.is_secondary and (finding.response in REPAIRS or finding.response is Response.PAGE)
 
 
 def _is_damage(incident: Incident) -> bool:

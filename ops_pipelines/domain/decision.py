@@ -17,6 +17,7 @@ from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus, Observation, TelemetryStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.timing import RestartCosts
 from ops_pipelines.domain.topology import Topology
 
 
@@ -52,6 +53,8 @@ class Snapshot:
     incident_count: int
     records: tuple[ActionRecord, ...]
     is_paused: bool
+    costs: RestartCosts = RestartCosts()
+    """How long an interruption takes here, as far as it was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Decision:
     """Why the other open incidents have no plan."""
 
 
-def cluster_facts(snapshot: Snapshot) -> ClusterFacts:
+def cluster_facts(snapshot: Snapshot, rules: Rules) -> ClusterFacts:
     """Return the part of a snapshot that the guardrails judge on."""
     return ClusterFacts(
         nodes={node.node: node for node in snapshot.nodes},
@@ -76,6 +79,8 @@ def cluster_facts(snapshot: Snapshot) -> ClusterFacts:
         is_telemetry_available=snapshot.is_telemetry_available,
         is_paused=snapshot.is_paused,
         taken_at=snapshot.taken_at,
+        costs=snapshot.costs,
+        hazards=rules.catalogue.hazards,
     )
 
 
@@ -127,7 +132,7 @@ def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
     return frozenset(
         incident.incident
         for incident in snapshot.incidents
-        if incident.state is IncidentState.ESCALATED
+        if incident.state in (IncidentState.ESCALATED, IncidentState.IN_REPAIR)
         and incident.nodes
         and all(node in in_service and (incident.incident, node) in drained for node in incident.nodes)
     )
@@ -149,7 +154,7 @@ def plan_all(
     present = {incident.incident: incident for incident in snapshot.incidents} | {
         incident.incident: incident for incident in changed
     }
-    facts = cluster_facts(snapshot)
+    facts = cluster_facts(snapshot, rules)
     plans: list[IncidentPlan] = []
     refusals: list[tuple[IncidentId, Refusal]] = []
     for name in sorted(present):

@@ -30,11 +30,17 @@ class Response(IntEnum):
     REBOOT_NODE = 4
     POWER_CYCLE = 5
     """The node does not answer: it is fenced by power, then started."""
+    REIMAGE = 6
+    """Installed anew by the site's own means; no finding calls for it, the ladder does."""
+    RETURN_TO_VENDOR = 7
+    """Handed over for repair by hands, with a report. The end of the ladder."""
     PAGE_MASS_EVENT = 9
     """Too many at once: one page, no action."""
 
 
-REPAIRS = frozenset({Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE})
+REPAIRS = frozenset(
+    {Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE, Response.REIMAGE, Response.RETURN_TO_VENDOR}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,7 @@ RESPONSES: Mapping[FirstAction, Response] = {
     FirstAction.MONITOR: Response.MONITOR,
     FirstAction.FIX_APP: Response.NOTIFY_OWNER,
     FirstAction.RESTART_JOB: Response.NOTIFY_OWNER,
-    FirstAction.RESET_GPU_AT_JOB_END: Response.MONITOR,
+    FirstAction.RESET_GPU_AT_JOB_END: Response.RESET_GPU,
     FirstAction.RESET_GPU: Response.RESET_GPU,
     FirstAction.REBOOT_NODE: Response.REBOOT_NODE,
     FirstAction.RESET_FABRIC: Response.PAGE,

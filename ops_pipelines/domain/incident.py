@@ -31,6 +31,10 @@ class IncidentState(Enum):
     """Transitional, aims at VERIFYING. The plan's steps are being carried out; survives a crash by witness."""
     VERIFYING = "verifying"
     """Transitional, aims at RESOLVED. Steps done; the node must prove itself before it is returned."""
+    PROBATION = "probation"
+    """Transitional, aims at RESOLVED. Back in service as last choice, and watched; a relapse climbs the ladder."""
+    IN_REPAIR = "in_repair"
+    """Stable. Drained, with a report for the vendor: it waits for hands (`ops-pipelines repair done`)."""
     ESCALATED = "escalated"
     """Failed for us: a human has it. We touch nothing of it any more."""
     RESOLVED = "resolved"
@@ -50,9 +54,20 @@ class IncidentEvent(Enum):
     NEEDS_HUMAN = "needs_human"
     CLEARED = "cleared"
     JOINED_OTHER = "joined_other"
+    REPAIR_FAILED = "repair_failed"
+    """A repair was refused, or its witness did not show: the next rung is planned."""
+    NOT_WELL = "not_well"
+    """The repaired node did not pass: the next rung is planned."""
+    RETURNED = "returned"
+    RELAPSED = "relapsed"
+    """A fault on a node that was on probation: the next rung is planned."""
+    QUEUED = "queued"
+    """The ladder is at its end: the node is handed over for repair by hands."""
+    REPAIRED = "repaired"
+    """A person says that the repair is done: the node must prove itself."""
 
 
-OPEN_STATES = frozenset({IncidentState.OPEN, IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.ESCALATED})
+OPEN_STATES = frozenset(IncidentState) - {IncidentState.RESOLVED, IncidentState.MERGED}
 """States in which new evidence of the same cause joins the incident instead of opening another."""
 
 TRANSITIONS: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
@@ -67,9 +82,23 @@ TRANSITIONS: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
     (IncidentState.VERIFYING, IncidentEvent.RECOVERED): IncidentState.RESOLVED,
     (IncidentState.VERIFYING, IncidentEvent.SUPERSEDED): IncidentState.OPEN,
     (IncidentState.VERIFYING, IncidentEvent.NEEDS_HUMAN): IncidentState.ESCALATED,
+    (IncidentState.ACTING, IncidentEvent.REPAIR_FAILED): IncidentState.OPEN,
+    (IncidentState.ACTING, IncidentEvent.QUEUED): IncidentState.IN_REPAIR,
+    (IncidentState.VERIFYING, IncidentEvent.NOT_WELL): IncidentState.OPEN,
+    (IncidentState.VERIFYING, IncidentEvent.RETURNED): IncidentState.PROBATION,
+    (IncidentState.PROBATION, IncidentEvent.RECOVERED): IncidentState.RESOLVED,
+    (IncidentState.PROBATION, IncidentEvent.RELAPSED): IncidentState.OPEN,
+    (IncidentState.PROBATION, IncidentEvent.NEEDS_HUMAN): IncidentState.ESCALATED,
+    (IncidentState.IN_REPAIR, IncidentEvent.REPAIRED): IncidentState.VERIFYING,
+    (IncidentState.IN_REPAIR, IncidentEvent.CLEARED): IncidentState.RESOLVED,
     (IncidentState.ESCALATED, IncidentEvent.CLEARED): IncidentState.RESOLVED,
     (IncidentState.ESCALATED, IncidentEvent.RECOVERED): IncidentState.RESOLVED,
 }
+
+
+_PLANS_ANEW = frozenset(
+    {IncidentEvent.SUPERSEDED, IncidentEvent.REPAIR_FAILED, IncidentEvent.NOT_WELL, IncidentEvent.RELAPSED}
+)
 
 
 def next_state(state: IncidentState, event: IncidentEvent) -> IncidentState:
@@ -78,6 +107,34 @@ def next_state(state: IncidentState, event: IncidentEvent) -> IncidentState:
         return TRANSITIONS[state, event]
     except KeyError:
         raise IllegalTransitionError(f"an incident that is {state.value} cannot take {event.value}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One repair that did not help."""
+
+    response: Response
+    ended_at: datetime
+    why: str
+    """Refused, no witness, not well afterwards, or a relapse on probation; in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """One job that was moved, and whether it has been seen to go on."""
+
+    attempt: JobAttempt
+    """The attempt that was ended."""
+    gpu_count: int
+    held_at: datetime
+    checkpointed_at: datetime | None
+    """Its newest checkpoint when it was held; None: unknown, which is not never."""
+    resumed_at: datetime | None = None
+    """Start of the attempt that followed."""
+    progressed_at: datetime | None = None
+    """When a checkpoint newer than the resumption was first seen: proof that it goes on."""
+    ended_as: str = ""
+    """What the job came to before it was seen to go on, or why nobody waits any more; empty while we wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +166,14 @@ class Incident:
     """Since when none of its conditions holds; None while one does. What flaps is one incident."""
     hypothesis: Hypothesis | None = None
     """What broke and why we believe so; None in ledgers of versions that had no word for it."""
+    tries: tuple[Try, ...] = ()
+    """The repairs that did not help, in order: the next plan stands above them on the ladder."""
+    returned_at: datetime | None = None
+    """When its probation began; None before, and where there is none."""
+    mended_at: datetime | None = None
+    """When a person said that the node was mended by hands: it must prove itself from then on. None: nobody has."""
+    recoveries: tuple[Recovery, ...] = ()
+    """What became of each job that we moved, until it is seen to go on beyond its checkpoint."""
     bundle: Digest | None = None
     """sha256 of the evidence bundle saved before the newest plan began; None where none was saved."""
 
@@ -196,7 +261,7 @@ def advance(incident: Incident, event: IncidentEvent, *, at: datetime, note: str
         state=state,
         changed_at=at,
         closed_at=at if is_closing else incident.closed_at,
-        plan=None if event is IncidentEvent.SUPERSEDED else incident.plan,
+        plan=None if event in _PLANS_ANEW else incident.plan,
         note=note,
     )
 

@@ -4,7 +4,7 @@ Facts only. What they mean is `finding`'s business; how raw lines and samples be
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.fault import Component
@@ -155,6 +155,11 @@ class NodeStatus:
     booted_at: datetime | None
     gpu_count: int
     gpu_in_use_count: int
+    partitions: frozenset[str] = frozenset()
+    is_last_choice: bool = False
+    """Jobs are put on it only where no other node fits: it is on probation."""
+    reserved_as: str | None = None
+    """The reservation that keeps it free of other work; None if there is none."""
 
 
 class JobState(Enum):
@@ -190,6 +195,15 @@ class Workload(Enum):
     UNKNOWN = "unknown"
 
 
+class Checkpointing(Enum):
+    """Whether a job saves its work, as it declares or as was seen."""
+
+    YES = "yes"
+    NO = "no"
+    """It says itself that it keeps none: whoever ends it ends all its work."""
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """How the scheduler sees one job. Name, user and comment are the user's text: shown, never executed."""
@@ -212,6 +226,16 @@ class JobStatus:
     excluded_nodes: frozenset[NodeName]
     checkpointed_at: datetime | None
     """When the last checkpoint was complete; None if unknown, which is not the same as never."""
+    checkpointing: Checkpointing = Checkpointing.UNKNOWN
+    checkpoint_every: timedelta | None = None
+    """How far apart its checkpoints are, as declared or as seen; None if unknown."""
+    partition: str = ""
+    ends_by: datetime | None = None
+    """When its time limit ends it; None while it does not run, or if it has none."""
+    service: str = ""
+    """The service that it is a replica of, as declared; empty if it is none."""
+    min_serving_count: int = 0
+    """How many replicas of `service` must serve, as declared."""
 
     @property
     def attempt(self) -> JobAttempt | None:
@@ -243,6 +267,9 @@ class GpuInspection:
     uncorrectable_ecc_count: int
     """Volatile: since the driver loaded or the GPU was reset."""
     is_row_remap_pending: bool
+    model: str = ""
+    serial: str = ""
+    """What is printed on the board, for the vendor; empty if the GPU does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +283,7 @@ class NodeInspection:
     gpus: tuple[GpuInspection, ...]
     failures: tuple[str, ...]
     """What the node's own check complains of, one sentence each; empty if nothing."""
+    chassis_serial: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,31 @@
 Whatever is found here is a fault of ours, never a wish of the operator's: the planner refuses, this contradicts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
-from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.domain.blast_radius import BlastRadius, prove
+from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, decide
 from ops_pipelines.domain.finding import REPAIRS
-from ops_pipelines.domain.guardrails import nodes_out_of_service
+from ops_pipelines.domain.guardrails import ClusterFacts, nodes_out_of_service
+from ops_pipelines.domain.identity import JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.job_limits import must_serve, serving_replicas
 from ops_pipelines.domain.remediation import IncidentPlan
 
-_ORDER = {Verb.HOLD: 1, Verb.POWER_OFF: 2, Verb.DECLARE_DOWN: 3, Verb.FENCE: 4, Verb.EXCLUDE: 5, Verb.RELEASE: 6}
+_ORDER = {
+    # On a silent node no hold waits for a reservation: either of the two may come first.
+    Verb.RESERVE: 1,
+    Verb.HOLD: 1,
+    Verb.POWER_OFF: 2,
+    Verb.DECLARE_DOWN: 3,
+    Verb.FENCE: 4,
+    Verb.EXCLUDE: 5,
+    Verb.UNRESERVE: 6,
+    Verb.RELEASE: 7,
+}
+_ON_DRAINED_NODES = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE, Verb.CHECK)
 
 
 def find_unknown_targets(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
@@ -41,27 +56,46 @@ def find_broken_order(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: 
         if record.action.verb is Verb.HOLD
     }
     for plan in plans:
-        ranks = [_ORDER[action.verb] for action in plan.actions if action.verb in _ORDER]
-        if ranks != sorted(ranks):
-            problems.append(f"{plan.plan}: the order is not hold, fence, exclude, release")
-        for attempt in sorted(
-            {action.attempt for action in plan.actions if action.verb is Verb.RELEASE and action.attempt}
-        ):
+        for attempt in sorted({action.attempt for action in plan.actions if action.attempt is not None}):
+            ranks = [_ORDER[action.verb] for action in _steps_of(attempt, plan.actions)]
+            if ranks != sorted(ranks):
+                problems.append(
+                    f"{plan.plan}: the order for job {attempt.job} is not reserve, hold, fence, exclude, unreserve, "
+                    "release"
+                )
             verbs = {action.verb for action in plan.actions if action.attempt == attempt}
+            if Verb.UNRESERVE in verbs and Verb.RESERVE not in verbs and Verb.RELEASE not in verbs:
+                problems.append(f"{plan.plan}: what is kept free for job {attempt.job} is handed over to nobody")
+            if Verb.RELEASE not in verbs:
+                continue
             if (plan.incident, attempt) in held_before:
                 verbs.add(Verb.HOLD)  # By a plan that this one replaces.
             if not {Verb.HOLD, Verb.FENCE} <= verbs:
                 problems.append(f"{plan.plan}: job {attempt.job} is released without hold and fence")
+            if Verb.RESERVE in verbs and Verb.UNRESERVE not in verbs:
+                problems.append(f"{plan.plan}: job {attempt.job} is released while its spare nodes are still reserved")
         verbs_in_order = [action.verb for action in plan.actions]
-        for repair in (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF):
+        for repair in _ON_DRAINED_NODES:
             if repair in verbs_in_order and Verb.DRAIN not in verbs_in_order[: verbs_in_order.index(repair)]:
                 problems.append(f"{plan.plan}: {repair.value} comes before the drain")
     return tuple(problems)
 
 
+def _steps_of(attempt: JobAttempt, actions: Sequence[Action]) -> Iterator[Action]:
+    """Yield the ordered acts on one attempt, with the power switch where it is a fence: before the last act on a job.
+
+    A node that is cycled once its jobs are off it is repaired, not fenced.
+    """
+    last = max((number for number, action in enumerate(actions) if action.verb in JOB_VERBS - MESSAGES), default=-1)
+    for number, action in enumerate(actions):
+        is_fence = action.attempt is None and number < last
+        if action.verb in _ORDER and (action.attempt == attempt or is_fence):
+            yield action
+
+
 def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
     """Return by how much all plans together would pass the drain budget."""
-    out = nodes_out_of_service(cluster_facts(snapshot), rules.topology)
+    out = nodes_out_of_service(cluster_facts(snapshot, rules), rules.topology)
     drained = frozenset(action.node for _, action in _acts(plans) if action.verb is Verb.DRAIN and action.node)
     new = drained - out
     budget = rules.policy.drain_budget
@@ -89,13 +123,116 @@ def find_aimless_repairs(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
     )
 
 
+def find_passed_blast_caps(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
+    """Return each cap on parts of the cluster, jobs and GPU-hours that a plan would pass, and all drains together."""
+    problems = [f"{plan.plan}: {broken}" for plan in plans for broken in _prove(plan, snapshot, rules).violations]
+    drains = tuple(action for _, action in _acts(plans) if action.verb is Verb.DRAIN)
+    facts = cluster_facts(snapshot, rules)
+    together = prove(drains, (), facts, policy=rules.policy, topology=rules.topology)
+    return (*problems, *(f"all plans together: {broken}" for broken in together.violations))
+
+
+def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
+    """Return each plan that would begin with something destructive in a freeze window, and finishes no move.
+
+    Later acts of a plan wait for the end of the window by themselves.
+    """
+    now = snapshot.taken_at
+    held = {record.action.incident for record in snapshot.records if record.action.verb is Verb.HOLD}
+    return tuple(
+        f"{plan.plan}: {plan.actions[0].verb.value} would be begun in freeze window {window.name!r}"
+        for plan in plans
+        for window in rules.policy.freeze_windows
+        if window.begins_at <= now < window.ends_at
+        and plan.actions
+        and plan.actions[0].verb in DESTRUCTIVE_VERBS
+        and not (plan.actions[0].verb is Verb.DRAIN and window.allows_drains)
+        and plan.incident not in held
+    )
+
+
+def find_unserved_services(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
+    """Return each plan that holds several replicas of a service at once, with fewer left than must serve."""
+    facts = cluster_facts(snapshot, rules)
+    problems = []
+    for plan in plans:
+        held: set[JobId] = set()
+        for action in plan.actions:
+            job = None if action.attempt is None else facts.jobs.get(action.attempt.job)
+            if job is None or not job.service or action.verb not in (Verb.HOLD, Verb.RELEASE):
+                continue
+            held ^= {job.job}
+            serving = {each.job for each in serving_replicas(job, facts)}
+            must = must_serve(job, facts, policy=rules.policy)
+            if len(held & serving) > 1 and len(serving - held) < must:
+                problems.append(f"{plan.plan}: {len(serving - held)} of {job.service} would serve, and {must} must")
+    return tuple(problems)
+
+
+def re_prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
+    """Return what a stored proof says otherwise than the facts that its plan was made from, and limits it breaks."""
+    found = prove_again(plan, snapshot, rules)
+    problems = [f"it breaks a limit: {broken}" for broken in found.violations]
+    if plan.proof is None:
+        touches = any(action.verb in DESTRUCTIVE_VERBS for action in plan.actions)
+        return (*(["no proof is stored with it, although it touches the cluster"] if touches else []), *problems)
+    for name in BlastRadius.__dataclass_fields__:
+        stored, present = getattr(plan.proof, name), getattr(found, name)
+        if stored != present:
+            problems.append(f"{name.replace('_', ' ')}: stored {_shown(stored)}; computed anew {_shown(present)}")
+    return tuple(problems)
+
+
+def prove_again(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> BlastRadius:
+    """Return the proof of a plan anew, from the snapshot that it was made from.
+
+    The drains of plans that were made before it in the same decision count as begun, as they did then.
+    """
+    facts = facts_behind(plan, snapshot, rules)
+    return prove(plan.actions, plan.timings, facts, policy=rules.policy, topology=rules.topology)
+
+
+def facts_behind(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> ClusterFacts:
+    """Return the facts on which a plan was judged when it was made."""
+    facts = cluster_facts(snapshot, rules)
+    earlier = [each for each in decide(snapshot, rules).plans if each.incident < plan.incident]
+    drains = tuple(
+        ActionRecord(action=action, plan=each.plan, begun_at=snapshot.taken_at)
+        for each, action in _acts(earlier)
+        if action.verb is Verb.DRAIN
+    )
+    return replace(facts, records=(*facts.records, *drains))
+
+
+def _prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> BlastRadius:
+    facts = cluster_facts(snapshot, rules)
+    return prove(plan.actions, plan.timings, facts, policy=rules.policy, topology=rules.topology)
+
+
+def _shown(value: object) -> str:
+    text = "; ".join(str(each) for each in value) if isinstance(value, tuple) else str(value)
+    return text or "none"
+
+
 PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rules], tuple[str, ...]]]] = {
     "targets_are_known": (
         "Every target is declared in cluster.yaml and known to the scheduler; none is untouchable.",
         find_unknown_targets,
     ),
-    "order_is_hold_fence_exclude_release": ("No job is released before it was held and fenced.", find_broken_order),
+    "order_is_hold_fence_exclude_release": (
+        "No job is released before it was held and fenced, and its spare nodes were handed over.",
+        find_broken_order,
+    ),
     "stays_within_drain_budget": ("All plans together stay within the drain budget.", find_overspent_budget),
+    "stays_within_blast_caps": (
+        "No plan passes a cap on parts of the cluster, jobs or GPU-hours, nor do all drains together.",
+        find_passed_blast_caps,
+    ),
+    "keeps_freeze_windows": ("No plan begins anything destructive in a freeze window.", find_acts_in_freeze),
+    "keeps_services_serving": (
+        "Replicas of a service are moved one after the other where not enough would serve.",
+        find_unserved_services,
+    ),
     "mass_event_is_left_alone": ("No plan touches a node of an open mass event.", find_acts_in_mass_event),
     "only_repairs_touch_nodes": ("A plan that calls for no repair touches nothing.", find_aimless_repairs),
 }

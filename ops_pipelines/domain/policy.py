@@ -4,7 +4,7 @@ Reading policy.yaml belongs to `resources.config_files`; applying a limit belong
 """
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
@@ -48,6 +48,8 @@ class MassEvent:
 
     min_node_count: int = 8
     window: timedelta = timedelta(seconds=120)
+    brake_window: timedelta = timedelta(minutes=10)
+    """The storm brake: once acts on `min_node_count` nodes were begun within this time, further nodes wait."""
 
     def __post_init__(self) -> None:
         if self.min_node_count < 2:
@@ -56,6 +58,8 @@ class MassEvent:
             )
         if self.window <= timedelta(0):
             raise PolicyError("mass_event.window_seconds must be above 0")
+        if self.brake_window < timedelta(0):
+            raise PolicyError("mass_event.brake_window_seconds is negative; it must be 0 or more (0: no brake)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,13 @@ class Durations:
     fence_limit: timedelta = timedelta(seconds=120)
     reset_limit: timedelta = timedelta(seconds=180)
     reboot_limit: timedelta = timedelta(seconds=1200)
+    reimage_limit: timedelta = timedelta(hours=2)
+    check_limit: timedelta = timedelta(hours=3)
+    """Tests on the node: DCGM level 4 takes up to 2.25 h on eight GPUs (source: AWS)."""
+    probation: timedelta = timedelta(hours=6)
+    """How long a returned node is watched as last choice; 0: it is like any other at once."""
+    progress_limit: timedelta = timedelta(hours=2)
+    """How long a moved job may run without being seen to go on beyond its checkpoint, before its owner is told."""
     job_end_limit: timedelta = timedelta(hours=24)
     """How long a drained node may wait for jobs that must not be requeued."""
     waiting_limit: timedelta = timedelta(hours=1)
@@ -94,6 +105,101 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LadderLimits:
+    """How often a repair is tried on one node before the next stronger one, and how far apart."""
+
+    max_gpu_resets_count: int = 1
+    max_reboots_count: int = 1
+    max_power_cycles_count: int = 1
+    max_reimages_count: int = 0
+    """0 where cluster.yaml names no command for it."""
+    memory: timedelta = timedelta(hours=24)
+    """Repairs of the same node longer ago than this do not count."""
+    cool_down: timedelta = timedelta(minutes=5)
+    """Between two repairs of the same kind on one node: the second might come before the first has shown."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_gpu_resets_count", "max_reboots_count", "max_power_cycles_count", "max_reimages_count"):
+            if getattr(self, name) < 0:
+                raise PolicyError(f"ladder.{name} is {getattr(self, name)}; it must be 0 or more (0: never)")
+        if self.cool_down < timedelta(0):
+            raise PolicyError("ladder.cool_down_seconds is negative; it must be 0 or more")
+        if not timedelta(0) < self.memory <= timedelta(hours=24):
+            raise PolicyError("ladder.memory_seconds must lie above 0 and at most at 86400: a snapshot holds a day")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryLimits:
+    """How jobs may be moved, by the kind of their work."""
+
+    max_requeues_count: int = 3
+    """How often one job is requeued by us within `requeue_window`; after that its owner is told instead."""
+    requeue_window: timedelta = timedelta(hours=24)
+    interactive_notice: timedelta = timedelta(minutes=15)
+    """Time to save, between the notice and the move of an interactive session."""
+    checkpoint_wait: timedelta = timedelta(hours=2)
+    """The longest wait for a job's next checkpoint."""
+    default_min_serving_ratio: float = 0.5
+    """Of a service whose replicas declare no minimum: this share must go on serving."""
+
+    def __post_init__(self) -> None:
+        if self.max_requeues_count < 0:
+            raise PolicyError(f"recovery.max_requeues_count is {self.max_requeues_count}; it must be 0 or more")
+        for name in ("requeue_window", "interactive_notice", "checkpoint_wait"):
+            if getattr(self, name) < timedelta(0):
+                raise PolicyError(f"recovery.{name}_seconds is negative; it must be 0 or more")
+        if self.requeue_window > timedelta(hours=24):
+            raise PolicyError("recovery.requeue_window_seconds is above 86400: a snapshot holds a day")
+        if not 0.0 <= self.default_min_serving_ratio <= 1.0:
+            raise PolicyError("recovery.default_min_serving_ratio must lie in 0..1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlastCaps:
+    """How much one plan, and all plans of one hour, may take down. None: not limited by this rule."""
+
+    max_out_per_partition_ratio: float = 0.5
+    max_out_per_leaf_count: int | None = None
+    max_out_per_nvlink_domain_count: int | None = None
+    max_jobs_per_plan_count: int = 16
+    max_gpu_hours_per_plan: float = 2_000.0
+    """Expected loss of work by one plan's own acts."""
+    max_gpu_hours_per_hour: float = 10_000.0
+    max_on_probation_count: int = 8
+    """A node that is proven well waits for its return while so many are on probation."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.max_out_per_partition_ratio <= 1.0:
+            raise PolicyError("blast_caps.max_out_per_partition_ratio must lie above 0 and at most at 1")
+        for name in ("max_out_per_leaf_count", "max_out_per_nvlink_domain_count"):
+            count = getattr(self, name)
+            if count is not None and count < 0:
+                raise PolicyError(f"blast_caps.{name} is {count}; it must be 0 or more")
+        for name in ("max_jobs_per_plan_count", "max_gpu_hours_per_plan", "max_gpu_hours_per_hour"):
+            if getattr(self, name) < 0:
+                raise PolicyError(f"blast_caps.{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.max_on_probation_count < 1:
+            raise PolicyError("blast_caps.max_on_probation_count must be 1 or more: else no node ever returns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreezeWindow:
+    """A stretch of time in which nothing destructive is begun: a deadline, a visit, works on the power supply."""
+
+    name: str
+    begins_at: datetime
+    ends_at: datetime
+    allows_drains: bool = False
+    """Whether new work may still be kept off a broken node: that ends nothing."""
+
+    def __post_init__(self) -> None:
+        if self.begins_at.tzinfo is None or self.ends_at.tzinfo is None:
+            raise PolicyError(f"freeze window {self.name!r} has a time without a zone; write 2026-12-24T00:00:00Z")
+        if self.ends_at <= self.begins_at:
+            raise PolicyError(f"freeze window {self.name!r} ends before it begins")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Everything the operator allows. The defaults are the safe ones: a missing mode means observe."""
 
@@ -101,5 +207,9 @@ class Policy:
     drain_budget: DrainBudget = field(default_factory=DrainBudget)
     mass_event: MassEvent = field(default_factory=MassEvent)
     durations: Durations = field(default_factory=Durations)
+    ladder: LadderLimits = field(default_factory=LadderLimits)
+    recovery: RecoveryLimits = field(default_factory=RecoveryLimits)
+    blast_caps: BlastCaps = field(default_factory=BlastCaps)
+    freeze_windows: tuple[FreezeWindow, ...] = ()
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""

@@ -4,35 +4,38 @@ A plan is data: it can be read, checked, dry-run, approved and replayed. It is m
 until it is done or superseded. Limits are `guardrails`' business; sending and witnessing are `flow.perform`'s.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
-from ops_pipelines.domain.correlation import gpus_to_reset, response_of
+from ops_pipelines.domain.action import SOFT, Action, OutcomeKind, Verb
+from ops_pipelines.domain.blast_radius import BlastRadius, judge_proof, prove
+from ops_pipelines.domain.correlation import response_of
 from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import (
-    Authority,
-    ClusterFacts,
-    Patience,
-    Refusal,
-    drain_reason,
-    is_drain_of,
-    judge,
-)
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
+from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_drain_of, judge
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.job_moves import (
+    MOVED,
+    ActionMaker,
+    has_surely_ended,
+    hazard_for,
+    is_leaving,
+    share_spares,
+    time_jobs,
+)
+from ops_pipelines.domain.ladder import next_repair
 from ops_pipelines.domain.observation import (
     MAY_HAVE_PROCESSES,
     TELEMETRY_SOURCE,
     JobState,
     JobStatus,
-    NodeStatus,
     Signal,
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.repair_steps import Situation, repair_actions
+from ops_pipelines.domain.timing import JobTiming, Moment
 from ops_pipelines.domain.topology import Topology
 
 _CAUSE_SHOWS = timedelta(seconds=60)
@@ -52,6 +55,12 @@ class IncidentPlan:
     effects: tuple[str, ...]
     """What it costs whom, one sentence each."""
     rejected_alternatives: tuple[str, ...]
+    timings: tuple[JobTiming, ...] = ()
+    """When each job on the node is interrupted. Its hold waits for that moment."""
+    proof: BlastRadius | None = None
+    """What it touches and what stays healthy, as computed when it was made."""
+    calls_for: Response | None = None
+    """What the incident called for when it was made; `response` may stand above it on the ladder. None: the same."""
 
 
 def plan_remediation(
@@ -87,13 +96,6 @@ def plan_remediation(
     return _plan_repair(incident, facts, policy=policy, topology=topology)
 
 
-def _asks_for_more_than_gpus(incident: Incident) -> bool:
-    """Return whether something without a GPU of its own, such as an NVSwitch, calls for a reset: a reboot covers it."""
-    return any(
-        each.response is Response.RESET_GPU and each.gpu is None and not each.is_secondary for each in incident.findings
-    )
-
-
 def _may_be_damage(incident: Incident) -> bool:
     return all(each.is_secondary or each.family in (Family.STALL, Family.COLLECTIVE) for each in incident.findings)
 
@@ -104,7 +106,7 @@ def _plan_repair(
     if len(incident.nodes) != 1:
         return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
     (name,) = incident.nodes
-    unconfirmed = _unconfirmed(incident, facts, policy=policy)
+    unconfirmed = None if incident.tries else _unconfirmed(incident, facts, policy=policy)
     if unconfirmed is not None:
         return unconfirmed
     node = facts.nodes.get(name)
@@ -118,18 +120,37 @@ def _plan_repair(
         (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES),
         key=lambda job: job.job,
     )
-    held = _held_before(incident, facts)
     is_foreign = node.is_drained and not is_drain_of(incident.incident, node, facts.records)
-    actions = _repair_actions(incident, node, jobs, held=held, is_foreign=is_foreign)
+    repair = next_repair(incident, facts.records, limits=policy.ladder, now=facts.taken_at)
+    climbed = replace(incident, response=repair)
+    timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
+    hazard = hazard_for(climbed, facts)
+    situation = Situation(
+        incident=climbed,
+        node=node,
+        jobs=tuple(jobs),
+        timings=timings,
+        held=_held_before(incident, facts),
+        spares=share_spares(jobs, timings, facts, policy=policy, topology=topology),
+        ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, hazard, facts)),
+        is_foreign=is_foreign,
+    )
+    actions = repair_actions(situation)
     plan = _plan(
-        incident,
+        climbed,
         actions,
-        effects=_effects(jobs, facts, held=held),
-        rejected_alternatives=_alternatives(incident, is_foreign=is_foreign),
+        effects=_effects(situation, facts),
+        rejected_alternatives=_alternatives(situation, called_for=incident.response),
+        timings=timings,
+        proof=prove(actions, timings, facts, policy=policy, topology=topology),
+        calls_for=incident.response,
     )
     # Who only observes sees the plans that would be carried out, within the same limits.
     as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy
     refusal = judge(actions[0], facts, policy=as_if, topology=topology, authority=Authority.APPROVED_PLAN)
+    # The jobs of a silent node are held while its drain waits for budget; then each act is judged by itself.
+    if refusal is None and isinstance(plan, IncidentPlan) and actions[0].verb is not Verb.HOLD:
+        refusal = judge_proof(plan.proof)
     return plan if refusal is None else refusal
 
 
@@ -165,15 +186,6 @@ def _is_still_held(attempt: JobAttempt, facts: ClusterFacts) -> bool:
         and job.state in (JobState.PENDING, JobState.COMPLETING, JobState.RUNNING)
         and not has_moved_on(job, attempt)
     )
-
-
-def _is_leaving(job: JobStatus) -> bool:
-    """Return whether a job ends or was requeued by somebody already: there is nothing to hold, only to wait for."""
-    return job.state is JobState.COMPLETING and (job.attempt is None or job.ended_at is not None)
-
-
-def _is_movable(job: JobStatus) -> bool:
-    return job.is_requeueable and job.attempt is not None and job.state is not JobState.UNKNOWN and not _is_leaving(job)
 
 
 def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> Refusal | None:
@@ -214,112 +226,37 @@ def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> 
     )
 
 
-def _repair_actions(
-    incident: Incident,
-    node: NodeStatus,
-    jobs: Sequence[JobStatus],
-    *,
-    held: Sequence[JobAttempt],
-    is_foreign: bool,
-) -> tuple[Action, ...]:
-    """Return drain; then per job hold, fence, exclude, release; then the repair itself.
-
-    Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down. Its
-    jobs are held before anything else, while the drain may have to wait for budget: at its silence limit the scheduler
-    itself would start them elsewhere.
-    """
-    act = _ActionMaker(incident)
-    reason = drain_reason(incident.incident, incident.cause)
-    movable = [job.attempt for job in jobs if _is_movable(job) and job.attempt is not None]
-    fixed = [job for job in jobs if not _is_movable(job) and not _is_leaving(job)]
-    moved = sorted({*movable, *held})
-    is_silent = incident.response is Response.POWER_CYCLE
-    gpus = sorted(gpus_to_reset(incident.findings))
-
-    drains = [] if is_foreign else [act.on_node(Verb.DRAIN, node.node, reason)]
-    notices = [
-        act.on_job(Verb.NOTIFY_OWNER, job.attempt, _owner_text(incident, job))
-        for job in jobs
-        if job.attempt is not None and not _is_leaving(job)
-    ]
-    holds = [act.on_job(Verb.HOLD, attempt) for attempt in movable]
-    is_silent_now = is_silent and not node.is_responding
-    actions = [*holds, *drains, *notices] if is_silent_now else [*drains, *notices, *holds]
-    if is_silent and (is_foreign or fixed):
-        # Without a fence of our own nothing may be held, released or cut off.
-        actions = [*drains, *notices]
-        why = "drained by someone else" if is_foreign else f"running job {fixed[0].job}, which must not be requeued"
-        stay = f"; job(s) {', '.join(attempt.job for attempt in held)} stay held" if held else ""
-        return (*actions, act.page(f"{node.node} is silent and {why}: it is left to you{stay}"))
-    if is_silent:
-        actions.append(act.on_node(Verb.POWER_OFF, node.node))
-        actions.append(act.on_node(Verb.DECLARE_DOWN, node.node, reason))
-    actions += [act.on_job(Verb.FENCE, attempt) for attempt in moved]
-    actions += [act.off_node(attempt, node.node) for attempt in moved]
-    actions += [act.on_job(Verb.RELEASE, attempt) for attempt in moved]
-    if is_foreign:
-        return (
-            *actions,
-            act.page(f"{node.node} is drained by someone else: its jobs were moved, the node is left to you"),
-        )
-    if is_silent:
-        actions.append(act.on_node(Verb.POWER_ON, node.node))
-    elif incident.response is Response.RESET_GPU and gpus and not _asks_for_more_than_gpus(incident):
-        actions += [act.on_gpu(node.node, gpu) for gpu in gpus]
-    else:
-        actions.append(act.on_node(Verb.REBOOT, node.node, reason))
-    return tuple(actions)
-
-
-class _ActionMaker:
-    """Makes actions of one incident and one try."""
-
-    def __init__(self, incident: Incident) -> None:
-        self._incident = incident.incident
-        self._try_number = incident.plan_count + 1
-
-    def on_node(self, verb: Verb, node: NodeName, text: str = "") -> Action:
-        return Action(verb=verb, incident=self._incident, node=node, text=text, try_number=self._try_number)
-
-    def on_gpu(self, node: NodeName, gpu: PciAddress) -> Action:
-        return Action(verb=Verb.RESET_GPU, incident=self._incident, node=node, gpu=gpu, try_number=self._try_number)
-
-    def on_job(self, verb: Verb, attempt: JobAttempt, text: str = "") -> Action:
-        return Action(verb=verb, incident=self._incident, attempt=attempt, text=text, try_number=self._try_number)
-
-    def off_node(self, attempt: JobAttempt, node: NodeName) -> Action:
-        return Action(
-            verb=Verb.EXCLUDE, incident=self._incident, attempt=attempt, node=node, try_number=self._try_number
-        )
-
-    def page(self, text: str) -> Action:
-        return Action(verb=Verb.PAGE_HUMAN, incident=self._incident, text=text, try_number=self._try_number)
-
-
 def _plan(
     incident: Incident,
     actions: tuple[Action, ...],
     *,
     effects: tuple[str, ...],
     rejected_alternatives: tuple[str, ...] = (),
+    timings: tuple[JobTiming, ...] = (),
+    proof: BlastRadius | None = None,
+    calls_for: Response | None = None,
 ) -> IncidentPlan | Refusal:
     if not actions:
         return Refusal(
             guardrail="empty_plan", reason="there is nobody to tell and nothing to touch", patience=Patience.WAIT
         )
     return IncidentPlan(
-        plan=PlanId("PLAN-" + digest_of(*(action.key for action in actions))[:12]),
+        # Which nodes are free changes by the second, and a yes must outlive that.
+        plan=PlanId("PLAN-" + digest_of(*(action.key for action in actions if action.verb not in SOFT))[:12]),
         incident=incident.incident,
         response=incident.response,
         actions=actions,
         reason=incident.cause,
         effects=effects,
         rejected_alternatives=rejected_alternatives,
+        timings=timings,
+        proof=proof,
+        calls_for=calls_for or incident.response,
     )
 
 
 def _tell_owners(incident: Incident, facts: ClusterFacts) -> tuple[Action, ...]:
-    act = _ActionMaker(incident)
+    act = ActionMaker(incident)
     # The attempt that was hit is named, not the present one: a job that waits again has none.
     return tuple(
         act.on_job(Verb.NOTIFY_OWNER, victim, _owner_text(incident, facts.jobs[victim.job]))
@@ -329,18 +266,7 @@ def _tell_owners(incident: Incident, facts: ClusterFacts) -> tuple[Action, ...]:
 
 
 def _owner_text(incident: Incident, job: JobStatus) -> str:
-    cause = incident.cause
-    if incident.response is Response.NOTIFY_OWNER:
-        return f"Your job {job.job} erred by itself: {cause}. No node is at fault; please look at the program."
-    if _is_movable(job):
-        return (
-            f"Your job {job.job} ran on {_names(incident)}: {cause}. "
-            "It goes on elsewhere from its last checkpoint; there is nothing for you to do."
-        )
-    return (
-        f"Your job {job.job} runs on {_names(incident)}: {cause}. "
-        "It may not be requeued, so it is left running; please save and end it."
-    )
+    return f"Your job {job.job} erred by itself: {incident.cause}. No node is at fault; please look at the program."
 
 
 def _page_text(incident: Incident) -> str:
@@ -352,39 +278,67 @@ def _names(incident: Incident) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "no node"
 
 
-def _effects(jobs: Sequence[JobStatus], facts: ClusterFacts, *, held: Sequence[JobAttempt]) -> tuple[str, ...]:
-    effects = [f"job {attempt.job}, held by an earlier plan, is released" for attempt in held]
-    for job in jobs:
-        if _is_leaving(job):
+def _effects(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:
+    effects = [f"job {attempt.job}, held by an earlier plan, is released" for attempt in situation.held]
+    for job in situation.jobs:
+        timing = situation.timing_of(job)
+        if is_leaving(job) or timing is None:
             effects.append(f"job {job.job} is ending already; the repair waits until it is gone")
-        elif not _is_movable(job):
-            effects.append(f"job {job.job} ({job.gpu_count} GPUs) is not touched; the repair waits until it ends")
+        elif timing.moment not in MOVED:
+            effects.append(
+                f"job {job.job} ({job.gpu_count} GPUs) is not touched; the repair waits until it ends: {timing.reason}"
+            )
         elif job.checkpointed_at is None:
-            effects.append(f"job {job.job} ({job.gpu_count} GPUs) is requeued; the age of its checkpoint is unknown")
+            effects.append(
+                f"job {job.job} ({job.gpu_count} GPUs) is requeued; the age of its checkpoint is unknown"
+                f"{_later(timing)}"
+            )
         else:
             lost_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
             lost = lost_seconds * job.gpu_count / 3600
             effects.append(
                 f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: "
-                f"{lost:.2f} GPU-hours"
+                f"{lost:.2f} GPU-hours{_later(timing)}"
             )
     return tuple(effects) or ("no job runs on it",)
 
 
-def _alternatives(incident: Incident, *, is_foreign: bool) -> tuple[str, ...]:
-    rejected = []
+def _alternatives(situation: Situation, *, called_for: Response) -> tuple[str, ...]:
+    incident = situation.incident
+    rejected = [f"{_words(each.response)}: tried, {each.why}" for each in incident.tries]
+    if incident.response is not called_for and not incident.tries:
+        rejected.append(f"{_words(called_for)}: tried on this node as often as policy.yaml allows")
     driver = [finding for finding in incident.findings if finding.is_driver_verdict]
     tables = {finding.response for finding in incident.findings if not finding.is_driver_verdict} & REPAIRS
-    for other in sorted(tables - {incident.response}):
+    for other in sorted(tables - {incident.response} - {each.response for each in incident.tries}):
         by = "the driver itself asks for it" if driver else "a stronger finding asks for it"
         rejected.append(f"{_words(other)}: {_words(incident.response)} instead, because {by}")
-    if incident.response is Response.POWER_CYCLE:
+    for timing in situation.timings:
+        rejected += [
+            f"job {timing.attempt.job}, {_words_of_moment(option.moment)}: "
+            f"{option.lost_gpu_hours:.2f} GPU-hours expected; {option.why}"
+            for option in timing.options
+            if option.moment is not timing.moment
+        ]
+    if situation.is_silent:
         rejected.append(
             "declaring the node down first: that starts a second copy of its jobs while the first still writes"
         )
-    if is_foreign:
+    if situation.is_foreign:
         rejected.append("repairing the node: its drain is somebody else's")
     return tuple(rejected)
+
+
+def _later(timing: JobTiming) -> str:
+    """Return why a job is not moved at once, and until when at the latest."""
+    if timing.moment is Moment.NOW:
+        return ""
+    until = "" if timing.until is None else f", at {timing.until:%H:%M} UTC at the latest"
+    return f" if moved now; it is moved {_words_of_moment(timing.moment)}{until}: {timing.reason}"
+
+
+def _words_of_moment(moment: Moment) -> str:
+    return moment.value.replace("_", " ")
 
 
 def _words(response: Response) -> str:

@@ -10,6 +10,8 @@ from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
 
+_NEEDS_HANDS = frozenset({IncidentState.ESCALATED, IncidentState.IN_REPAIR})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentLine:
@@ -62,16 +64,14 @@ def write_shift_report(
     healed = [(incident, line) for incident, line in resolved if line.did and incident.response in REPAIRS]
     every = [record for group in records.values() for record in group]
     done = [record for record in every if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE]
-    times = [incident.closed_at - incident.opened_at for incident, _ in healed if incident.closed_at is not None]
+    # In service again is healed; the probation after it is watching.
+    ends = [(incident, incident.returned_at or incident.closed_at) for incident, _ in healed]
+    times = [end - incident.opened_at for incident, end in ends if end is not None]
     return ShiftReport(
         since=since,
         until=until,
-        needs_human=tuple(line for incident, line in pairs if incident.state is IncidentState.ESCALATED),
-        under_way=tuple(
-            line
-            for incident, line in pairs
-            if incident.state in (IncidentState.OPEN, IncidentState.ACTING, IncidentState.VERIFYING)
-        ),
+        needs_human=tuple(line for incident, line in pairs if incident.state in _NEEDS_HANDS),
+        under_way=tuple(line for incident, line in pairs if incident.is_open and incident.state not in _NEEDS_HANDS),
         healed=tuple(line for _, line in healed),
         told_owner=tuple(line for incident, line in resolved if incident.response is Response.NOTIFY_OWNER),
         merged_count=sum(incident.state is IncidentState.MERGED for incident in incidents),

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Testimony, Verb, Witness
-from ops_pipelines.domain.finding import Finding
+from ops_pipelines.domain.action import (
+    MESSAGES,
+    Action,
+    ActionRecord,
+    OutcomeKind,
+    Testimony,
+    Verb,
+    Witness,
+    reservation_of,
+)
+from ops_pipelines.domain.finding import REPAIRS, Finding
 from ops_pipelines.domain.guardrails import DRAIN_MARK
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import (
@@ -23,11 +32,14 @@ from ops_pipelines.domain.observation import (
     Observation,
     PowerState,
     RecoveryAction,
+    Signal,
     TelemetryStatus,
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Durations
 
+REPAIR_MARKS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE})
+"""The acts with which a repair is done."""
 BOOT_TIME_JITTER = timedelta(seconds=3)
 """A boot time moves without a boot: slurmd computes it from its uptime, and it was seen to jump by a second (22.05)."""
 
@@ -40,6 +52,9 @@ class Scene:
     job: JobStatus | None = None
     inspection: NodeInspection | None = None
     power: PowerState | None = None
+    nodes: tuple[NodeStatus, ...] | None = None
+    """All nodes, for what concerns several."""
+    is_check_over: bool | None = None
 
 
 def testify(record: ActionRecord, scene: Scene) -> Testimony:
@@ -102,6 +117,43 @@ def _of_declare_down(record: ActionRecord, scene: Scene) -> Testimony:
     if scene.node is None:
         return _unknown("the node's state could not be read")
     return _done("reads down") if scene.node.state is NodeState.DOWN else _not_done(f"reads {scene.node.state.value}")
+
+
+def _of_reserve(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.nodes is None:
+        return _unknown("the nodes could not be read")
+    name = reservation_of(record.action)
+    kept = sorted(node.node for node in scene.nodes if node.reserved_as == name)
+    if set(record.action.spares) <= set(kept):
+        return _done(f"kept free as {name}: {', '.join(kept)}")
+    return _not_done("the nodes are not reserved")
+
+
+def _of_unreserve(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.nodes is None:
+        return _unknown("the nodes could not be read")
+    name = reservation_of(record.action)
+    if any(node.reserved_as == name for node in scene.nodes):
+        return _not_done(f"{name} is still there")
+    return _done(f"{name} is gone")
+
+
+def _of_put_last(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.node is None:
+        return _unknown("the node's state could not be read")
+    return _done("last choice") if scene.node.is_last_choice else _not_done("chosen like any other")
+
+
+def _of_put_back(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.node is None:
+        return _unknown("the node's state could not be read")
+    return _not_done("still last choice") if scene.node.is_last_choice else _done("chosen like any other")
+
+
+def _of_check(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.is_check_over is None:
+        return _unknown("the node does not answer")
+    return _done("the tests are over") if scene.is_check_over else _unknown("the tests run")
 
 
 def _of_exclude(record: ActionRecord, scene: Scene) -> Testimony:
@@ -180,6 +232,12 @@ _TESTIMONIES = {
     Verb.EXCLUDE: _of_exclude,
     Verb.RELEASE: _of_release,
     Verb.RESET_GPU: _of_reset,
+    Verb.RESERVE: _of_reserve,
+    Verb.UNRESERVE: _of_unreserve,
+    Verb.PUT_LAST: _of_put_last,
+    Verb.PUT_BACK: _of_put_back,
+    Verb.CHECK: _of_check,
+    Verb.REIMAGE: _of_boot,
     Verb.REBOOT: _of_boot,
     Verb.POWER_ON: _of_boot,
     Verb.RESUME: _of_resume,
@@ -227,13 +285,97 @@ class NodeBaseline:
 
 def repaired_at(records: tuple[ActionRecord, ...]) -> datetime | None:
     """Return when the last repair of an incident was witnessed, None if none was."""
-    repairs = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON)
     times = [
         record.outcome.finished_at
         for record in records
-        if record.action.verb in repairs and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+        if record.action.verb in REPAIR_MARKS and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
     ]
     return max(times, default=None)
+
+
+def repair_finished_at(incident: Incident, records: tuple[ActionRecord, ...]) -> datetime:
+    """Return since when a node must prove itself: the last repair, by us or by hands, of which anything is known.
+
+    `records` are the incident's own. Where no repair was needed in the end it is the last act before the proof.
+    """
+    times = [each for each in (repaired_at(records), incident.mended_at) if each is not None]
+    if times:
+        return max(times)
+    finished = [
+        record.outcome.finished_at
+        for record in records
+        if record.outcome is not None and record.action.verb not in _PROOFS
+    ]
+    return max(finished, default=incident.changed_at)
+
+
+_PROOFS = MESSAGES | {Verb.CHECK, Verb.PUT_LAST, Verb.RESUME}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestsStanding:
+    """How far the tests on the node are, and what they say so far."""
+
+    __test__ = False
+
+    are_running: bool = False
+    faults: tuple[str, ...] = ()
+    unknowns: tuple[str, ...] = ()
+    proofs: tuple[str, ...] = ()
+    """What passed, and in so many words what was not run."""
+
+
+def judge_probation(
+    incident: Incident,
+    *,
+    status: NodeStatus | None,
+    inspection: NodeInspection | None,
+    conditions: tuple[Observation, ...],
+    baseline: NodeBaseline,
+    durations: Durations,
+    now: datetime,
+) -> Verdict:
+    """Return whether a node on probation goes on being like any other, has broken again, or is watched on.
+
+    A condition must hold as long as on any node before it is believed. At the end the node's own check is asked for;
+    `inspection` is None as long as nobody asked.
+    """
+    assert incident.returned_at is not None  # what is on probation was returned
+    lasting = [
+        observation
+        for finding in incident.findings
+        if finding.is_lasting and finding.response in REPAIRS and not finding.is_secondary
+        for observation in finding.evidence
+        if observation.observed_at > incident.returned_at
+    ]
+    held = [
+        each
+        for each in conditions
+        if each.node in incident.nodes
+        and each.observed_at > incident.returned_at
+        and any((each.signal, each.gpu) == (known.signal, known.gpu) for known in lasting)
+    ]
+    for each in held:
+        is_silent = each.signal is Signal.NODE_UNREACHABLE
+        confirm = durations.confirm_unreachable_after if is_silent else durations.confirm_gpu_missing_after
+        if now - each.observed_at >= confirm:
+            return Verdict(recovery=Recovery.PERSISTS, facts=(f"seen again: {each.text or each.signal.value}",))
+    ends_at = incident.returned_at + durations.probation
+    if now < ends_at:
+        left = f"on probation until {ends_at:%Y-%m-%d %H:%M:%S} UTC"
+        return Verdict(recovery=Recovery.SOAKING, facts=(left,))
+    faults: list[str] = []
+    proofs: list[str] = []
+    if inspection is not None:
+        _judge_inspection(inspection, baseline, faults, proofs)
+    if faults:
+        return Verdict(recovery=Recovery.PERSISTS, facts=tuple(faults))
+    if inspection is None or status is None or not status.is_responding or held:
+        return Verdict(
+            recovery=Recovery.UNKNOWN, facts=("the node could not be looked at when its probation was over",)
+        )
+    hours = durations.probation.total_seconds() / 3600
+    return Verdict(recovery=Recovery.RECOVERED, facts=(*proofs, f"well through {hours:g} h of probation"))
 
 
 def judge_recovery(
@@ -247,8 +389,9 @@ def judge_recovery(
     baseline: NodeBaseline,
     durations: Durations,
     now: datetime,
+    tests: TestsStanding | None = None,
 ) -> Verdict:
-    """Return whether a repaired node is proven well: by its own check, by fresh metrics, and by quiet since the repair.
+    """Return whether a repaired node is proven well: by its own check and tests, fresh metrics, and quiet since then.
 
     Proof of absence of faults is asked for, not absence of proof: whatever could not be read makes the verdict
     unknown, and a fault seen anywhere outweighs everything else.
@@ -281,11 +424,18 @@ def judge_recovery(
         if finding.found_at > repair_finished_at and finding.response > 0 and _is_event(finding)
     ]
 
+    if tests is not None:
+        faults += tests.faults
+        unknowns += tests.unknowns
+        proofs += tests.proofs
+
     if faults:
         return Verdict(recovery=Recovery.PERSISTS, facts=tuple(faults))
     if unknowns:
         return Verdict(recovery=Recovery.UNKNOWN, facts=tuple(unknowns))
     quiet = now - repair_finished_at
+    if tests is not None and tests.are_running:
+        return Verdict(recovery=Recovery.SOAKING, facts=(*proofs, "the tests on the node still run"))
     if quiet < durations.soak:
         waited = f"quiet for {quiet.total_seconds():.0f} of {durations.soak.total_seconds():.0f} s"
         return Verdict(recovery=Recovery.SOAKING, facts=(*proofs, waited))

@@ -5,14 +5,15 @@ Faults go into the simulated hardware only; everything else is the program as it
 
 import argparse
 import random
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.live import Live
@@ -21,65 +22,45 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.drills.demo_parts import (
-    ALONE,
-    LEAF_SECONDS,
-    OVERLAPPING,
-    PARTS,
-    Evidence,
-    Injected,
-    Part,
-    nodes_of_leaf,
-)
+from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
+from ops_pipelines.drills.demo_ladder import mend_by_hand
+from ops_pipelines.drills.demo_parts import ALONE, LEAF_SECONDS, PARTS, SIDE_BY_SIDE, nodes_of_leaf
+from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
+from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import demo_scenario
+from ops_pipelines.simulator.scenario import SWEEP_INTERVAL_SECONDS, demo_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
 
 SEED = 7
 _PAST = timedelta(hours=2)
 """The pretended cluster has run for so long, so that the pages of its telemetry show whole hours."""
-_PAST_OF_DRILL = timedelta(minutes=10)
-"""The drill has no time for more; it may reach into the hour before this one."""
+_PAST_OF_DRILL = timedelta(seconds=SWEEP_INTERVAL_SECONDS)
+"""The drill has no time for more; each trial of the sweep has saved once. It may reach into the hour before this."""
 _REFRESH_SECONDS = 0.5
 _SEEN_IN, _CYCLES_SEEN = "application_telemetry", 3
 """Steps of jobs are counted there."""
+_BEGIN_WITHIN_SECONDS = 150.0
+"""The moments of all parts that happen side by side come within that time of the start."""
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
+_MAY_NEED_HANDS = frozenset({FaultKind.GPU_FELL_OFF_BUS, FaultKind.UNCORRECTABLE_ECC})
+_NEEDS_HANDS = 0.15
+"""How often such a fault ends with a new GPU only."""
+_HANDS_AFTER = timedelta(seconds=30)
 _NOT_PRETENDED = ("job_steps", "job_logs")
 """Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
-
-_POLICY = """\
-# The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
-mode: auto
-drain_budget: {max_out_count: 6, max_out_per_rack_count: 4, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
-mass_event: {min_node_count: 8, window_seconds: 60}
-durations:
-  confirm_unreachable_after_seconds: 5
-  confirm_gpu_missing_after_seconds: 5
-  telemetry_stale_after_seconds: 12
-  look_every_seconds: 1
-  retry_after_seconds: 3
-  run_patience_seconds: 12
-  soak_seconds: 5
-  fence_limit_seconds: 30
-  reset_limit_seconds: 30
-  reboot_limit_seconds: 60
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument(
-        "--once", action="store_true", help="run the fixed seven-part drill, print the verdict, and end"
-    )
+    parser.add_argument("--once", action="store_true", help="run the fixed ten-part drill, print the verdict, and end")
     parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
     options = parser.parse_args(argv)
@@ -100,17 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     began = time.monotonic()
     home = state / "dagster"
-    cluster_file = state / "cluster.yaml"
-    stack = DagsterStack(home, cluster_file=cluster_file, instance_file=project_file("dagster.yaml"), port=port)
+    stack = DagsterStack(
+        home, cluster_file=state / "cluster.yaml", instance_file=project_file("dagster.yaml"), port=port
+    )
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.
     stack.refuse_taken_port()
-    for leftover in (home, state / TWIN_DIRECTORY, state / "lake", state / BUNDLE_DIRECTORY):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for pattern in ("ledger.sqlite*", "messages.jsonl*"):
-        for path in state.glob(pattern):
-            path.unlink()
-    _write_configuration(state, cluster_file)
+    clear(state)
+    cluster_file = write_configuration(state)
     past = _PAST_OF_DRILL if is_once else _PAST
     twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock(), past=past)
     cluster = open_cluster(cluster_file)
@@ -120,49 +98,36 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
         console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
         observatory = open_observatory(cluster_file)
         if is_once:
-            return _drill(cluster, twin, stack, console, messages=state / "messages.jsonl", observatory=observatory)
-        _endless(cluster, twin, stack, console, observatory=observatory)
+            return _drill(cluster, twin, stack, console, state=state, observatory=observatory)
+        _endless(cluster, twin, stack, console, state=state, observatory=observatory)
         return 0
     finally:
         with console.status("stopping"):
             stack.stop()
 
 
-def _write_configuration(state: Path, cluster_file: Path) -> None:
-    shipped = project_file("cluster.yaml").read_text()
-    text = shipped.replace("name: simulated", "name: demo", 1).replace(
-        "state_directory: .ops_pipelines", "state_directory: .", 1
-    )
-    cluster_file.write_text(text)
-    (state / "policy.yaml").write_text(_POLICY)
-
-
 def _drill(
-    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, messages: Path, observatory: Observatory
+    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, state: Path, observatory: Observatory
 ) -> int:
-    """Break seven things, wait for the stated ends, and print the verdict as the last line."""
+    """Break ten things, wait for the stated ends, and print the verdict as the last line."""
     since = cluster.clock.now()
     view = _View(cluster, twin, stack, console, parts=PARTS)
+    drill = _Drill(cluster, twin, view, state=state)
     with view.shown():
         _wait_for_training(twin, view)
-        _wait_for_cycles(observatory, view, since=since)
-        injected: dict[str, Injected] = {}
-        for part in OVERLAPPING:
-            injected[part.letter] = part.inject(twin)
-            view.note(part, "running")
-            view.pass_time(1.0)
-        open_parts = _await_ends(OVERLAPPING, injected, cluster, twin, view, messages=messages)
+        has_seen_jobs = _CyclesSeen(observatory, since=since).are_enough
+        open_parts = drill.run(SIDE_BY_SIDE, but_not_before={"e": has_seen_jobs})
         for part in ALONE:
             if open_parts:
                 open_parts[part.letter] = ("not begun, because an earlier part did not close",)
                 continue
-            injected[part.letter] = part.inject(twin)
-            view.note(part, "running")
-            open_parts = _await_ends([part], injected, cluster, twin, view, messages=messages)
+            open_parts = drill.run([part])
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
-            open_parts = _differences(PARTS, injected, cluster, twin, messages=messages)
+            open_parts = drill.differences(PARTS)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
+    for line in drill.stories(PARTS):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"{fill}", soft_wrap=True, highlight=False)
     lost = read_lost_gpu_hours(twin)
     console.print(
@@ -199,52 +164,95 @@ def _wait_for_training(twin: Twin, view: "_View") -> None:
         view.pass_time(_REFRESH_SECONDS)
 
 
-def _wait_for_cycles(observatory: Observatory, view: "_View", *, since: datetime) -> None:
-    """Let the live cycle see the jobs at work: one that was never seen to move cannot be seen to hang.
+class _CyclesSeen:
+    """Whether the live cycle has seen the jobs at work: one that was never seen to move cannot be seen to hang.
 
     A rate takes two samples; the third leaves room for one that came late.
     """
-    at, seen_count = observatory.grid_time(since), 0
-    while seen_count < _CYCLES_SEEN:
-        if observatory.lake.read(_SEEN_IN, start=at, end=at + observatory.step, columns=("time",)).num_rows:
-            seen_count += 1
-        elif at + observatory.step > observatory.clock.now() - observatory.step:
-            view.pass_time(_REFRESH_SECONDS)  # its turn has not come, or it is being written
-            continue
-        at += observatory.step
+
+    def __init__(self, observatory: Observatory, *, since: datetime) -> None:
+        self._observatory = observatory
+        self._at = observatory.grid_time(since)
+        self._seen_count = 0
+
+    def are_enough(self) -> bool:
+        observatory = self._observatory
+        step = observatory.step
+        while self._seen_count < _CYCLES_SEEN:
+            if observatory.lake.read(_SEEN_IN, start=self._at, end=self._at + step, columns=("time",)).num_rows:
+                self._seen_count += 1
+            elif self._at + step > observatory.clock.now() - step:
+                return False  # its turn has not come, or it is being written
+            self._at += step
+        return True
 
 
-def _await_ends(
-    parts: Sequence[Part], injected: dict[str, Injected], cluster: Cluster, twin: Twin, view: "_View", *, messages: Path
-) -> dict[str, tuple[str, ...]]:
-    """Return what still differs when every part has reached its end or its time limit."""
-    while True:
-        left = _differences(parts, injected, cluster, twin, messages=messages)
-        now = cluster.clock.now()
-        for part in parts:
-            view.note(part, "running" if part.letter in left else "as expected")
-        late = {part.letter for part in parts if (now - injected[part.letter].at).total_seconds() > part.limit_seconds}
-        if set(left) <= late:
-            for part in parts:
+class _Drill:
+    """The parts on their way: each is begun at its moment and looked at until its end or its time limit."""
+
+    def __init__(self, cluster: Cluster, twin: Twin, view: "_View", *, state: Path) -> None:
+        self._cluster = cluster
+        self._twin = twin
+        self._view = view
+        self._state = state
+        self._injected: dict[str, Injected] = {}
+
+    def run(
+        self, parts: Sequence[Part], *, but_not_before: Mapping[str, Callable[[], bool]] = MappingProxyType({})
+    ) -> dict[str, tuple[str, ...]]:
+        """Begin each part as soon as it may, and return what still differs when all have reached end or limit."""
+        waiting = list(parts)
+        give_up_at = time.monotonic() + _BEGIN_WITHIN_SECONDS
+        while True:
+            for part in tuple(waiting):
+                may_begin = but_not_before.get(part.letter, _always)
+                if may_begin() and part.is_ready(self._twin):
+                    self._injected[part.letter] = part.inject(self._twin)
+                    waiting.remove(part)
+                    self._view.note(part, "running")
+            begun = [part for part in parts if part.letter in self._injected]
+            left = self.differences(begun)
+            for part in begun:
                 if part.letter in left:
-                    view.note(part, left[part.letter][0])
-            return left
-        view.pass_time(_REFRESH_SECONDS)
+                    part.proceed(self._evidence(part))
+                self._view.note(part, "running" if part.letter in left else "as expected")
+            if waiting and time.monotonic() > give_up_at:
+                left |= {part.letter: ("not begun: its moment did not come",) for part in waiting}
+                waiting = []
+            if not waiting and set(left) <= {part.letter for part in parts if self._is_late(part)}:
+                for part in parts:
+                    if part.letter in left:
+                        self._view.note(part, left[part.letter][0])
+                return left
+            self._view.pass_time(_REFRESH_SECONDS)
+
+    def differences(self, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
+        """Return what is not yet as it must become, of the parts that were begun."""
+        found = {part.letter: part.differences(self._evidence(part)) for part in parts}
+        return {letter: differences for letter, differences in found.items() if differences}
+
+    def stories(self, parts: Sequence[Part]) -> list[str]:
+        """Return what the parts have shown, a line each."""
+        begun = [part for part in parts if part.letter in self._injected]
+        return [f"({part.letter}) {line}" for part in begun for line in part.tell(self._evidence(part))]
+
+    def _is_late(self, part: Part) -> bool:
+        injected = self._injected.get(part.letter)
+        return injected is None or (self._cluster.clock.now() - injected.at).total_seconds() > part.limit_seconds
+
+    def _evidence(self, part: Part) -> Evidence:
+        injected = self._injected[part.letter]
+        call = partial(call_program, cluster_file=self._state / "cluster.yaml")
+        return Evidence(twin=self._twin, cluster=self._cluster, injected=injected, state=self._state, call=call)
 
 
-def _differences(
-    parts: Sequence[Part], injected: dict[str, Injected], cluster: Cluster, twin: Twin, *, messages: Path
-) -> dict[str, tuple[str, ...]]:
-    found = {
-        part.letter: part.differences(
-            Evidence(twin=twin, cluster=cluster, injected=injected[part.letter], messages=messages)
-        )
-        for part in parts
-    }
-    return {letter: differences for letter, differences in found.items() if differences}
+def _always() -> bool:
+    return True
 
 
-def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, observatory: Observatory) -> None:
+def _endless(
+    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, state: Path, observatory: Observatory
+) -> None:
     """Break something every half minute until the user has seen enough."""
     chance = random.Random(SEED)
     start_fill(stack, observatory, hour_count=2)
@@ -253,7 +261,17 @@ def _endless(cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console
         _wait_for_training(twin, view)
         while True:
             _break_something(twin, chance)
+            _mend_what_waits(cluster, twin, state=state)
             view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
+
+
+def _mend_what_waits(cluster: Cluster, twin: Twin, *, state: Path) -> None:
+    """Let a technician see to the repair queue, half a minute after a node was put there."""
+    now = cluster.clock.now()
+    for incident in cluster.ledger.read_state(now).incidents:
+        if incident.state is IncidentState.IN_REPAIR and now - incident.changed_at > _HANDS_AFTER:
+            call = partial(call_program, cluster_file=state / "cluster.yaml")
+            mend_by_hand(incident, twin=twin, state=state, call=call)
 
 
 def _break_something(twin: Twin, chance: random.Random) -> None:
@@ -265,8 +283,9 @@ def _break_something(twin: Twin, chance: random.Random) -> None:
         FaultKind.UNCORRECTABLE_ECC,
         FaultKind.LEAF_SWITCH_DOWN,
         FaultKind.RANK_STOPS,
+        FaultKind.ROW_REMAP_WAITS,
     ]
-    fault = chance.choices(kinds, weights=[3, 2, 3, 3, 1, 1])[0]
+    fault = chance.choices(kinds, weights=[3, 2, 3, 3, 1, 1, 2])[0]
     healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
     if fault is FaultKind.LEAF_SWITCH_DOWN:
         if healthy.issuperset(nodes_of_leaf(twin)):
@@ -283,7 +302,8 @@ def _break_something(twin: Twin, chance: random.Random) -> None:
     if not targets:
         return
     gpu = None if fault is FaultKind.NODE_UNREACHABLE else chance.randrange(8)
-    twin.inject(fault, chance.choice(targets), gpu=gpu)
+    course = Course(cure=Cure.REPLACEMENT) if fault in _MAY_NEED_HANDS and chance.random() < _NEEDS_HANDS else None
+    twin.inject(fault, chance.choice(targets), gpu=gpu, course=course)
 
 
 class _View:

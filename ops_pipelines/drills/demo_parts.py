@@ -1,127 +1,26 @@
-"""The seven parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
+"""The parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
 
-A fault is put into the simulated cluster only. The end is read from the twin (what really is so), from its journal
-(what it was told), from the ledger (what we wrote down) and from the messages; never from what we believe.
+A fault is put into the simulated cluster only. What the end is judged on is `demo_evidence`; the parts that climb the
+ladder are `demo_ladder`'s.
 """
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Sequence
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect, incident_words
+from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth, read_nodes, read_progress, read_split_brains
-from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
+from ops_pipelines.simulator.ground_truth import JobProgress, read_nodes, read_progress
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.twin import Twin
 
-_COMMANDS = frozenset(EntryKind) - {EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL}
 _PARTITION_SECONDS = 22.0
 _PARTITIONED_COUNT = 40
 _LEAF = "leaf4"
 LEAF_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injected:
-    """One fault as it happened: what the end is judged against."""
-
-    part: str
-    at: datetime
-    nodes: tuple[NodeName, ...]
-    job: JobProgress | None
-    """The job that it hit, as it was then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Everything that the end of a part is judged on, read at one time."""
-
-    twin: Twin
-    cluster: Cluster
-    injected: Injected
-    messages: Path
-    """Where the notifier writes, one JSON line a message."""
-
-    @property
-    def own_incidents(self) -> tuple[Incident, ...]:
-        """Those that are no part of a mass event, which may hit the same node later."""
-        return tuple(
-            each for each in self.incidents if not each.is_mass_event and each.state is not IncidentState.MERGED
-        )
-
-    @property
-    def incidents(self) -> tuple[Incident, ...]:
-        """Incidents since the fault that name its nodes or its job."""
-        job = self.injected.job
-        return tuple(
-            incident
-            for incident in self.cluster.ledger.incidents_since(self.injected.at)
-            if incident.opened_at >= self.injected.at
-            and (
-                incident.nodes & set(self.injected.nodes)
-                or (job is not None and any(victim.job == job.job for victim in incident.victims))
-            )
-        )
-
-    def commands(self, *kinds: EntryKind) -> tuple[Entry, ...]:
-        """Accepted commands since the fault that name its nodes or its job; of all kinds if none is given."""
-        job = self.injected.job
-        wanted = frozenset(kinds) or _COMMANDS
-        return tuple(
-            entry
-            for entry in self.twin.entries()
-            if entry.at > self.injected.at
-            and entry.refusal is None
-            and entry.kind in wanted
-            and (set(entry.nodes) & set(self.injected.nodes) or (job is not None and entry.job == job.job))
-        )
-
-    def node(self) -> NodeTruth:
-        return next(node for node in read_nodes(self.twin) if node.node == self.injected.nodes[0])
-
-    def job_now(self) -> JobProgress | None:
-        job = self.injected.job
-        return next((each for each in read_progress(self.twin) if job is not None and each.job == job.job), None)
-
-    def is_in_service(self) -> bool:
-        status = next(each for each in self.cluster.scheduler.read_nodes() if each.node == self.injected.nodes[0])
-        return status.is_responding and not status.is_drained
-
-    def done_verbs(self) -> tuple[Verb, ...]:
-        """Verbs that the ledger holds as witnessed, in order, over the incidents of this part."""
-        return tuple(
-            record.action.verb
-            for incident in self.own_incidents
-            for record in self.cluster.ledger.records(incident.incident)
-            if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
-        )
-
-    def message_count(self, audience: Audience, incidents: Iterable[Incident]) -> int:
-        names = {incident.incident for incident in incidents}
-        lines = self.messages.read_text().splitlines() if self.messages.exists() else []
-        sent = [json.loads(line) for line in lines]
-        return sum(message["audience"] == audience.value and message["thread"] in names for message in sent)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One fault, and what must have come of it. `differences` is empty once the stated end is reached."""
-
-    letter: str
-    title: str
-    inject: Callable[[Twin], Injected]
-    differences: Callable[[Evidence], tuple[str, ...]]
-    limit_seconds: float
-
-
-def _expect(*claims: tuple[bool, str]) -> tuple[str, ...]:
-    return tuple(what for is_so, what in claims if not is_so)
 
 
 def _training_job(twin: Twin, *, node_count: int) -> JobProgress:
@@ -147,12 +46,11 @@ def _healed(
     assert before is not None  # every healing part hits a job
     node, job, incidents = evidence.node(), evidence.job_now(), evidence.own_incidents
     done = [verb for verb in evidence.done_verbs() if verb in verbs]
-    return _expect(
+    return expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (
             all(incident.state is IncidentState.RESOLVED for incident in incidents),
-            f"the incident is {', '.join(sorted(each.state.value for each in incidents))}: "
-            f"{incidents[0].note if incidents else 'none'}",
+            incident_words(incidents),
         ),
         (node.is_healthy, f"{node.node} is not healthy: {', '.join(node.faults)}"),
         (evidence.is_in_service(), f"{node.node} is not back in service"),
@@ -169,22 +67,19 @@ def _healed(
             job is not None and job.checkpointed_step_count > before.checkpointed_step_count,
             f"job {before.job} has not passed its checkpoint of step {before.checkpointed_step_count} yet",
         ),
-        (not _has_two_writers(evidence.twin, before.job), f"job {before.job} had two writers"),
+        (not evidence.has_two_writers(), f"job {before.job} had two writers"),
     )
 
 
-def _has_two_writers(twin: Twin, job: JobId) -> bool:
-    return any(attempt.job == job for split in read_split_brains(twin) for attempt in split.attempts)
-
-
 _MOVE_JOB = (Verb.DRAIN, Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE)
+_RETURN = (Verb.CHECK, Verb.PUT_LAST, Verb.RESUME, Verb.PUT_BACK)
 
 
 def _gpu_off_bus(evidence: Evidence) -> tuple[str, ...]:
     return _healed(
         evidence,
         repair=EntryKind.REBOOT,
-        verbs=(*_MOVE_JOB, Verb.REBOOT, Verb.RESUME),
+        verbs=(*_MOVE_JOB, Verb.REBOOT, *_RETURN),
         never=(EntryKind.RESET_GPU, EntryKind.POWER_OFF),
     )
 
@@ -202,7 +97,7 @@ def _silent_node(evidence: Evidence) -> tuple[str, ...]:
             Verb.EXCLUDE,
             Verb.RELEASE,
             Verb.POWER_ON,
-            Verb.RESUME,
+            *_RETURN,
         ),
         never=(EntryKind.RESET_GPU, EntryKind.REBOOT),
     )
@@ -212,7 +107,7 @@ def _memory_error(evidence: Evidence) -> tuple[str, ...]:
     return _healed(
         evidence,
         repair=EntryKind.RESET_GPU,
-        verbs=(*_MOVE_JOB, Verb.RESET_GPU, Verb.RESUME),
+        verbs=(*_MOVE_JOB, Verb.RESET_GPU, *_RETURN),
         never=(EntryKind.REBOOT, EntryKind.POWER_OFF),
     )
 
@@ -220,7 +115,7 @@ def _memory_error(evidence: Evidence) -> tuple[str, ...]:
 def _application_error(evidence: Evidence) -> tuple[str, ...]:
     incidents, commands = evidence.own_incidents, evidence.commands()
     told = evidence.message_count(Audience.OWNER, incidents)
-    return _expect(
+    return expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (all(each.state is IncidentState.RESOLVED for each in incidents), "the incident is not closed"),
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
@@ -234,7 +129,7 @@ def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
     mass = [incident for incident in incidents if incident.is_mass_event]
     down = [each.node for each in evidence.cluster.scheduler.read_nodes() if not each.is_responding]
     paged = evidence.message_count(Audience.ON_CALL, incidents)
-    return _expect(
+    return expect(
         (not commands, f"the cluster was touched: {', '.join(entry.kind.value for entry in commands)}"),
         (len(mass) == 1, f"one mass event expected, {len(mass)} found"),
         (paged == 1, f"{paged} pages to a human, not 1"),
@@ -249,7 +144,7 @@ def _hung_job(evidence: Evidence) -> tuple[str, ...]:
     incidents = evidence.own_incidents
     paged = evidence.message_count(Audience.ON_CALL, incidents)
     blamed = {part.node for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
-    return _expect(
+    return expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (blamed == {node}, f"{', '.join(sorted(map(str, blamed))) or 'nobody'} is blamed, not {node}"),
         (
@@ -277,7 +172,7 @@ def _leaf_switch(evidence: Evidence) -> tuple[str, ...]:
     blamed = {part.name for each in incidents if each.hypothesis for part in each.hypothesis.culprits}
     paged = evidence.message_count(Audience.ON_CALL, incidents)
     commands = evidence.commands()
-    return _expect(
+    return expect(
         (len(incidents) == 1, f"one incident expected, {len(incidents)} found"),
         (blamed == {_LEAF}, f"{', '.join(sorted(blamed)) or 'nobody'} is blamed, not {_LEAF}"),
         (
@@ -301,14 +196,14 @@ PARTS: tuple[Part, ...] = (
         title="a GPU falls off the bus under a 16-GPU training job (Xid 79)",
         inject=lambda twin: _inject_at("a", twin, FaultKind.GPU_FELL_OFF_BUS, node_count=2, position=0, gpu=3),
         differences=_gpu_off_bus,
-        limit_seconds=120.0,
+        limit_seconds=300.0,
     ),
     Part(
         letter="b",
         title="a node stops answering",
         inject=lambda twin: _inject_at("b", twin, FaultKind.NODE_UNREACHABLE, node_count=8, position=5, gpu=None),
         differences=_silent_node,
-        limit_seconds=120.0,
+        limit_seconds=300.0,
     ),
     Part(
         letter="c",
@@ -322,14 +217,14 @@ PARTS: tuple[Part, ...] = (
         title="an uncorrectable ECC error that asks for a GPU reset (Xid 48, 154)",
         inject=lambda twin: _inject_at("d", twin, FaultKind.UNCORRECTABLE_ECC, node_count=6, position=2, gpu=6),
         differences=_memory_error,
-        limit_seconds=120.0,
+        limit_seconds=300.0,
     ),
     Part(
         letter="e",
         title="a rank of a 128-GPU training stops and the job hangs, without a word in any log",
         inject=lambda twin: _inject_at("e", twin, FaultKind.RANK_STOPS, node_count=16, position=9, gpu=0),
         differences=_hung_job,
-        limit_seconds=240.0,
+        limit_seconds=300.0,
     ),
     Part(
         letter="f",
@@ -345,6 +240,11 @@ PARTS: tuple[Part, ...] = (
         differences=_leaf_switch,
         limit_seconds=150.0,
     ),
+    TIMING,
+    STUBBORN,
+    HANDS,
 )
-OVERLAPPING, ALONE = PARTS[:5], PARTS[5:]
-"""The first can happen together; each of the others hits too many nodes for that."""
+SIDE_BY_SIDE: tuple[Part, ...] = (*PARTS[:4], STUBBORN, HANDS, TIMING, PARTS[4])
+"""They hit different nodes, and begin as soon as their moment has come, in this order."""
+ALONE = PARTS[5:7]
+"""Each of them hits too many nodes for anything else to happen meanwhile."""

@@ -22,6 +22,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
 from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines.drills.lab_moments import squeue_program
 from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
@@ -41,19 +42,20 @@ from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster, open_observatory
 
-_NODE_COUNT = 16
+_NODE_COUNT = 28
 _LEDGER_URL_FILE = "ledger.url"
 _DAGSTER_DATABASE, _LEDGER_DATABASE = "dagster", "ledger"
 _SEED = 7
-_SLURMD_TIMEOUT_SECONDS = 120
+_SLURMD_TIMEOUT_SECONDS = 180
 """Long enough to hold a silent node's jobs first: once Slurm gives the node up, it starts them again by itself."""
 _SOCKET_ROOM_BYTES = 60
 """What a state directory may be long, so that Slurm's sockets below it stay under 107 bytes."""
 
 POLICY = """\
-# The lab's own policy: acts by itself, on short durations.
+# The lab's own policy: acts by itself, on short durations, and lets a drill break many nodes within minutes.
 mode: auto
-drain_budget: {max_out_count: 6, max_out_per_rack_count: 6, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
+drain_budget: {max_out_count: 13, max_out_per_rack_count: 8, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
+mass_event: {min_node_count: 20, window_seconds: 60, brake_window_seconds: 60}
 durations:
   confirm_unreachable_after_seconds: 10
   confirm_gpu_missing_after_seconds: 10
@@ -63,8 +65,14 @@ durations:
   run_patience_seconds: 20
   soak_seconds: 5
   fence_limit_seconds: 60
-  reset_limit_seconds: 60
-  reboot_limit_seconds: 120
+  reset_limit_seconds: 30
+  reboot_limit_seconds: 60
+  check_limit_seconds: 120
+  probation_seconds: 12
+  job_end_limit_seconds: 95
+ladder: {max_gpu_resets_count: 3, max_reboots_count: 3, max_power_cycles_count: 3, cool_down_seconds: 0}
+recovery: {max_requeues_count: 1}
+blast_caps: {max_on_probation_count: 20}
 """
 
 
@@ -205,6 +213,7 @@ class Lab:
         self.slurm.start()
         # Clients of this process and of Dagster's find the throw-away Slurm here.
         os.environ["SLURM_CONF"] = str(self.slurm.settings.slurm_conf)
+        self._put_squeue_first()
         progress("Prometheus and the exporter")
         scenario = lab_scenario(_NODE_COUNT)
         self.twin = Twin.create(self.state / TWIN_DIRECTORY, scenario, seed=_SEED, clock=SystemClock())
@@ -232,9 +241,23 @@ class Lab:
             postgres=self.postgres,
             twin=self.twin,
             stack=self.stack,
+            cluster_file=self.cluster_file,
             checkpoints=self.checkpoints,
             application_log=self.application_log,
+            messages=self.state / "messages.jsonl",
         )
+
+    def _put_squeue_first(self) -> None:
+        """Put the drill's `squeue` before the real one, for this process and for Dagster's."""
+        programs = self.state / "bin"
+        real = shutil.which("squeue", path=os.environ.get("PATH"))
+        if real is None:
+            raise LabError("the program squeue is missing; run: apt-get install --no-install-recommends slurm-client")
+        programs.mkdir(exist_ok=True)
+        program = programs / "squeue"
+        program.write_text(squeue_program(sys.executable, real))
+        program.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
 
     def _dagster_database(self) -> dict[str, str]:
         """Return what dagster.postgres.yaml asks the environment for."""
@@ -329,6 +352,8 @@ class Lab:
                 "kind": "commands",
                 **{verb: [*hardware, verb, str(self.state), "{node}"] for verb in plain},
                 "reset_gpu": [*hardware, "reset_gpu", str(self.state), "{node}", "{gpu}"],
+                "start_check": [*hardware, "start_check", str(self.state), "{node}", "{key}", "{suite}", "{tests}"],
+                "read_check": [*hardware, "read_check", str(self.state), "{node}", "{key}"],
             },
             "lake": {"step_seconds": 5},
             "job_logs": {"kind": "files", "paths": [str(self.checkpoints / "%j.out")]},

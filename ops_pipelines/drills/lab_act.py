@@ -9,22 +9,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import MESSAGES, SOFT, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView, saved_step
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, Write, read_writes
 from ops_pipelines.simulator.journal import FaultKind
 
-SOON_SECONDS = 120.0
+SOON_SECONDS = 300.0
 """Far above what a single step of a drill needs on a loaded machine."""
+NOTE_LENGTH = 120
+"""How much of an incident's note is printed."""
 OFTEN_SECONDS = 0.05
 """How often a moment is looked for that lasts a few tenths of a second."""
-_REBOOTED = (
-    *(Verb.DRAIN, Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
-    *(Verb.REBOOT, Verb.RESUME),
-)
+MOVED = (Verb.DRAIN, Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE)
+"""What is done before a repair, where the job may be moved at once."""
+RETURNED = (Verb.CHECK, Verb.PUT_LAST, Verb.RESUME, Verb.PUT_BACK)
+"""What is done after a repair that helped: tests, the return as last choice, and the end of the probation."""
 
 
 class Act(ABC):
@@ -32,6 +35,8 @@ class Act(ABC):
 
     fault: str
     node_count = 1
+    options: Sequence[str] = ()
+    """Further words for sbatch."""
 
     def __init__(self, view: LabView, name: str) -> None:
         self.view = view
@@ -48,12 +53,13 @@ class Act(ABC):
     def submit(self) -> None:
         """Submit the act's job."""
         self._job = self.view.stage.slurm.submit_training(
-            name=self.name,
+            name=self.job_name,
             node_count=self.node_count,
-            comment=f"workload=training ckpt={self.checkpoint}",
+            comment=self.comment,
             checkpoint=self.checkpoint,
             step_seconds=0.5,
             steps_per_checkpoint=2,
+            options=self.options,
         )
 
     def has_begun_to_save(self) -> bool:
@@ -71,8 +77,11 @@ class Act(ABC):
         self.view.say(f"{self.name}: {self.did}")
 
     def look(self) -> None:
-        """Note when the act is over."""
-        if self.began_at is not None and self.ended_at is None and self._is_over():
+        """Play what comes next, if anything does, and note when the act is over."""
+        if self.began_at is None or self.ended_at is not None:
+            return
+        self._go_on()
+        if self._is_over():
             self.ended_at = time.monotonic()
             self.view.say(f"{self.name}: over after {self.seconds:.0f} s")
 
@@ -81,6 +90,14 @@ class Act(ABC):
         """What must be so once the act is over."""
 
     # -- what it is about --
+
+    @property
+    def job_name(self) -> str:
+        return self.name
+
+    @property
+    def comment(self) -> str:
+        return f"workload=training ckpt={self.checkpoint}"
 
     @property
     def job(self) -> JobId:
@@ -129,14 +146,25 @@ class Act(ABC):
     def how_it_stands(self) -> str:
         """Return the state of the act's incidents, job and node, for whoever asks why it is not over."""
         incidents = "; ".join(
-            f"{each.incident} {each.state.value} ({each.note})" for node in self.nodes for each in self._incidents(node)
+            f"{each.incident} {each.state.value} ({each.note[:NOTE_LENGTH]})"
+            for node in self.nodes
+            for each in self._incidents(node)
         )
         job = self.view.job(self.job)
         state = "unknown" if job is None else f"{job.state.value}{', held' if job.is_held else ''}"
         return f"incidents: {incidents or 'none'}; job {self.job} is {state}"
 
+    @property
+    def returned_by_people(self) -> Sequence[NodeName]:
+        """The nodes that the drill itself put back into service, in an operator's part."""
+        return ()
+
     @abstractmethod
     def _break(self) -> str: ...
+
+    def _go_on(self) -> None:
+        """Play the next step of an act that has several, once its moment has come."""
+        return
 
     @abstractmethod
     def _is_over(self) -> bool: ...
@@ -145,6 +173,42 @@ class Act(ABC):
 
     def _drop_gpu(self) -> None:
         self.view.stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, self.node, gpu=3)
+
+    def _write_kernel_line(self, message: str) -> None:
+        """Let the kernel of the act's node say something that its pretended hardware knows nothing of."""
+        written_at = self.view.stage.cluster.clock.now().isoformat(timespec="microseconds")
+        with self.view.stage.application_log.open("a") as file:
+            file.write(f"{written_at} {self.node} kernel: [ 4711.000001] {message}\n")
+
+    def _end_job(self) -> None:
+        self.view.stage.slurm.cancel(self.job)
+
+    def _mend(self, node: NodeName) -> None:
+        """Do a technician's part: replace what is broken, and boot."""
+        self.view.stage.twin.repair_by_hand(node)
+        self.view.stage.slurm.reboot_node(node)
+
+    def _is_paged(self) -> bool:
+        return any(
+            record.action.verb is Verb.PAGE_HUMAN and is_done(record) for record in self.view.records_of(self.node)
+        )
+
+    def _plans(self, node: NodeName) -> tuple[IncidentPlan, ...]:
+        """Return the plans that were begun for a node, in order."""
+        ledger = self.view.stage.cluster.ledger
+        names = dict.fromkeys(record.plan for record in self.view.records_of(node) if record.plan is not None)
+        return tuple(plan for name in names if (plan := ledger.plan(name)) is not None)
+
+    def _notices(self, job: JobId) -> tuple[str, ...]:
+        """Return what the owner of a job was told, in order."""
+        return tuple(
+            record.action.text
+            for record in self.view.records()
+            if record.action.verb is Verb.NOTIFY_OWNER
+            and record.action.attempt is not None
+            and record.action.attempt.job == job
+            and is_done(record)
+        )
 
     def _incidents(self, node: NodeName) -> tuple[Incident, ...]:
         return self.view.incidents_of(node)
@@ -165,10 +229,7 @@ class Act(ABC):
     def _is_handed_over(self) -> bool:
         """Return whether a person has what we could not end, and was told."""
         incidents = self._incidents(self.node)
-        is_paged = any(
-            record.action.verb is Verb.PAGE_HUMAN and is_done(record) for record in self.view.records_of(self.node)
-        )
-        return is_paged and any(each.state is IncidentState.ESCALATED for each in incidents)
+        return self._is_paged() and any(each.state is IncidentState.ESCALATED for each in incidents)
 
     def _is_going_on(self) -> bool:
         """Return whether a later attempt, away from the broken node, saves."""
@@ -180,7 +241,8 @@ class Act(ABC):
 class HealedAct(Act):
     """A fault after which the node is mended and returned, and the job goes on elsewhere."""
 
-    story: Sequence[Verb] = _REBOOTED
+    story: Sequence[Verb] = (*MOVED, Verb.REBOOT, *RETURNED)
+    is_job_moved = True
 
     def _is_over(self) -> bool:
         incidents = self._incidents(self.node)
@@ -188,7 +250,8 @@ class HealedAct(Act):
         if lost:
             return True  # Nothing more will come of it by itself; `demands` says so.
         is_closed = bool(incidents) and all(each.state is IncidentState.RESOLVED for each in incidents)
-        return is_closed and self.view.is_in_service(self.node) and self._is_going_on()
+        is_healed = is_closed and self.view.is_in_service(self.node)
+        return is_healed and (not self.is_job_moved or self._is_going_on())
 
     def demands(self) -> Iterator[Demand]:
         incidents = self._incidents(self.node)
@@ -200,7 +263,8 @@ class HealedAct(Act):
         verbs = done_verbs(self.view.records_of(self.node))
         told = ", ".join(verb.value for verb in verbs)
         yield Demand(is_so=verbs == tuple(self.story), otherwise=f"the ledger holds {told}")
-        yield from self._job_demands()
+        if self.is_job_moved:
+            yield from self._job_demands()
 
     def _job_demands(self) -> Iterator[Demand]:
         after = self.view.job(self.job)
@@ -226,5 +290,10 @@ def is_done(record: ActionRecord) -> bool:
 
 
 def done_verbs(records: Sequence[ActionRecord]) -> tuple[Verb, ...]:
-    """Return what was done to nodes and jobs, in order; messages are people's business."""
-    return tuple(record.action.verb for record in records if is_done(record) and record.action.verb not in MESSAGES)
+    """Return what was done to nodes and jobs, in order; messages are people's business.
+
+    Room kept free is left out: a plan goes on without it, and whether there is any is the moment's chance.
+    """
+    return tuple(
+        record.action.verb for record in records if is_done(record) and record.action.verb not in MESSAGES | SOFT
+    )

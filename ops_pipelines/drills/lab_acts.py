@@ -1,6 +1,7 @@
 """The acts that break a node, a job or a drain: what the cluster does to us.
 
-What is broken of our own machinery is in `lab_interruptions`, what must hold over all acts together in `lab_judge`.
+What a repair does not help is in `lab_ladder`, when jobs are moved in `lab_moments`, what is broken of our own
+machinery in `lab_interruptions`, what must hold over all acts together in `lab_judge`.
 """
 
 from collections.abc import Iterator
@@ -11,12 +12,12 @@ from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.daemon_processes import born_at
-from ops_pipelines.drills.lab_act import OFTEN_SECONDS, SOON_SECONDS, Act, HealedAct, done_verbs, is_done
+from ops_pipelines.drills.lab_act import OFTEN_SECONDS, RETURNED, SOON_SECONDS, Act, HealedAct, done_verbs, is_done
 from ops_pipelines.drills.lab_stage import Demand, LabView
 
 _POWER_CYCLED = (
     *(Verb.HOLD, Verb.DRAIN, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
-    *(Verb.POWER_ON, Verb.RESUME),
+    *(Verb.POWER_ON, *RETURNED),
 )
 
 
@@ -37,13 +38,10 @@ class ApplicationErrs(Act):
     fault = "application error (Xid 31)"
 
     def _break(self) -> str:
-        line = (
-            f"{self.view.stage.cluster.clock.now().isoformat(timespec='microseconds')} {self.node} kernel: "
-            "[ 4711.000001] NVRM: Xid (PCI:0000:1b:00): 31, pid=4711, name=python3, Ch 00000007, intr 00000000. "
-            "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_6 faulted\n"
+        self._write_kernel_line(
+            "NVRM: Xid (PCI:0000:1b:00): 31, pid=4711, name=python3, Ch 00000007, intr 00000000. "
+            "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_6 faulted"
         )
-        with self.view.stage.application_log.open("a") as file:
-            file.write(line)
         return f"Xid 31 of job {self.job} on {self.node}"
 
     def _told(self) -> tuple[Incident, ...]:
@@ -119,8 +117,12 @@ class ForeignDrainBefore(Act):
     """An operator has the node already when its GPU falls off: its job is moved, the node is left to them."""
 
     fault = "foreign drain just before ours"
-    reason = "OPS-17 cable swap"
+    _reason = "OPS-17 cable swap"
     _forbidden = frozenset({Verb.DRAIN, Verb.REBOOT, Verb.RESET_GPU, Verb.POWER_OFF, Verb.POWER_ON, Verb.RESUME})
+
+    @property
+    def reason(self) -> str:
+        return self._reason
 
     @property
     def ends_with(self) -> IncidentState:
@@ -160,7 +162,7 @@ class ForeignDrainMeanwhile(ForeignDrainBefore):
     """An operator takes the node over while we are at it: whatever we had begun, we do not return it."""
 
     fault = "foreign drain over ours, incident open"
-    reason = "OPS-18 hands off"
+    _reason = "OPS-18 hands off"
     # What was begun before the operator came may have been done; never the return.
     _forbidden = frozenset({Verb.RESUME})
 

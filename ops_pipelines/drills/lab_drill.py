@@ -16,8 +16,11 @@ from ops_pipelines.drills.lab_acts import (
     GpuFallsOff,
     SilentNode,
 )
+from ops_pipelines.drills.lab_hostile import HostileWords
 from ops_pipelines.drills.lab_interruptions import AccountingDown, ControllerKilled, DatabaseRestarted, WorkerKilled
 from ops_pipelines.drills.lab_judge import judge_drill
+from ops_pipelines.drills.lab_ladder import NeverDrains, ProbationFails, RebootHangs, ResetDoesNotHelp, TestsFailTwice
+from ops_pipelines.drills.lab_moments import OldCheckpoint, RequeueLoop, YoungCheckpoint
 from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
 from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
@@ -27,7 +30,7 @@ __all__ = ["DrillError", "LabDrill", "Stage"]
 _NOT_FED = ("application_telemetry",)
 """What nothing in the lab measures: its jobs have no exporter."""
 _READY_SECONDS = 120.0
-_HEAL_SECONDS = 300.0
+_HEAL_SECONDS = 600.0
 """Far above what an act needs, on a loaded machine too: a drill that waits this long has failed."""
 
 
@@ -47,24 +50,34 @@ class LabDrill:
         self._database = DatabaseRestarted(view, "database")
         self._foreign_before = ForeignDrainBefore(view, "foreign-before")
         self._foreign_meanwhile = ForeignDrainMeanwhile(view, "foreign-meanwhile")
+        self._probation = ProbationFails(view, "probation")
+        self._slow: Sequence[Act] = (
+            *(NeverDrains(view, "never-drains"), RebootHangs(view, "reboot-hangs"), TestsFailTwice(view, "tests-fail")),
+            *(RequeueLoop(view, "requeue-loop"), self._probation, ResetDoesNotHelp(view, "reset")),
+        )
+        self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), OldCheckpoint(view, "old"))
+        self._hostile = HostileWords(view, "hostile")
         self._acts: Sequence[Act] = (
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
             *(self._database, self._foreign_before, self._foreign_meanwhile),
+            *(*self._slow, *self._timed, self._hostile),
         )
 
     def run(self) -> None:
         """Play everything, print the verdict; raise DrillError naming every demand that is not met."""
         self._watch.start()
+        broken_off: tuple[str, ...] = ()
         try:
             self._play()
-        except TimeoutError as problem:
-            self._view.say(f"given up: {problem}")
+        except (TimeoutError, DrillError) as problem:
+            broken_off = (f"given up: {problem}",)
+            self._view.say(broken_off[0])
         except TwoWritersError as problem:
             raise DrillError(str(problem)) from None
         finally:
             self._watch.stop()
         failures = judge_drill(self._view, self._acts, self._console)
-        failures = (*failures, *self._fill_lake())
+        failures = (*broken_off, *failures, *self._fill_lake())
         self._tell_ledger()
         if failures:
             raise DrillError("the drill did not end as stated:\n  " + "\n  ".join(failures))
@@ -89,7 +102,11 @@ class LabDrill:
         # Slurm gives a silent node up by itself and starts its jobs elsewhere: the hold must come before. What delays
         # our runs is played after it, or a loaded machine would make two writers of its own.
         self._wait_until(self._silent.is_held, "the silent node's job to be held")
+        for act in (*self._slow, *self._timed, self._hostile):
+            act.play()
         self._wait_for(self._controller, self._accounting, self._gpu)
+        # A probation is short, and nobody looks at other acts while the next ones are played.
+        self._wait_until(lambda: self._probation.is_broken_again, "the probation that is to fail")
         self._worker.play()
         self._database.play()
         self._foreign_meanwhile.play()
@@ -101,9 +118,10 @@ class LabDrill:
 
     def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         def is_so_now() -> bool:
-            for act in self._acts:
-                act.look()
-            return is_so()
+            with self._view.one_look():
+                for act in self._acts:
+                    act.look()
+                return is_so()
 
         self._view.wait(what, is_so_now, limit_seconds=_HEAL_SECONDS, every_seconds=0.5)
 

@@ -7,21 +7,25 @@ A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName, parse_node_name, parse_pci_address
+from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name, parse_pci_address
 from ops_pipelines.domain.observation import PowerState
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.node_commands import EXIT_REFUSED
+from ops_pipelines.resources.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
+from ops_pipelines.resources.node_documents import check_to_json
 from ops_pipelines.resources.nvml import to_json
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.twin import Twin
 
 SLURM_DIRECTORY, TWIN_DIRECTORY = "slurm", "twin"
+_BOOT_SECONDS = 20.0
+"""Four times what a boot takes here."""
 _EXIT_NO_ANSWER = 255
 """As ssh ends where nobody answers."""
 
@@ -30,15 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do one act on one node; return 0, 77 (refused) or 255 (no answer)."""
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = ("inspect", "reset_gpu", "reboot", "reboot_now", "power_off", "power_on", "power_state", "break_gpu")
-    parser.add_argument("verb", choices=verbs)
+    parser.add_argument("verb", choices=(*verbs, "start_check", "read_check"))
     parser.add_argument("lab", type=Path)
     parser.add_argument("node", type=parse_node_name)
-    parser.add_argument("gpu", nargs="?", help="PCI address for reset_gpu, index for break_gpu")
+    parser.add_argument(
+        "words", nargs="*", help="PCI address for reset_gpu; index for break_gpu; key (and suite, tests) for checks"
+    )
     options = parser.parse_args(argv)
     twin = Twin.attach(options.lab / TWIN_DIRECTORY, SystemClock())
     slurm = open_cluster(options.lab / SLURM_DIRECTORY)
     try:
-        answer = _act(options.verb, options.lab, options.node, options.gpu, twin, slurm)
+        answer = _act(options.verb, options.lab, options.node, options.words, twin, slurm)
+    except _NoResultYet:
+        print("running")
+        return EXIT_NO_RESULT
     except SourceRefused as refusal:
         print(refusal, file=sys.stderr)
         return EXIT_REFUSED
@@ -50,16 +59,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _act(verb: str, lab: Path, node: NodeName, gpu: str | None, twin: Twin, slurm: SlurmCluster) -> str:
+class _NoResultYet(Exception):
+    """The tests asked for are not over, or were never begun."""
+
+
+def _act(verb: str, lab: Path, node: NodeName, words: Sequence[str], twin: Twin, slurm: SlurmCluster) -> str:
     fleet = SimulatedFleet(twin)
-    match verb:
-        case "inspect":
+    match verb, words:
+        case "inspect", []:
             return to_json(fleet.inspect(node))
-        case "reset_gpu" if gpu is not None:
+        case "reset_gpu", [gpu]:
             fleet.reset_gpu(node, parse_pci_address(gpu))
-        case "break_gpu" if gpu is not None:
+        case "break_gpu", [gpu]:
             twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=int(gpu))
-        case "reboot":
+        case "start_check", [key, suite, tests]:
+            fleet.start_check(node, suite=suite, tests=tests.split(","), key=ActionKey(key))
+        case "read_check", [key]:
+            check = fleet.read_check(node, key=ActionKey(key))
+            if check is None:
+                raise _NoResultYet
+            return check_to_json(check)
+        case "reboot", []:
             fleet.inspect(node)  # Who does not answer cannot be told to reboot.
             # Accepted means: it will happen. The caller does not wait for a boot.
             subprocess.Popen(
@@ -69,21 +89,36 @@ def _act(verb: str, lab: Path, node: NodeName, gpu: str | None, twin: Twin, slur
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        case "reboot_now":
+        case "reboot_now", []:
             fleet.reboot(node, reason="told to")
-            slurm.reboot_node(node)
-        case "power_off":
+            slurm.power_off_node(node)
+            if _comes_up(node, fleet):
+                slurm.power_on_node(node)
+        case "power_off", []:
             slurm.power_off_node(node)
             fleet.power_off(node)
-        case "power_on":
+        case "power_on", []:
             fleet.power_on(node)
             slurm.power_on_node(node)
-        case "power_state":
+        case "power_state", []:
             # The switch alone is no witness: a node is off when none of its processes is left.
             return PowerState.ON.value if slurm.find_processes_of(node) else fleet.power_state(node).value
         case _:
-            raise SourceRefused(f"{verb} needs a GPU")
+            raise SourceRefused(f"{verb} cannot be done with {' '.join(words) or 'nothing more said'}")
     return ""
+
+
+def _comes_up(node: NodeName, fleet: SimulatedFleet) -> bool:
+    """Wait for a boot; return False of one that hangs: its slurmd must not run either."""
+    deadline = time.monotonic() + _BOOT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            fleet.inspect(node)
+        except SourceUnavailable:
+            time.sleep(0.2)
+        else:
+            return True
+    return False
 
 
 if __name__ == "__main__":

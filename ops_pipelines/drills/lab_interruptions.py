@@ -10,7 +10,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.lab_act import OFTEN_SECONDS, SOON_SECONDS, HealedAct, done_verbs
-from ops_pipelines.drills.lab_stage import Demand, LabView
+from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView, saved_step
 
 _SETTLED_SECONDS = 10.0
 """slurmctld saves its state about every 5 s: a job older than this is not lost with it."""
@@ -111,10 +111,7 @@ class WorkerKilled(HealedAct):
     def _break(self) -> str:
         for number in range(1, _TRIES + 1):
             if number > 1:
-                self.view.wait("the job to go on", self._is_going_on, limit_seconds=SOON_SECONDS)
-                again = self.view.job(self.job)
-                assert again is not None  # it is going on
-                self._before = again
+                self._begin_with_another_job()
             self._broken.append(min(self.before.nodes))
             self._drop_gpu()
             self._await_first_step()
@@ -124,6 +121,24 @@ class WorkerKilled(HealedAct):
                 return f"Xid 79 on {self.node}; run worker killed before the first act beyond the drain (try {number})"
             self.view.say(f"{self.name}: the moment was missed on {self.node}")
         return f"Xid 79 on {', '.join(self._broken)}; no kill came between plan and act"
+
+    def _begin_with_another_job(self) -> None:
+        """Submit the job anew: one that was moved as often as policy.yaml allows is left alone."""
+        self._end_job()
+        self.view.wait("the job to be gone", self._is_job_gone, limit_seconds=SOON_SECONDS)
+        saved_before = saved_step(self.checkpoint)
+        self.submit()
+        self.view.wait(
+            "the next job to save", lambda: saved_step(self.checkpoint) > saved_before, limit_seconds=SOON_SECONDS
+        )
+        again = self.view.job(self.job)
+        if again is None or not again.nodes:
+            raise DrillError(f"job {self.job} is not running, so {self.name} cannot be played again")
+        self._before, self._saved_before = again, saved_step(self.checkpoint)
+
+    def _is_job_gone(self) -> bool:
+        job = self.view.job(self.job)
+        return job is None or job.state is JobState.CANCELLED
 
     def _await_first_step(self) -> None:
         """Return once a run has begun the plan: a step beyond the drain has its before-entry."""

@@ -3,15 +3,18 @@
 What is broken is the acts' business, what must be so at the end `lab_judge`'s.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.drills.daemon_processes import wait_until
@@ -26,6 +29,7 @@ from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.twin import Twin
 
 _PAGE_COUNT = 1000
+_COMMAND_SECONDS = 60.0
 
 
 class DrillError(RuntimeError):
@@ -42,8 +46,11 @@ class Stage:
     postgres: PostgresServer
     twin: Twin
     stack: DagsterStack
+    cluster_file: Path
     checkpoints: Path
     application_log: Path
+    messages: Path
+    """What people were told, a line of JSON each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,16 @@ class Demand:
 
     is_so: bool
     otherwise: str
+
+
+@dataclass(slots=True)
+class _Glance:
+    """What was read of slow systems in one look at all acts."""
+
+    nodes: dict[NodeName, NodeStatus] | None = None
+    jobs: tuple[JobStatus, ...] | None = None
+    incidents: tuple[Incident, ...] | None = None
+    records: dict[IncidentId, tuple[ActionRecord, ...]] = field(default_factory=dict)
 
 
 class LabView:
@@ -63,6 +80,16 @@ class LabView:
         self.since = stage.cluster.clock.now()
         self._console = console
         self._began = time.monotonic()
+        self._glance: _Glance | None = None
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Read each system once while many acts look at it: a drill must not slow down what it watches."""
+        self._glance = _Glance()
+        try:
+            yield
+        finally:
+            self._glance = None
 
     def is_quiet(self) -> bool:
         """Return whether nothing is seen to be wrong: while the lab starts, metrics may come late."""
@@ -90,16 +117,22 @@ class LabView:
 
     def nodes(self) -> dict[NodeName, NodeStatus]:
         """Return every node by name; empty while the scheduler does not answer."""
-        try:
-            return {node.node: node for node in self.stage.cluster.scheduler.read_nodes()}
-        except SourceError:
-            return {}
+        glance = self._glance or _Glance()
+        if glance.nodes is None:
+            try:
+                glance.nodes = {node.node: node for node in self.stage.cluster.scheduler.read_nodes()}
+            except SourceError:
+                glance.nodes = {}
+        return glance.nodes
 
     def job(self, job: JobId) -> JobStatus | None:
-        try:
-            return next((each for each in self.stage.cluster.scheduler.read_jobs() if each.job == job), None)
-        except SourceError:
-            return None
+        glance = self._glance or _Glance()
+        if glance.jobs is None:
+            try:
+                glance.jobs = self.stage.cluster.scheduler.read_jobs()
+            except SourceError:
+                glance.jobs = ()
+        return next((each for each in glance.jobs if each.job == job), None)
 
     def is_in_service(self, node: NodeName) -> bool:
         status = self.nodes().get(node)
@@ -109,10 +142,13 @@ class LabView:
 
     def incidents(self) -> tuple[Incident, ...]:
         """Return every incident since the drill began."""
-        try:
-            return self.stage.cluster.ledger.incidents_since(self.since)
-        except LedgerError:
-            return ()
+        glance = self._glance or _Glance()
+        if glance.incidents is None:
+            try:
+                glance.incidents = self.stage.cluster.ledger.incidents_since(self.since)
+            except LedgerError:
+                glance.incidents = ()
+        return glance.incidents
 
     def incidents_of(self, node: NodeName) -> tuple[Incident, ...]:
         return tuple(incident for incident in self.incidents() if node in incident.nodes)
@@ -126,11 +162,37 @@ class LabView:
 
     def records_of(self, node: NodeName) -> tuple[ActionRecord, ...]:
         """Return every action of the node's incidents, in the order begun."""
-        try:
-            ledger = self.stage.cluster.ledger
-            return tuple(each for incident in self.incidents_of(node) for each in ledger.records(incident.incident))
-        except LedgerError:
-            return ()
+        return tuple(each for incident in self.incidents_of(node) for each in self._records(incident))
+
+    def records(self) -> tuple[ActionRecord, ...]:
+        """Return every action of every incident since the drill began."""
+        return tuple(each for incident in self.incidents() for each in self._records(incident))
+
+    def _records(self, incident: Incident) -> tuple[ActionRecord, ...]:
+        known = {} if self._glance is None else self._glance.records
+        if incident.incident not in known:
+            try:
+                known[incident.incident] = self.stage.cluster.ledger.records(incident.incident)
+            except LedgerError:
+                return ()
+        return known[incident.incident]
+
+    # -- people --
+
+    def command(self, *words: str) -> str:
+        """Run `ops-pipelines` as a person at a terminal would; return what it printed.
+
+        Raises DrillError if it refused.
+        """
+        program = str(Path(sys.executable).with_name("ops-pipelines"))
+        argv = [program, *words, "--cluster", str(self.stage.cluster_file)]
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            said = " / ".join((done.stderr or done.stdout).strip().splitlines())[-500:]
+            raise DrillError(f"ops-pipelines {' '.join(words)} ended with {done.returncode}: {said}")
+        return done.stdout
 
 
 def saved_step(checkpoint: Path) -> int:

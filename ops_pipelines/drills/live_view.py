@@ -24,6 +24,8 @@ _STATE_STYLE = {
     IncidentState.OPEN: "yellow",
     IncidentState.ACTING: "bold magenta",
     IncidentState.VERIFYING: "cyan",
+    IncidentState.PROBATION: "blue",
+    IncidentState.IN_REPAIR: "red",
     IncidentState.ESCALATED: "bold red",
     IncidentState.RESOLVED: "green",
     IncidentState.MERGED: "dim",
@@ -78,13 +80,16 @@ def _numbers(
     moved = sum(record.action.verb is Verb.RELEASE and record.outcome is not None for record in records)
     lost = read_lost_gpu_hours(twin)
     open_count = sum(incident.is_open for incident in incidents)
+    states = Counter(incident.state for incident in incidents)
     return Text.assemble(
         ("jobs   ", "bold"),
         f"{jobs[JobState.RUNNING]} running, {jobs[JobState.PENDING]} pending, {moved} requeued    ",
         ("incidents  ", "bold"),
         f"{open_count} open, {len(incidents) - open_count} closed    ",
+        ("nodes  ", "bold"),
+        f"{states[IncidentState.PROBATION]} on probation, {states[IncidentState.IN_REPAIR]} wait for hands    ",
         ("GPU-hours lost  ", "bold"),
-        f"{lost.total:.2f} ({lost.unsaved:.2f} unsaved work, {lost.hung:.2f} hung)",
+        f"{lost.total:.2f} ({lost.unsaved:.2f} unsaved, {lost.hung:.2f} hung)",
     )
 
 

@@ -12,9 +12,10 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id
@@ -119,8 +120,16 @@ class SlurmCluster:
         return self._daemons.pid_of("slurmctld") is not None and self._ask("scontrol", "ping").returncode == 0
 
     def clear(self) -> None:
-        """Cancel every job, start every node and bring it back into service; return when all are idle."""
+        """Cancel every job, start every node and bring it back into service; return when all are idle.
+
+        Reservations are deleted, and nodes weigh what slurm.conf says again.
+        """
         self._command("scancel", "--user", self._user)
+        for line in self._command("scontrol", "show", "reservation", "-o").splitlines():
+            if line.startswith("ReservationName="):
+                # One that is over is forgotten by Slurm itself, perhaps just now.
+                self._ask("scontrol", "delete", line.partition(" StartTime=")[0])
+        self._command("scontrol", "update", f"NodeName={','.join(self.node_names)}", "Weight=1")
         wait_until(
             "jobs to end", lambda: not self._command("squeue", "--noheader").strip(), timeout_seconds=_READY_SECONDS
         )
@@ -206,6 +215,11 @@ class SlurmCluster:
         self._slurmd_must_exist(node)
         self._command("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
+    def return_as_operator(self, node: NodeName) -> None:
+        """Put a drained node back into service as a person would."""
+        self._slurmd_must_exist(node)
+        self._command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
     def remark(self, node: NodeName, text: str) -> None:
         """Write a comment on a node: the least that makes slurmctld save its state."""
         self._slurmd_must_exist(node)
@@ -227,8 +241,13 @@ class SlurmCluster:
         account: str = "research",
         step_seconds: float = 1.0,
         steps_per_checkpoint: int = 10,
+        time_limit: timedelta = timedelta(hours=1),
+        options: Sequence[str] = (),
     ) -> JobId:
-        """Submit a requeueable, checkpointing job that takes all GPUs of `node_count` nodes and does not end."""
+        """Submit a requeueable, checkpointing job that takes all GPUs of `node_count` nodes and does not end.
+
+        `time_limit` is in whole minutes. `options` are further words for sbatch, such as `--no-requeue`.
+        """
         environment = {
             "CHECKPOINT": str(checkpoint),
             "STEP_SECONDS": str(step_seconds),
@@ -242,13 +261,19 @@ class SlurmCluster:
             f"--comment={comment}",
             f"--account={account}",
             f"--nodes={node_count}",
+            f"--time={time_limit // timedelta(minutes=1)}",
             f"--gres=gpu:{self.settings.gpus_per_node}",
             f"--output={self.settings.directory}/jobs/%j.out",
             f"--chdir={self.settings.directory}/jobs",
+            *options,
             str(self.settings.etc / "train.sh"),
             environment=environment,
         )
         return parse_job_id(answer.strip().partition(";")[0])
+
+    def cancel(self, job: JobId) -> None:
+        """Cancel a job as its owner would; return at once."""
+        self._command("scancel", job)
 
     # -- starting --
 

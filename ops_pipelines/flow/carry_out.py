@@ -7,21 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
-from ops_pipelines.domain.finding import REPAIRS
+from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.guardrails import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
-from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, Recovery, advance
+from ops_pipelines.domain.job_moves import hazard_for, time_jobs
+from ops_pipelines.domain.ladder import climb
+from ops_pipelines.domain.observation import Workload
 from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.timing import Moment
+from ops_pipelines.domain.verification import REPAIR_MARKS
 from ops_pipelines.flow.bundle import BundleReport, note_with, save_before_acting
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.drains import DrainOrder, drain_together
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.moments import CHEAP, why_it_waits
 from ops_pipelines.flow.perform import Progress, Stage, authority_of, perform, read_facts, words_of
+from ops_pipelines.flow.repairs import store_report
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
+_REPAIR_VERBS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +148,7 @@ def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) ->
 
 
 def _held_jobs(records: Sequence[ActionRecord]) -> set[JobId]:
-    """Return the jobs that we began to hold and have not released."""
+    """Return the jobs that we began to hold and have not been seen to release."""
     jobs: set[JobId] = set()
     for record in records:
         attempt = record.action.attempt
@@ -148,7 +156,11 @@ def _held_jobs(records: Sequence[ActionRecord]) -> set[JobId]:
             continue
         if record.action.verb is Verb.HOLD:
             jobs.add(attempt.job)
-        elif record.action.verb is Verb.RELEASE and record.outcome is not None:
+        elif (
+            record.action.verb is Verb.RELEASE
+            and record.outcome is not None
+            and record.outcome.kind is OutcomeKind.DONE
+        ):
             jobs.discard(attempt.job)
     return jobs
 
@@ -180,8 +192,11 @@ class _Runner:
 
     @property
     def first_act(self) -> Action:
-        """The first act on the cluster: it decides whether the plan may begin. Messages need nobody's yes."""
-        acts = [action for action in self._plan.actions if action.verb not in MESSAGES]
+        """The first act on the cluster: it decides whether the plan may begin.
+
+        Messages need nobody's yes, and a plan goes on without the room that it would keep free.
+        """
+        acts = [action for action in self._plan.actions if action.verb not in MESSAGES | SOFT]
         return acts[0] if acts else self._plan.actions[0]
 
     @property
@@ -199,7 +214,7 @@ class _Runner:
     def _is_of_now(self, incident: Incident) -> bool:
         """Return whether the plan was made for the incident as it is: for this response, and as its next try."""
         is_next_try = self._plan.actions[0].try_number == incident.plan_count + 1
-        return incident.response is self._plan.response and is_next_try
+        return incident.response is (self._plan.calls_for or self._plan.response) and is_next_try
 
     def may_begin(self, facts: ClusterFacts, state: LedgerState) -> bool:
         """Return whether the guardrails allow the first act; settle with their reason if not."""
@@ -218,7 +233,8 @@ class _Runner:
     def begin(self, incident: Incident) -> Incident:
         """Return the incident as it is with this plan in force."""
         begun = advance(incident, IncidentEvent.PLAN_BEGUN, at=self._cluster.clock.now(), note=self._plan.reason)
-        return replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1)
+        # The plan may stand above what the findings call for: from now on the incident stands there, too.
+        return replace(begun, plan=self._plan.plan, plan_count=incident.plan_count + 1, response=self._plan.response)
 
     def next_drain(self) -> DrainOrder | None:
         """Return the next step if it is a drain that was not tried yet; afterwards it is `advance`'s."""
@@ -278,7 +294,19 @@ class _Runner:
         if is_beyond_drain and not self._has_gone_beyond_drain() and self._is_part_of_mass_event(incident):
             self._settle(Stage.WAITING, "many nodes broke at once with this one; a person was paged, nothing is done")
             return False
+        if action.verb in SOFT and self._is_room_needless(action):
+            self._position += 1
+            return True
+        not_yet = self._waits_for_its_moment(incident, action)
+        if not_yet is not None:
+            self._settle(Stage.WAITING, not_yet)
+            return False
         progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
+        if action.verb in SOFT and progress.stage in (Stage.WAITING, Stage.FAILED):
+            # Room kept free is a kindness to the job; without it the job waits in the queue like any other.
+            self._steps.append(Step(action=action, progress=progress))
+            self._position += 1
+            return True
         if progress.stage is Stage.UNDER_WAY and not self._may_be_told_later(action):
             self._reason = progress.reason
             return False
@@ -291,7 +319,9 @@ class _Runner:
             return True
         if progress.stage is Stage.FAILED:
             why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
-            return self._give_up(incident, why)
+            return self._climb(why) if self._may_climb(action) else self._give_up(incident, why)
+        if progress.stage is Stage.WAITING and self._calls_for_a_move(incident):
+            return self._plan_anew(incident)
         limit = self._cluster.rules.policy.durations.job_end_limit
         if self._cluster.clock.now() - self._begun_at(incident) > limit:
             hours = limit.total_seconds() / 3600
@@ -299,6 +329,64 @@ class _Runner:
             return self._give_up(incident, why)
         self._settle(Stage.WAITING, progress.reason)
         return False
+
+    def _waits_for_its_moment(self, incident: Incident, action: Action) -> str | None:
+        if action.verb not in (Verb.RESERVE, Verb.HOLD) or action.attempt is None or not self._plan.timings:
+            return None
+        return why_it_waits(self._plan, incident, action.attempt, read_facts(CHEAP, self._cluster))
+
+    def _is_room_needless(self, action: Action) -> bool:
+        """Return whether it is too late to keep room free, or none was kept: a pass begins at the first act again."""
+        records = self._cluster.ledger.records(self._plan.incident)
+        begun = {each.action.verb for each in records if each.action.attempt == action.attempt}
+        mine = any(each.action.key == action.key for each in records)
+        return not mine and (Verb.HOLD in begun if action.verb is Verb.RESERVE else Verb.RESERVE not in begun)
+
+    def _calls_for_a_move(self, incident: Incident) -> bool:
+        """Return whether a job that was to stay should be moved by now: the fault has turned worse, or others serve."""
+        if self._plan.response not in REPAIRS or not self._plan.timings or len(incident.nodes) != 1:
+            return False
+        held = {action.attempt for action in self._plan.actions if action.verb is Verb.HOLD}
+        (node,) = incident.nodes
+        facts = read_facts(CHEAP, self._cluster)
+        is_deadly = hazard_for(incident, facts).has_ended_job
+        jobs = [
+            each
+            for each in facts.jobs.values()
+            if node in each.nodes
+            and each.attempt not in held
+            # A replica stays only until others serve: it does not end by itself.
+            and (is_deadly or each.workload is Workload.INFERENCE)
+        ]
+        rules = self._cluster.rules
+        timings = time_jobs(incident, jobs, facts, policy=rules.policy, topology=rules.topology)
+        return any(each.moment is Moment.NOW for each in timings)
+
+    def _plan_anew(self, incident: Incident) -> bool:
+        now = self._cluster.clock.now()
+        note = "the fault has turned worse, or other replicas serve by now: its jobs are moved after all"
+        superseded = advance(incident, IncidentEvent.SUPERSEDED, at=now, note=note)
+        self._cluster.ledger.change_incident(superseded, actor=AUTOPILOT, now=now)
+        self._settle(Stage.WAITING, note)
+        return True
+
+    def _may_climb(self, action: Action) -> bool:
+        """Return whether a failed act was a repair that was really tried, with no job of ours still held."""
+        if action.verb not in _REPAIR_VERBS:
+            return False
+        records = self._cluster.ledger.records(self._plan.incident)
+        tried = any(each.action.key == action.key and each.outcome is not None for each in records)
+        return tried and not _held_jobs(records)
+
+    def _climb(self, why: str) -> bool:
+        """Put the incident a rung higher: its next plan is made by the next decision."""
+        incident = self._cluster.ledger.incident(self._plan.incident)
+        if incident is not None and self.is_in_force(incident):
+            now = self._cluster.clock.now()
+            higher = climb(incident, IncidentEvent.REPAIR_FAILED, why=why, at=now)
+            self._cluster.ledger.change_incident(higher, actor=AUTOPILOT, now=now)
+        self._settle(Stage.FAILED, why)
+        return True
 
     def _has_gone_beyond_drain(self) -> bool:
         records = self._cluster.ledger.records(self._plan.incident)
@@ -321,15 +409,42 @@ class _Runner:
 
     def _end(self, incident: Incident) -> None:
         now = self._cluster.clock.now()
-        repaired = {Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON} & {action.verb for action in self._plan.actions}
-        if repaired:
+        incident = replace(incident, recoveries=(*incident.recoveries, *self._recoveries()))
+        repaired = REPAIR_MARKS & {action.verb for action in self._plan.actions}
+        if self._plan.response is Response.RETURN_TO_VENDOR:
+            event, note = IncidentEvent.QUEUED, "it waits for hands: `ops-pipelines repair list`"
+        elif repaired:
             event, note = IncidentEvent.STEPS_DONE, "repaired; the node must prove itself before it is returned"
         elif self._plan.response in REPAIRS or any(action.verb is Verb.PAGE_HUMAN for action in self._plan.actions):
             event, note = IncidentEvent.NEEDS_HUMAN, f"{PAGED}: {self._plan.reason}"
         else:
             event, note = IncidentEvent.NOTHING_TO_VERIFY, "the owner was told; no node is at fault"
-        self._cluster.ledger.change_incident(advance(incident, event, at=now, note=note), actor=AUTOPILOT, now=now)
+        after = advance(incident, event, at=now, note=note)
+        if after.state is IncidentState.IN_REPAIR:
+            # What the vendor is told is kept as it was on this day.
+            after = replace(after, note=f"{note}; report {store_report(after, self._cluster)[:12]}")
+        self._cluster.ledger.change_incident(after, actor=AUTOPILOT, now=now)
         self._settle(Stage.DONE, note)
+
+    def _recoveries(self) -> tuple[Recovery, ...]:
+        """Return the jobs that this plan let go on, each to be followed until it is seen to go on."""
+        records = self._cluster.ledger.records(self._plan.incident)
+        held = {each.action.attempt: each for each in records if each.action.verb is Verb.HOLD}
+        return tuple(
+            Recovery(
+                attempt=attempt,
+                gpu_count=held[attempt].gpu_count,
+                held_at=held[attempt].begun_at,
+                checkpointed_at=held[attempt].checkpointed_at,
+            )
+            for each in records
+            if each.plan == self._plan.plan
+            and each.action.verb is Verb.RELEASE
+            and each.outcome is not None
+            and each.outcome.kind is OutcomeKind.DONE
+            and (attempt := each.action.attempt) is not None
+            and attempt in held
+        )
 
     def _settle(self, stage: Stage, reason: str) -> None:
         self._stage, self._reason, self._is_settled = stage, reason, True
@@ -338,11 +453,16 @@ class _Runner:
 def plans_to_carry_out(
     fresh: Sequence[IncidentPlan], incidents: Sequence[Incident], cluster: Cluster
 ) -> tuple[IncidentPlan, ...]:
-    """Return what is to be done now: the plans already in force, and those just made for incidents that wait."""
+    """Return what is to be done now: the plans already in force, and those just made for incidents that wait.
+
+    A plan that was made before under the same name is taken as it was then: it may keep other nodes free, and what one
+    pass keeps free the next must hand over.
+    """
     in_force: dict[IncidentId, IncidentPlan] = {}
     for incident in incidents:
         if incident.state is IncidentState.ACTING and incident.plan is not None:
             plan = cluster.ledger.plan(incident.plan)
             if plan is not None:
                 in_force[incident.incident] = plan
-    return (*in_force.values(), *(plan for plan in fresh if plan.incident not in in_force))
+    waiting = [plan for plan in fresh if plan.incident not in in_force]
+    return (*in_force.values(), *(cluster.ledger.plan(plan.plan) or plan for plan in waiting))

@@ -7,6 +7,7 @@ from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.job_facts import JobFacts
 from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.notifier import Notifier
@@ -32,3 +33,5 @@ class Cluster:
     """None keeps no evidence beside the ledger."""
     recollection: Recollection | None = None
     """None where no lines and metrics of the past are kept."""
+    job_facts: JobFacts | None = None
+    """None where nothing is learned of jobs beside what the scheduler says."""

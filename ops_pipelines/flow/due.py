@@ -11,14 +11,16 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.correlation import WATCHED, is_clearing_due
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import NodeName, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.verification import BOOT_TIME_JITTER, repaired_at
+from ops_pipelines.domain.verification import BOOT_TIME_JITTER, repair_finished_at
 from ops_pipelines.ports.ledger import LedgerState
 
 _RETRY_AT_MOST = timedelta(minutes=5)
+_SETTLES = timedelta(seconds=5)
+"""So long after its repair a node's tests begin: the scheduler reaches it then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +86,118 @@ def _is_only_watched(incident: Incident, *, now: datetime) -> bool:
 
 
 def due_verification(
-    state: LedgerState, nodes: Sequence[NodeStatus], *, durations: Durations, retry_after: timedelta, now: datetime
+    state: LedgerState,
+    nodes: Sequence[NodeStatus],
+    conditions: Collection[Observation] = (),
+    *,
+    durations: Durations,
+    retry_after: timedelta,
+    now: datetime,
 ) -> Due | None:
     """Return the verification run that is due: a drained node of ours is back from its repair and has been quiet.
 
-    A node that was told to restart is noticed by a boot time later than before.
+    A node that was told to restart is noticed by a boot time later than before. A node on probation is due when that
+    is over, or when something that would end it badly has lasted; a job that was moved, at growing distances, until it
+    is seen to go on.
     """
     by_name = {node.node: node for node in nodes}
-    for incident in state.incidents:
-        seq = state.last_change_seq.get(incident.incident, 0)
-        elapsed = now - last_touched_at(incident, state)
-        if incident.state is IncidentState.VERIFYING:
+    found = [
+        due
+        for incident in state.incidents
+        if (due := _due_of(incident, state, by_name, conditions, durations=durations, retry_after=retry_after, now=now))
+        is not None
+    ]
+    if len(found) < 2:
+        return found[0] if found else None
+    # One run sees to all of them. A key that stays the same for minutes must not hide what becomes due meanwhile.
+    keys = digest_of(*sorted(due.run_key for due in found))[:12]
+    return Due(run_key=f"{found[0].run_key}+{keys}", reason=f"{found[0].reason}; so is {len(found) - 1} more")
+
+
+def _due_of(
+    incident: Incident,
+    state: LedgerState,
+    nodes: Mapping[NodeName, NodeStatus],
+    conditions: Collection[Observation],
+    *,
+    durations: Durations,
+    retry_after: timedelta,
+    now: datetime,
+) -> Due | None:
+    seq = state.last_change_seq.get(incident.incident, 0)
+    names = ", ".join(sorted(incident.nodes))
+    match incident.state:
+        case IncidentState.VERIFYING:
             records = tuple(record for record in state.records if record.action.incident == incident.incident)
-            since = repaired_at(records) or incident.changed_at
-            if now - since < durations.soak:
-                continue
-            launch_number = _launch_number(now - since - durations.soak, retry_after)
-            return Due(
-                run_key=f"verify:{incident.incident}:{seq}:{launch_number}",
-                reason=f"{', '.join(sorted(incident.nodes))} is repaired and has been quiet long enough",
+            quiet_for = now - repair_finished_at(incident, records)
+            if quiet_for >= durations.soak:
+                number = _launch_number(quiet_for - durations.soak, retry_after)
+                return Due(
+                    run_key=f"verify:{incident.incident}:{seq}:{number}",
+                    reason=f"{names} is repaired and has been quiet long enough",
+                )
+            is_tested = any(
+                each.action.verb is Verb.CHECK and each.action.try_number == incident.plan_count for each in records
             )
-        if incident.state is IncidentState.ACTING and _is_back(incident, state, by_name):
+            if is_tested or quiet_for < _SETTLES:
+                return None
+            number = _launch_number(quiet_for - _SETTLES, retry_after)
             return Due(
-                run_key=f"verify:{incident.incident}:{seq}:{_launch_number(elapsed, retry_after)}",
-                reason=f"{', '.join(sorted(incident.nodes))} is back from its restart",
+                run_key=f"test:{incident.incident}:{seq}:{number}", reason=f"{names} is repaired: its tests begin"
             )
+        case IncidentState.PROBATION:
+            return _due_on_probation(
+                incident, nodes, conditions, seq=seq, durations=durations, retry_after=retry_after, now=now
+            )
+        case IncidentState.IN_REPAIR:
+            return _due_to_follow(incident, since=incident.changed_at, seq=seq, retry_after=retry_after, now=now)
+        case IncidentState.ACTING if _is_back(incident, state, nodes):
+            number = _launch_number(now - last_touched_at(incident, state), retry_after)
+            return Due(run_key=f"verify:{incident.incident}:{seq}:{number}", reason=f"{names} is back from its restart")
     return None
+
+
+def _due_on_probation(
+    incident: Incident,
+    nodes: Mapping[NodeName, NodeStatus],
+    conditions: Collection[Observation],
+    *,
+    seq: int,
+    durations: Durations,
+    retry_after: timedelta,
+    now: datetime,
+) -> Due | None:
+    assert incident.returned_at is not None  # the caller has looked
+    over_for = now - incident.returned_at - durations.probation
+    name = ", ".join(sorted(incident.nodes))
+    if over_for >= timedelta(0):
+        number = _launch_number(over_for, retry_after)
+        return Due(run_key=f"probation:{incident.incident}:{seq}:{number}", reason=f"the probation of {name} is over")
+    confirm = max(durations.confirm_unreachable_after, durations.confirm_gpu_missing_after)
+    lasting = [
+        now - each.observed_at - confirm
+        for each in conditions
+        if each.node in incident.nodes and each.observed_at > incident.returned_at
+    ]
+    if lasting and max(lasting) >= timedelta(0):
+        number = _launch_number(max(lasting), retry_after)
+        return Due(run_key=f"relapse:{incident.incident}:{seq}:{number}", reason=f"{name} shows trouble on probation")
+    number = _launch_number(now - incident.returned_at, retry_after)
+    if number > 0 and any(each in nodes and not nodes[each].is_last_choice for each in incident.nodes):
+        return Due(run_key=f"mark:{incident.incident}:{seq}:{number}", reason=f"{name} is no last choice any more")
+    return _due_to_follow(incident, since=incident.returned_at, seq=seq, retry_after=retry_after, now=now)
+
+
+def _due_to_follow(
+    incident: Incident, *, since: datetime, seq: int, retry_after: timedelta, now: datetime
+) -> Due | None:
+    number = _launch_number(now - since, retry_after)
+    if number == 0 or not any(each.progressed_at is None and not each.ended_as for each in incident.recoveries):
+        return None
+    return Due(
+        run_key=f"follow:{incident.incident}:{seq}:{number}",
+        reason=f"a job that {incident.incident} moved is not yet seen to go on",
+    )
 
 
 def last_touched_at(incident: Incident, state: LedgerState) -> datetime:

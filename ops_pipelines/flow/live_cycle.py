@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions
+from ops_pipelines.flow.job_facts import take_in_checkpoints
 from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.flow.repetition import tell_repetitions
 from ops_pipelines.flow.window import REJECTED, LiveWindow, Sight, tell_detections
@@ -273,7 +274,9 @@ def _follow_all(
     kernel = [(logs, Writer.KERNEL) for logs in observatory.kernel_logs]
     for logs, writer in (*kernel, *((logs, Writer.JOB) for logs in observatory.job_logs)):
         try:
-            count, new_count = _follow(logs, observatory, cluster, writer=writer, window=window, at=at)
+            count, new_count = _follow(
+                logs, observatory, cluster, writer=writer, window=window, at=at, problems=problems
+            )
         except (SourceError, LakeError, LedgerError) as problem:
             problems.append(f"{logs.source}: {problem}")
             are_read &= writer is not Writer.JOB
@@ -294,6 +297,7 @@ def _follow(
     writer: "Writer",
     window: LiveWindow | None,
     at: datetime,
+    problems: list[str],
 ) -> tuple[int, int]:
     """Take new lines of one log into the lake, and into evidence what they mean; return how many of each.
 
@@ -309,6 +313,10 @@ def _follow(
         met_at = _first_met(batch, cluster, name=f"{name}/met", before=before, at=at)
         tables = _keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at)
         observations = _observations(tables, window=window)
+        if "job_logs" in tables and cluster.job_facts is not None:
+            holds = () if window is None else window.holds
+            now = observatory.clock.now()
+            problems += take_in_checkpoints(cluster.job_facts, tables["job_logs"], batch=batch, holds=holds, now=now)
     new_count = 0
     if batch.cursor != before:
         new_count = cluster.ledger.take_in(

@@ -10,7 +10,9 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.frames.telemetry import GpuTelemetry
+from ops_pipelines.ports.job_facts import JobFactsReading
 from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
 EVIDENCE_AT_ONCE = 5_000
@@ -39,11 +41,14 @@ def take_snapshot(cluster: Cluster) -> Observed:
     from_conditions = take_in_conditions(cluster)
     nodes = from_conditions.nodes if from_conditions.nodes is not None else cluster.scheduler.read_nodes()
     gpu_telemetry = from_conditions.gpu_telemetry
+    learned = read_job_facts(cluster.job_facts)
     return Observed(
-        snapshot=_compose(cluster, nodes, cluster.scheduler.read_jobs(), gpu_telemetry=gpu_telemetry, evidence=None),
+        snapshot=_compose(
+            cluster, nodes, cluster.scheduler.read_jobs(), learned, gpu_telemetry=gpu_telemetry, evidence=None
+        ),
         new_evidence_count=from_logs.new_count + from_conditions.new_count,
         rejected=from_logs.rejected + from_conditions.rejected,
-        failures=from_logs.failures + from_conditions.failures,
+        failures=from_logs.failures + from_conditions.failures + learned.problems,
         gpu_telemetry=gpu_telemetry,
     )
 
@@ -74,7 +79,8 @@ def glance(cluster: Cluster, evidence: Sequence[Evidence], reading: Reading) -> 
     is the first of what was undecided when it was read; what somebody has decided on since is left out.
     Raises SourceError if the scheduler does not answer.
     """
-    return _compose(cluster, reading.nodes.result(), reading.jobs.result(), gpu_telemetry=None, evidence=evidence)
+    nodes, jobs = reading.nodes.result(), reading.jobs.result()
+    return _compose(cluster, nodes, jobs, read_job_facts(cluster.job_facts), gpu_telemetry=None, evidence=evidence)
 
 
 def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple[Incident, ...]]:
@@ -107,6 +113,7 @@ def _compose(
     cluster: Cluster,
     nodes: tuple[NodeStatus, ...],
     jobs: tuple[JobStatus, ...],
+    learned: JobFactsReading,
     *,
     gpu_telemetry: GpuTelemetry | None,
     evidence: Sequence[Evidence] | None,
@@ -125,11 +132,12 @@ def _compose(
         observations=tuple(each.observation for each in evidence),
         conditions=cluster.ledger.conditions(),
         nodes=tuple(sorted(nodes, key=lambda node: node.node)),
-        jobs=tuple(sorted(jobs, key=lambda job: job.job)),
+        jobs=tuple(sorted(merge_jobs(jobs, learned, now=now), key=lambda job: job.job)),
         telemetry=() if gpu_telemetry is None else gpu_telemetry.statuses,
         is_telemetry_available=gpu_telemetry is not None and any(each.gpus_seen for each in gpu_telemetry.statuses),
         incidents=state.incidents,
         incident_count=state.incident_count,
         records=state.records,
         is_paused=state.pause is not None,
+        costs=learned.costs,
     )

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
+from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
 from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.guardrails import ClusterFacts, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.remediation import plan_remediation
+from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.verification import testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.moments import why_it_waits
 from ops_pipelines.flow.perform import Stage, authority_of, finish, look, perform, read_facts, words_of
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
@@ -118,6 +119,7 @@ def _waits_since(incident: Incident, records: Sequence[ActionRecord]) -> datetim
 def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, cluster: Cluster) -> str | None:
     """Return what keeps an incident from its next act, None if that has a limit of its own, or if nothing does."""
     policy, topology = cluster.rules.policy, cluster.rules.topology
+    known: IncidentPlan | None = None
     if incident.state is IncidentState.OPEN:
         planned = plan_remediation(incident, facts, policy=policy, topology=topology)
         if isinstance(planned, Refusal):
@@ -137,12 +139,20 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
             if record.outcome is None and action.verb in MESSAGES and not _may_be_told_later(action, incident):
                 return f"no channel has taken the message to {action.target} yet"
             continue
-        if is_moot(action, facts) is not None or _may_be_told_later(action, incident):
+        if is_moot(action, facts) is not None or _may_be_told_later(action, incident) or action.verb in SOFT:
             continue
+        if _waits_for_its_moment(action, known, incident, facts):
+            return None  # It has a limit of its own.
         authority = authority_of(plan, state, actor=AUTOPILOT)
         refusal = judge(action, facts, policy=policy, topology=topology, authority=authority)
         return None if refusal is None or refusal.guardrail == _OWN_LIMIT else words_of(refusal)
     return None
+
+
+def _waits_for_its_moment(action: Action, plan: IncidentPlan | None, incident: Incident, facts: ClusterFacts) -> bool:
+    if plan is None or action.attempt is None or action.verb is not Verb.HOLD:
+        return False
+    return why_it_waits(plan, incident, action.attempt, facts) is not None
 
 
 def _may_be_told_later(action: Action, incident: Incident) -> bool:

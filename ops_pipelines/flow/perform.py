@@ -6,7 +6,7 @@ says of it afterwards by `domain.verification`. This module only moves between t
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.action import (
@@ -17,23 +17,51 @@ from ops_pipelines.domain.action import (
     OutcomeKind,
     Verb,
     Witness,
+    reservation_of,
     witness_limit,
 )
-from ops_pipelines.domain.guardrails import NEEDS_EYES, Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
+from ops_pipelines.domain.guardrails import (
+    NEEDS_EYES,
+    Authority,
+    ClusterFacts,
+    Patience,
+    Refusal,
+    are_stale,
+    expected_loss,
+    is_moot,
+    judge,
+)
+from ops_pipelines.domain.health_gates import suite_named
+from ops_pipelines.domain.identity import ActionKey, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.domain.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.frames.telemetry import is_any_fresh
 from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
-_AT_ONCE = frozenset({Verb.DRAIN, Verb.HOLD, Verb.EXCLUDE, Verb.RELEASE, Verb.RESUME, Verb.DECLARE_DOWN, Verb.FENCE})
+_AT_ONCE = frozenset(
+    {
+        Verb.DRAIN,
+        Verb.HOLD,
+        Verb.RESERVE,
+        Verb.UNRESERVE,
+        Verb.EXCLUDE,
+        Verb.RELEASE,
+        Verb.PUT_LAST,
+        Verb.PUT_BACK,
+        Verb.RESUME,
+        Verb.DECLARE_DOWN,
+        Verb.FENCE,
+        Verb.CHECK,
+    }
+)
 """Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
-_HARMLESS_TWICE = frozenset({Verb.POWER_ON})
+_HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
@@ -82,7 +110,7 @@ def perform(
     as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun.
     """
     facts = read_facts({action.verb}, cluster)
-    moot = is_moot(action, facts)
+    moot = is_moot(action, facts) or _why_told(action, facts)
     known = next((record for record in facts.records if record.action.key == action.key), None)
     if known is None and moot is not None:
         return Progress(stage=Stage.DONE, reason=f"not needed: {moot}")
@@ -114,6 +142,21 @@ def perform(
     return _follow_up(begun.record, cluster, facts, begin_again=begin_again, actor=actor)
 
 
+def _why_told(action: Action, facts: ClusterFacts) -> str | None:
+    """Return why an owner is not told: each plan of an incident has its own notices, and they often say the same."""
+    if action.verb is not Verb.NOTIFY_OWNER:
+        return None
+    is_told = any(
+        record.action.verb is Verb.NOTIFY_OWNER
+        and (record.action.incident, record.action.attempt) == (action.incident, action.attempt)
+        and record.action.text == action.text
+        and record.outcome is not None
+        and record.outcome.kind is OutcomeKind.DONE
+        for record in facts.records
+    )
+    return "the owner was told the same already" if is_told else None
+
+
 def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
     """Return the fresh state that actions of these verbs are judged on; raise SourceError if the scheduler is silent.
 
@@ -125,14 +168,17 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
     needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
     nodes = cluster.scheduler.read_nodes() if needs_scheduler else ()
     jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
+    learned = read_job_facts(cluster.job_facts)
     now = cluster.clock.now()
     return ClusterFacts(
         nodes={node.node: node for node in nodes},
-        jobs={job.job: job for job in jobs},
+        jobs={job.job: job for job in merge_jobs(jobs, learned, now=now)},
         records=state.records,
         is_telemetry_available=NEEDS_EYES.isdisjoint(verbs) or _can_see(cluster),
         is_paused=state.pause is not None,
         taken_at=now,
+        costs=learned.costs,
+        hazards=cluster.rules.catalogue.hazards,
     )
 
 
@@ -186,6 +232,9 @@ def judge_on(
         else record
         for record in state.records
     )
+    stale = are_stale(facts, cluster.clock.now())
+    if stale is not None and action.verb not in MESSAGES:
+        return stale
     current = replace(facts, records=records, is_paused=state.pause is not None)
     rules = cluster.rules
     authority = authority_of(plan, state, actor=actor)
@@ -201,12 +250,12 @@ def over_by(facts: ClusterFacts) -> frozenset[ActionKey]:
 
 def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
     """Return the before-entry; of a restart it keeps what the witness will be compared with."""
-    attempt_nodes: frozenset[NodeName] = frozenset()
-    if action.verb is Verb.HOLD and action.attempt is not None and action.attempt.job in facts.jobs:
-        attempt_nodes = facts.jobs[action.attempt.job].nodes
+    held = None
+    if action.verb is Verb.HOLD and action.attempt is not None:
+        held = facts.jobs.get(action.attempt.job)
     boot_id = None
     booted_at = None
-    if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON) and action.node is not None:
+    if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE) and action.node is not None:
         inspection = _inspect(cluster, action)
         boot_id = inspection.boot_id if inspection is not None else None
         status = facts.nodes.get(action.node)
@@ -217,7 +266,10 @@ def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: 
         begun_at=cluster.clock.now(),
         boot_id_before=boot_id,
         booted_before=booted_at,
-        attempt_nodes=attempt_nodes,
+        attempt_nodes=frozenset() if held is None else held.nodes,
+        gpu_count=0 if held is None else held.gpu_count,
+        checkpointed_at=None if held is None else held.checkpointed_at,
+        lost_gpu_hours=None if held is None or action.has_ended else expected_loss(held, facts),
     )
 
 
@@ -306,6 +358,8 @@ def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[
     verb = record.action.verb
     if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
         return False
+    if verb is Verb.RESET_GPU and resent_at:
+        return False  # A reset that helped nothing looks like one that never came: once more is enough.
     limit = witness_limit(verb, cluster.rules.policy.durations)
     last_sent_at = max((record.begun_at, *resent_at))
     return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
@@ -343,7 +397,11 @@ def look(action: Action, cluster: Cluster) -> Scene:
         if action.verb in (Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE) and action.attempt is not None:
             wanted = action.attempt.job
             return Scene(job=next((job for job in cluster.scheduler.read_jobs() if job.job == wanted), None))
-        if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN, Verb.RESUME):
+        if action.verb in (Verb.RESERVE, Verb.UNRESERVE):
+            return Scene(nodes=cluster.scheduler.read_nodes())
+        if action.verb is Verb.CHECK and action.node is not None:
+            return Scene(is_check_over=cluster.fleet.read_check(action.node, key=action.key) is not None)
+        if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN, Verb.RESUME, Verb.PUT_LAST, Verb.PUT_BACK):
             return Scene(node=next((node for node in cluster.scheduler.read_nodes() if node.node == action.node), None))
         if action.verb is Verb.POWER_OFF and action.node is not None:
             return Scene(power=cluster.fleet.power_state(action.node))
@@ -386,6 +444,11 @@ def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
                 scheduler.release(job)
             case Verb.EXCLUDE if action.node is not None:
                 scheduler.exclude(job, [action.node])
+            case Verb.RESERVE:
+                until = cluster.clock.now() + _room_for(cluster)
+                scheduler.reserve(action.spares, name=reservation_of(action), until=until)
+            case Verb.UNRESERVE:
+                scheduler.unreserve(reservation_of(action))
     elif action.node is not None:
         match action.verb:
             case Verb.DRAIN:
@@ -394,6 +457,15 @@ def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
                 scheduler.declare_down(action.node, reason=action.text)
             case Verb.RESUME:
                 scheduler.resume(action.node)
+            case Verb.PUT_LAST:
+                scheduler.put_last(action.node)
+            case Verb.PUT_BACK:
+                scheduler.put_back(action.node)
+            case Verb.REIMAGE:
+                fleet.reimage(action.node, reason=action.text)
+            case Verb.CHECK:
+                suite = suite_named(action.suite, cluster.rules.catalogue.suites)
+                fleet.start_check(action.node, suite=action.suite, tests=suite.tests, key=action.key)
             case Verb.REBOOT:
                 fleet.reboot(action.node, reason=action.text)
             case Verb.POWER_OFF:
@@ -403,6 +475,12 @@ def _command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
             case Verb.RESET_GPU if action.gpu is not None:
                 fleet.reset_gpu(action.node, action.gpu)
     return ""
+
+
+def _room_for(cluster: Cluster) -> timedelta:
+    """Return how long spare nodes are kept free at most: what holding and fencing may take."""
+    durations = cluster.rules.policy.durations
+    return durations.fence_limit + 4 * durations.command_limit + durations.run_patience
 
 
 def _do_all_answer(job: JobStatus, facts: ClusterFacts) -> bool:

@@ -3,21 +3,25 @@
 The verdict is `domain.verification`'s; the return is an action like any other, with guardrails, ledger and witness.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import NodeInspection
-from ops_pipelines.domain.verification import NodeBaseline, Recovery, Verdict, judge_recovery, repaired_at
+from ops_pipelines.domain.ladder import climb
+from ops_pipelines.domain.observation import NodeInspection, NodeStatus
+from ops_pipelines.domain.verification import NodeBaseline, Recovery, Verdict, judge_recovery, repair_finished_at
 from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.node_tests import see_to_tests
 from ops_pipelines.flow.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.flow.perform import Progress, Stage, perform
+from ops_pipelines.flow.probation import follow_jobs, see_to_probation
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
@@ -32,11 +36,11 @@ class VerificationReport:
     node: NodeName
     verdict: Verdict
     returned: Progress | None
-    """How far its return came; None unless it was proven well."""
+    """How far its return came, or the end of its probation; None unless it was proven well."""
 
 
 def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> tuple[VerificationReport, ...]:
-    """Judge every node that waits to be returned, return the recovered, hand the hopeless to a person.
+    """Judge every node that waits to be returned or is on probation, return the recovered, climb with the others.
 
     Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass. Being
     the last of every pass, it also sees to what nobody else waits for.
@@ -44,14 +48,18 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     settle_left_behind(cluster)
     with suppress(SourceError, LedgerConflict):
         remind_of_waiting(cluster, lease=lease)
+    with suppress(SourceError, LedgerConflict):
+        follow_jobs(cluster, lease=lease)
     give_up_at = cluster.clock.now() + patience
     latest: dict[IncidentId, VerificationReport] = {}
     while True:
         now = cluster.clock.now()
+        present = cluster.ledger.read_state(now).incidents
+        nodes = _nodes_on_probation(present, cluster)
         waiting = [
             incident
-            for incident in cluster.ledger.read_state(now).incidents
-            if incident.state is IncidentState.VERIFYING
+            for incident in present
+            if incident.state is IncidentState.VERIFYING or _is_due_on_probation(incident, nodes, cluster, now)
         ]
         if not waiting:
             return tuple(latest.values())
@@ -59,7 +67,7 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
         reports = []
         for incident in waiting:
             with suppress(LedgerConflict):  # New evidence came in meanwhile: it is judged anew in the next pass.
-                reports.append(_verify(incident, seen, cluster, lease=lease))
+                reports.append(_look_at(incident, seen, cluster, lease=lease))
         # A node that was returned while another still soaks is part of what this pass did.
         latest.update({report.incident.incident: report for report in reports})
         is_over = all(_is_settled(report) for report in reports)
@@ -68,23 +76,54 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
         cluster.clock.wait(_POLL_SECONDS)
 
 
+def _look_at(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease) -> VerificationReport:
+    if incident.state is IncidentState.VERIFYING:
+        return _verify(incident, seen, cluster, lease=lease)
+    report = see_to_probation(incident, seen, cluster, lease=lease)
+    return VerificationReport(
+        incident=report.incident, node=report.node, verdict=report.verdict, returned=report.put_back
+    )
+
+
+def _nodes_on_probation(incidents: Sequence[Incident], cluster: Cluster) -> Mapping[NodeName, NodeStatus]:
+    """Return how the scheduler sees the nodes on probation; nothing where there are none, or it does not answer."""
+    names = {node for each in incidents if each.state is IncidentState.PROBATION for node in each.nodes}
+    try:
+        return {each.node: each for each in cluster.scheduler.read_nodes() if each.node in names} if names else {}
+    except SourceError:
+        return {}
+
+
+def _is_due_on_probation(
+    incident: Incident, nodes: Mapping[NodeName, NodeStatus], cluster: Cluster, now: datetime
+) -> bool:
+    """Return whether there is anything to see to on probation: it is over, trouble shows, or its mark was forgotten."""
+    if incident.state is not IncidentState.PROBATION or incident.returned_at is None:
+        return False
+    is_over = now >= incident.returned_at + cluster.rules.policy.durations.probation
+    is_seen = any(each.node in incident.nodes for each in cluster.ledger.conditions())
+    return is_over or is_seen or any(not nodes[each].is_last_choice for each in incident.nodes if each in nodes)
+
+
 def _is_settled(report: VerificationReport) -> bool:
     if report.returned is not None:
         return report.returned.stage is not Stage.UNDER_WAY
-    return report.verdict.recovery is Recovery.PERSISTS
+    is_watched_on = report.incident.state is IncidentState.PROBATION
+    return report.verdict.recovery is Recovery.PERSISTS or is_watched_on
 
 
 def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease) -> VerificationReport:
     (node,) = incident.nodes
     now = cluster.clock.now()
     records = cluster.ledger.records(incident.incident)
-    finished = [record.outcome.finished_at for record in records if record.outcome is not None]
-    repair_finished_at = repaired_at(records) or max(finished, default=incident.changed_at)
+    finished_at = repair_finished_at(incident, records)
+    inspection = _inspect(node, cluster)
+    tests = None if inspection is None else see_to_tests(incident, node, cluster, lease=lease)
     verdict = judge_recovery(
         incident,
-        repair_finished_at=repair_finished_at,
+        repair_finished_at=finished_at,
         status=next((each for each in seen.nodes or () if each.node == node), None),
-        inspection=_inspect(node, cluster),
+        inspection=inspection,
         telemetry=next((each for each in seen.gpu_telemetry.statuses if each.node == node), None)
         if seen.gpu_telemetry is not None
         else None,
@@ -92,13 +131,14 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
         baseline=NodeBaseline(gpu_count=cluster.rules.topology.gpus_per_node),
         durations=cluster.rules.policy.durations,
         now=now,
+        tests=tests,
     )
     returned: Progress | None = None
     if verdict.recovery is Recovery.RECOVERED:
         returned = _return(incident, node, cluster, verdict, lease=lease)
     elif verdict.recovery is Recovery.PERSISTS:
-        _escalate_fresh(incident, cluster, lease=lease, why=f"{node} is not well: {'; '.join(verdict.facts)}")
-    elif _is_late(repair_finished_at, cluster, now):
+        _climb_fresh(incident, cluster, why=f"{node} is not well: {'; '.join(verdict.facts)}")
+    elif _is_late(finished_at, cluster, now, are_tests_running=tests is not None and tests.are_running):
         _escalate_fresh(
             incident, cluster, lease=lease, why=f"{node} could not be proven well: {'; '.join(verdict.facts)}"
         )
@@ -106,19 +146,44 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
 
 
 def _return(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease) -> Progress:
+    is_on_probation = cluster.rules.policy.durations.probation > timedelta(0)
+    if is_on_probation:
+        last = Action(verb=Verb.PUT_LAST, incident=incident.incident, node=node, try_number=incident.plan_count)
+        put_last = _until_settled(last, incident, cluster, lease=lease)
+        if put_last.stage in (Stage.WAITING, Stage.UNDER_WAY):
+            return put_last
     resume = Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count)
-    give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
-    progress = perform(resume, cluster, plan=incident.plan, lease=lease, judged_on=incident)
-    while progress.stage is Stage.UNDER_WAY and cluster.clock.now() < give_up_at:
-        cluster.clock.wait(_POLL_SECONDS)
-        progress = perform(resume, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    progress = _until_settled(resume, incident, cluster, lease=lease)
     now = cluster.clock.now()
-    if progress.stage is Stage.DONE:
+    if progress.stage is Stage.DONE and is_on_probation:
+        # Where it could not be made last choice it is watched all the same, and the ledger says why.
+        note = f"on probation: {'; '.join(verdict.facts)}"
+        returned = replace(advance(incident, IncidentEvent.RETURNED, at=now, note=note), returned_at=now)
+        cluster.ledger.change_incident(returned, actor=AUTOPILOT, now=now)
+    elif progress.stage is Stage.DONE:
         healed = advance(incident, IncidentEvent.RECOVERED, at=now, note=f"healed: {'; '.join(verdict.facts)}")
         cluster.ledger.change_incident(healed, actor=AUTOPILOT, now=now)
     elif progress.stage is Stage.FAILED:
         escalate(incident, cluster, lease=lease, why=f"{node} is well but could not be returned: {progress.reason}")
     return progress
+
+
+def _until_settled(action: Action, incident: Incident, cluster: Cluster, *, lease: Lease) -> Progress:
+    give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
+    progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    while progress.stage is Stage.UNDER_WAY and cluster.clock.now() < give_up_at:
+        cluster.clock.wait(_POLL_SECONDS)
+        progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    return progress
+
+
+def _climb_fresh(incident: Incident, cluster: Cluster, *, why: str) -> None:
+    """Put the incident a rung higher, unless new evidence has changed it since: then it is judged anew."""
+    current = cluster.ledger.incident(incident.incident)
+    if current is not None and current.state is IncidentState.VERIFYING:
+        now = cluster.clock.now()
+        higher = climb(current, IncidentEvent.NOT_WELL, why=why, at=now)
+        cluster.ledger.change_incident(higher, actor=AUTOPILOT, now=now)
 
 
 def _escalate_fresh(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> None:
@@ -127,9 +192,10 @@ def _escalate_fresh(incident: Incident, cluster: Cluster, *, lease: Lease, why: 
         escalate(current, cluster, lease=lease, why=why)
 
 
-def _is_late(repair_finished_at: datetime, cluster: Cluster, now: datetime) -> bool:
+def _is_late(finished_at: datetime, cluster: Cluster, now: datetime, *, are_tests_running: bool) -> bool:
     durations = cluster.rules.policy.durations
-    return now - repair_finished_at > durations.soak + durations.reboot_limit
+    tests = durations.check_limit if are_tests_running else timedelta(0)
+    return now - finished_at > durations.soak + durations.reboot_limit + tests
 
 
 def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:

@@ -90,7 +90,9 @@ class _Labels:
         if at < 0 or b"\\" in text:  # no name, or a quote may be part of a text: no short cut
             name, labels = _read_metric(_load(text))
             return name, self._known.setdefault(text if at < 0 else repr(sorted(labels.items())).encode(), labels)
-        end = text.index(b'"', at + 12)
+        end = text.find(b'"', at + 12)
+        if end < 0:
+            raise UnreadableAnswer("a label set breaks off within a name")
         rest = text[:at] + text[end + 1 :]
         known = self._known.get(rest)
         raw_name = text[at + 12 : end]

@@ -1,8 +1,10 @@
 """The machines themselves, past the scheduler: power, reboot, GPU reset, and a check that runs on the node."""
 
+from collections.abc import Collection
 from typing import Protocol
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.node_check import NodeCheck
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 
 
@@ -23,6 +25,24 @@ class Fleet(Protocol):
 
     def reboot(self, node: NodeName, *, reason: str) -> None:
         """Restart a node that answers and runs no job. The drain survives the reboot."""
+        ...
+
+    def reimage(self, node: NodeName, *, reason: str) -> None:
+        """Have a drained, idle node installed anew by the site's own means; refused where none is configured."""
+        ...
+
+    def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
+        """Start tests on the node and return at once; the result lies on the node under `key`.
+
+        Asking again under the same key starts nothing new. Refused where no such command is configured.
+        """
+        ...
+
+    def read_check(self, node: NodeName, *, key: ActionKey) -> NodeCheck | None:
+        """Return what the tests under `key` found; None while they run, or if none were started under it.
+
+        Raises SourceUnavailable if the node does not answer.
+        """
         ...
 
     def power_off(self, node: NodeName) -> None:

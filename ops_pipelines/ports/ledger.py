@@ -13,8 +13,9 @@ from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails import Refusal
 from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.remediation import IncidentPlan
@@ -328,6 +329,15 @@ class Ledger(Protocol):
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
         """Return every action of one incident in the order begun."""
+        ...
+
+    # -- tests on nodes -------------------------------------------------------------------------------------
+    def keep_check(self, check: NodeCheck, *, is_well: bool) -> Digest:
+        """Keep what tests on a node found, with the verdict; keeping the same again changes nothing."""
+        ...
+
+    def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
+        """Return the newest tests of one node, newest first, each with whether the node was found well."""
         ...
 
     # -- lease ----------------------------------------------------------------------------------------------

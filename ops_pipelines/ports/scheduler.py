@@ -5,6 +5,7 @@ will not start until released (Slurm requeuehold, Kubernetes suspend).
 """
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Protocol
 
 from ops_pipelines.domain.fencing_room import SchedulerLimits
@@ -66,6 +67,26 @@ class Scheduler(Protocol):
 
     def release(self, job: JobId) -> None:
         """Let a held job start when there is room. Refused if the job is unknown or has ended."""
+        ...
+
+    def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime) -> None:
+        """Keep idle nodes free under `name` until `until` at the latest: nobody's job starts there.
+
+        No job ever runs in it: it is handed over by `unreserve` just before the job that it is for is released. Refused
+        if a node is not free. An empty collection raises ValueError. Reserving again under the same name replaces it.
+        """
+        ...
+
+    def unreserve(self, name: str) -> None:
+        """Give the nodes of a reservation back; one that is gone already stays gone."""
+        ...
+
+    def put_last(self, node: NodeName) -> None:
+        """Choose the node for new jobs only where no other fits. Shown as `NodeStatus.is_last_choice`."""
+        ...
+
+    def put_back(self, node: NodeName) -> None:
+        """Choose the node like any other again."""
         ...
 
     def declare_down(self, node: NodeName, *, reason: str) -> None:

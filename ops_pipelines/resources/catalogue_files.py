@@ -15,6 +15,8 @@ from typing import TypeVar
 
 from ops_pipelines.domain.catalogue import Answer, Catalogue, CodeRule, LogRule, NvlinkSubcode, RepeatRule
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
+from ops_pipelines.resources.catalogue_gates import read_gates, read_suites
+from ops_pipelines.resources.catalogue_hazards import read_hazards
 
 Word = TypeVar("Word", bound=Enum)
 Row = Mapping[str, str]
@@ -33,6 +35,9 @@ def read_catalogue() -> Catalogue:
         sxids=_read_codes("sxid.csv", kind="sxid", answers=answers),
         signatures={rule.signature: rule for rule in map(_log_rule, _rows("log_signatures.csv"))},
         nvlink_subcodes=tuple(map(_subcode, _rows("nvlink_subcodes.csv"))),
+        hazards=read_hazards(),
+        gates=read_gates(),
+        suites=read_suites(),
     )
 
 

@@ -16,6 +16,14 @@ class CheckpointFiles:
     def __init__(self, roots: Collection[Path]) -> None:
         self._roots = tuple(root.resolve() for root in roots)
         self._looking = threading.Lock()
+        self._seen: frozenset[str] = frozenset()
+
+    def was_seen(self, path: str | None) -> bool:
+        """Return whether a look since this program began found the file, also if the last one did not.
+
+        Kept for paths that are still asked for: a name that no job declares any more is forgotten.
+        """
+        return path in self._seen
 
     def read_times(self, paths: Collection[str], *, timeout_seconds: float) -> Mapping[str, datetime]:
         """Return path -> time of its last change, for the regular files whose resolved path lies beneath a root.
@@ -36,6 +44,8 @@ class CheckpointFiles:
                 changed_at = self._changed_at(path)
                 if changed_at is not None:
                     found[path] = changed_at
+                    self._seen |= {path}
+            self._seen &= frozenset(paths)
         finally:
             self._looking.release()
 

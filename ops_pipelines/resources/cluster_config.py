@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Topology
+from ops_pipelines.resources.redfish_settings import RedfishSettings
 
 
 class SchedulerKind(Enum):
@@ -189,6 +190,8 @@ class FleetConfig:
     kind: FleetKind
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Act -> argument list, as `resources.node_commands` takes them. An act that is not here is refused."""
+    redfish: RedfishSettings | None = None
+    """How BMCs are asked for power; None: by commands, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Reads cluster.yaml and policy.yaml, and returns domain values; nothing half-read ever leaves.
+"""Reads cluster.yaml and returns domain values; nothing half-read ever leaves.
 
-How YAML is read strictly is `strict_yaml`, the shape of the files `config_models`, what the sections become
-`cluster_config`. Durations are `*_seconds` numbers in the files and `timedelta` from here on; relative paths count
-from the directory of the file.
+How YAML is read strictly is `strict_yaml`, the shape of the file `config_models`, what the sections become
+`cluster_config`; policy.yaml is `policy_file`. Durations are `*_seconds` numbers in the file and `timedelta` from here
+on; relative paths count from the directory of the file.
 """
 
 from dataclasses import replace
@@ -12,15 +12,12 @@ from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.cluster_config import (
     AccountingKind,
     ClusterConfig,
     ExporterTargets,
-    FleetConfig,
-    FleetKind,
     JobLogsConfig,
     JobLogsKind,
     LakeConfig,
@@ -36,6 +33,7 @@ from ops_pipelines.resources.cluster_config import (
     TelemetryConfig,
     TelemetryKind,
 )
+from ops_pipelines.resources.config_fleet import read_fleet
 from ops_pipelines.resources.config_models import (
     ACCOUNTING,
     FLEETS,
@@ -46,7 +44,6 @@ from ops_pipelines.resources.config_models import (
     TELEMETRY,
     AppriseModel,
     ClusterModel,
-    CommandsModel,
     ExportersModel,
     JobLogFilesModel,
     JournaldModel,
@@ -56,7 +53,6 @@ from ops_pipelines.resources.config_models import (
     LokiModel,
     NoneModel,
     NvmlModel,
-    PolicyModel,
     PrometheusModel,
     RackModel,
     ReleaseModel,
@@ -85,11 +81,11 @@ def read_cluster(path: Path) -> ClusterConfig:
     accounting = _read_accounting(file, top.accounting, scheduler=scheduler)
     job_logs = _read_job_logs(file, top.job_logs, here=here)
     lake = _read_lake(file, top.lake, here=here, state_directory=state_directory)
-    fleet = _read_fleet(file, top.fleet)
     ledger = _read_ledger(file, top.ledger, here=here, state_directory=state_directory)
     notifier = _read_notifier(file, top.notifier, here=here)
     release = _read_release(file, top.release)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
+    fleet = read_fleet(file, top.fleet, topology=topology)
     file.finish()
     return ClusterConfig(
         name=top.name,
@@ -107,38 +103,6 @@ def read_cluster(path: Path) -> ClusterConfig:
         notifier=_sure(file, notifier),
         release=release,
     )
-
-
-def read_policy(path: Path, *, topology: Topology) -> Policy:
-    """Return what policy.yaml allows; an empty file gives the defaults, whose mode is observe.
-
-    Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
-    fault: a misspelt name would leave the node that was meant unprotected.
-    """
-    file = YamlFile(path)
-    top = _sure(file, file.check(PolicyModel, file.values, at=()))
-    untouchable = _read_untouchable(file, top.untouchable_nodes, topology=topology)
-    policy = None
-    try:
-        policy = Policy(
-            mode=Mode(top.mode),
-            drain_budget=DrainBudget(**top.drain_budget.model_dump()),
-            mass_event=MassEvent(
-                min_node_count=top.mass_event.min_node_count,
-                window=timedelta(seconds=top.mass_event.window_seconds),
-            ),
-            durations=Durations(
-                **{
-                    key.removesuffix("_seconds"): timedelta(seconds=value)
-                    for key, value in top.durations.model_dump().items()
-                }
-            ),
-            untouchable_nodes=untouchable,
-        )
-    except PolicyError as exc:
-        # The domain's messages open with the key: `drain_budget.max_out_count is -1; ...`.
-        file.add_fault(tuple(str(exc).split(" ", 1)[0].split(".")), str(exc))
-    return _sure(file, policy)
 
 
 def _check_kinds(file: YamlFile) -> None:
@@ -182,22 +146,6 @@ def _read_topology(file: YamlFile, racks: list[RackModel], *, gpus_per_node: int
     return Topology(places=places, gpus_per_node=gpus_per_node)
 
 
-def _read_untouchable(file: YamlFile, entries: list[str], *, topology: Topology) -> frozenset[NodeName]:
-    nodes: set[NodeName] = set()
-    for index, entry in enumerate(entries):
-        at = ("untouchable_nodes", index)
-        try:
-            named = expand_host_list(entry)
-        except ValueError as exc:
-            file.add_fault(at, str(exc))
-            continue
-        unknown = [node for node in named if not topology.knows(node)]
-        if unknown:
-            file.add_fault(at, f"{unknown[0]} is not a node of the cluster; check the name against cluster.yaml")
-        nodes.update(named)
-    return frozenset(nodes)
-
-
 def _read_scheduler(file: YamlFile, value: object, *, here: Path) -> SchedulerConfig | None:
     section = file.check_choice(value, SCHEDULERS, at=("scheduler",))
     if section is None:
@@ -205,7 +153,7 @@ def _read_scheduler(file: YamlFile, value: object, *, here: Path) -> SchedulerCo
     if isinstance(section, SlurmModel):
         return SchedulerConfig(
             kind=SchedulerKind.SLURM,
-            slurm_conf=_file(file, section.slurm_conf, at=("scheduler", "slurm_conf"), here=here),
+            slurm_conf=file.find_file(section.slurm_conf, at=("scheduler", "slurm_conf")),
             checkpoint_roots=tuple(_absolute(root, here=here) for root in section.checkpoint_roots),
         )
     return SchedulerConfig(kind=SchedulerKind.SIMULATOR)
@@ -233,12 +181,12 @@ def _read_telemetry(file: YamlFile, value: object, *, here: Path) -> TelemetryCo
         look_back=timedelta(seconds=section.look_back_seconds),
         timeout=timedelta(seconds=section.timeout_seconds),
         labels=section.labels,
-        bearer_token_file=_file(file, section.bearer_token_file, at=("telemetry", "bearer_token_file"), here=here),
+        bearer_token_file=file.find_file(section.bearer_token_file, at=("telemetry", "bearer_token_file")),
         basic_auth_user=section.basic_auth_user,
-        basic_auth_password_file=_file(
-            file, section.basic_auth_password_file, at=("telemetry", "basic_auth_password_file"), here=here
+        basic_auth_password_file=file.find_file(
+            section.basic_auth_password_file, at=("telemetry", "basic_auth_password_file")
         ),
-        ca_file=_file(file, section.ca_file, at=("telemetry", "ca_file"), here=here),
+        ca_file=file.find_file(section.ca_file, at=("telemetry", "ca_file")),
         tenant=section.tenant,
     )
 
@@ -262,8 +210,8 @@ def _read_exporters(file: YamlFile, section: ExportersModel, *, here: Path) -> T
         timeout=timedelta(seconds=section.timeout_seconds),
         targets=tuple(targets),
         worker_count=section.worker_count,
-        bearer_token_file=_file(file, section.bearer_token_file, at=("telemetry", "bearer_token_file"), here=here),
-        ca_file=_file(file, section.ca_file, at=("telemetry", "ca_file"), here=here),
+        bearer_token_file=file.find_file(section.bearer_token_file, at=("telemetry", "bearer_token_file")),
+        ca_file=file.find_file(section.ca_file, at=("telemetry", "ca_file")),
     )
 
 
@@ -326,12 +274,10 @@ def _read_loki(file: YamlFile, section: LokiModel, *, at: str, here: Path) -> Lo
         node_labels=plain.node_labels if section.node_labels is None else tuple(section.node_labels),
         job_label=section.job_label,
         tenant=section.tenant,
-        bearer_token_file=_file(file, section.bearer_token_file, at=(at, "bearer_token_file"), here=here),
+        bearer_token_file=file.find_file(section.bearer_token_file, at=(at, "bearer_token_file")),
         basic_auth_user=section.basic_auth_user,
-        basic_auth_password_file=_file(
-            file, section.basic_auth_password_file, at=(at, "basic_auth_password_file"), here=here
-        ),
-        ca_file=_file(file, section.ca_file, at=(at, "ca_file"), here=here),
+        basic_auth_password_file=file.find_file(section.basic_auth_password_file, at=(at, "basic_auth_password_file")),
+        ca_file=file.find_file(section.ca_file, at=(at, "ca_file")),
         timeout=timedelta(seconds=section.timeout_seconds),
         look_back=timedelta(hours=section.look_back_hours),
         window=timedelta(hours=section.window_hours),
@@ -376,23 +322,13 @@ def _zone(file: YamlFile, name: str) -> tzinfo:
         return UTC
 
 
-def _read_fleet(file: YamlFile, value: object) -> FleetConfig | None:
-    section = file.check_choice(value, FLEETS, at=("fleet",))
-    if section is None:
-        return None
-    if not isinstance(section, CommandsModel):
-        return FleetConfig(kind=FleetKind.SIMULATOR)
-    acts = section.model_dump(exclude={"kind"}, exclude_none=True)
-    return FleetConfig(kind=FleetKind.COMMANDS, commands={act: tuple(words) for act, words in acts.items()})
-
-
 def _read_ledger(file: YamlFile, section: LedgerModel, *, here: Path, state_directory: Path) -> LedgerConfig | None:
     if section.url is not None and section.url_file is not None:
         file.add_fault(("ledger", "url_file"), "give url or url_file, not both")
         return None
     if section.url is not None:
         return LedgerConfig(url=section.url)
-    url_file = _file(file, section.url_file, at=("ledger", "url_file"), here=here)
+    url_file = file.find_file(section.url_file, at=("ledger", "url_file"))
     if url_file is not None:
         try:
             return LedgerConfig(url=url_file.read_text(encoding="utf-8").strip())
@@ -412,19 +348,10 @@ def _read_notifier(file: YamlFile, value: object, *, here: Path) -> NotifierConf
         file.add_fault(("notifier",), "on_call_urls_file is missing; without it a page would reach nobody")
     return NotifierConfig(
         kind=NotifierKind.APPRISE,
-        owner_urls_file=_file(file, section.owner_urls_file, at=("notifier", "owner_urls_file"), here=here),
-        on_call_urls_file=_file(file, section.on_call_urls_file, at=("notifier", "on_call_urls_file"), here=here),
+        owner_urls_file=file.find_file(section.owner_urls_file, at=("notifier", "owner_urls_file")),
+        on_call_urls_file=file.find_file(section.on_call_urls_file, at=("notifier", "on_call_urls_file")),
     )
 
 
 def _absolute(path: str, *, here: Path) -> Path:
     return here / Path(path).expanduser()
-
-
-def _file(file: YamlFile, path: str | None, *, at: tuple[str, str], here: Path) -> Path | None:
-    if path is None:
-        return None
-    absolute = _absolute(path, here=here)
-    if not absolute.is_file():
-        file.add_fault(at, f"there is no file {absolute}")
-    return absolute

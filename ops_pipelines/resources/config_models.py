@@ -4,11 +4,19 @@ What a section becomes is `config_files`; how faults are told is `strict_yaml`.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    Durations,
+    LadderLimits,
+    MassEvent,
+    RecoveryLimits,
+)
 from ops_pipelines.resources.strict_yaml import StrictModel
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
@@ -23,6 +31,9 @@ SampledStep = Annotated[int, Field(ge=1, le=60)]
 _BUDGET = DrainBudget()
 _EVENT = MassEvent()
 _DURATIONS = Durations()
+_LADDER = LadderLimits()
+_RECOVERY = RecoveryLimits()
+_CAPS = BlastCaps()
 
 
 class DrainBudgetModel(StrictModel):
@@ -35,6 +46,7 @@ class DrainBudgetModel(StrictModel):
 class MassEventModel(StrictModel):
     min_node_count: int = _EVENT.min_node_count
     window_seconds: PositiveSeconds = _EVENT.window.total_seconds()
+    brake_window_seconds: Seconds = _EVENT.brake_window.total_seconds()
 
 
 class DurationsModel(StrictModel):
@@ -49,8 +61,48 @@ class DurationsModel(StrictModel):
     fence_limit_seconds: Seconds = _DURATIONS.fence_limit.total_seconds()
     reset_limit_seconds: Seconds = _DURATIONS.reset_limit.total_seconds()
     reboot_limit_seconds: Seconds = _DURATIONS.reboot_limit.total_seconds()
+    reimage_limit_seconds: Seconds = _DURATIONS.reimage_limit.total_seconds()
+    check_limit_seconds: Seconds = _DURATIONS.check_limit.total_seconds()
+    probation_seconds: Seconds = _DURATIONS.probation.total_seconds()
+    progress_limit_seconds: Seconds = _DURATIONS.progress_limit.total_seconds()
     job_end_limit_seconds: Seconds = _DURATIONS.job_end_limit.total_seconds()
     waiting_limit_seconds: Seconds = _DURATIONS.waiting_limit.total_seconds()
+
+
+class LadderModel(StrictModel):
+    max_gpu_resets_count: int = _LADDER.max_gpu_resets_count
+    max_reboots_count: int = _LADDER.max_reboots_count
+    max_power_cycles_count: int = _LADDER.max_power_cycles_count
+    max_reimages_count: int = _LADDER.max_reimages_count
+    memory_seconds: Seconds = _LADDER.memory.total_seconds()
+    cool_down_seconds: Seconds = _LADDER.cool_down.total_seconds()
+
+
+class RecoveryModel(StrictModel):
+    max_requeues_count: int = _RECOVERY.max_requeues_count
+    requeue_window_seconds: Seconds = _RECOVERY.requeue_window.total_seconds()
+    interactive_notice_seconds: Seconds = _RECOVERY.interactive_notice.total_seconds()
+    checkpoint_wait_seconds: Seconds = _RECOVERY.checkpoint_wait.total_seconds()
+    default_min_serving_ratio: float = _RECOVERY.default_min_serving_ratio
+
+
+class BlastCapsModel(StrictModel):
+    max_out_per_partition_ratio: float = _CAPS.max_out_per_partition_ratio
+    max_out_per_leaf_count: int | None = _CAPS.max_out_per_leaf_count
+    max_out_per_nvlink_domain_count: int | None = _CAPS.max_out_per_nvlink_domain_count
+    max_jobs_per_plan_count: int = _CAPS.max_jobs_per_plan_count
+    max_gpu_hours_per_plan: float = _CAPS.max_gpu_hours_per_plan
+    max_gpu_hours_per_hour: float = _CAPS.max_gpu_hours_per_hour
+    max_on_probation_count: int = _CAPS.max_on_probation_count
+
+
+class FreezeWindowModel(StrictModel):
+    """Times with a zone, and without quotes: 2026-12-24T00:00:00Z."""
+
+    name: Text
+    begins_at: datetime
+    ends_at: datetime
+    allows_drains: bool = False
 
 
 class RackModel(StrictModel):
@@ -166,14 +218,31 @@ class ReleaseModel(StrictModel):
     firmware: dict[Text, Text] = Field(default_factory=dict)
 
 
+class RedfishModel(StrictModel):
+    """An address may hold a password by mistake, so its form is checked where it is not shown: `redfish_settings`."""
+
+    address: Text | None = None
+    addresses: dict[Name, Text] = Field(default_factory=dict)
+    user: Text
+    password_file: Text
+    ca_file: Text | None = None
+    verify: bool = True
+    system_id: Annotated[str, Field(pattern=r"^[^/\s]+$")] | None = None
+    authentication: Literal["basic", "session"] = "basic"
+
+
 class CommandsModel(StrictModel):
     kind: Literal["commands"]
     inspect: Command | None = None
     reset_gpu: Command | None = None
     reboot: Command | None = None
+    reimage: Command | None = None
+    start_check: Command | None = None
+    read_check: Command | None = None
     power_off: Command | None = None
     power_on: Command | None = None
     power_state: Command | None = None
+    redfish: RedfishModel | None = None
 
 
 class LedgerModel(StrictModel):
@@ -198,6 +267,10 @@ class PolicyModel(StrictModel):
     drain_budget: DrainBudgetModel = DrainBudgetModel()
     mass_event: MassEventModel = MassEventModel()
     durations: DurationsModel = DurationsModel()
+    ladder: LadderModel = LadderModel()
+    recovery: RecoveryModel = RecoveryModel()
+    blast_caps: BlastCapsModel = BlastCapsModel()
+    freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
     untouchable_nodes: list[Text] = Field(default_factory=list)
 
 

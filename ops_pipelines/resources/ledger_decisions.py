@@ -8,7 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, insert
 
-from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.action import SOFT
+from ops_pipelines.domain.identity import ActionKey, Digest
 from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError
@@ -122,10 +123,17 @@ def _is_change(present: Incident | None, incident: Incident) -> bool:
 
 
 def _is_new_plan(present: IncidentPlan | None, plan: IncidentPlan) -> bool:
-    """A plan is made once: the same actions in other words are the same plan, and the first wording stays."""
-    if present is not None and [item.key for item in present.actions] != [item.key for item in plan.actions]:
+    """A plan is made once: the same actions in other words are the same plan, and the first wording stays.
+
+    So does the room that the first one keeps free: it is no part of a plan's name (`remediation`).
+    """
+    if present is not None and _firm_keys(present) != _firm_keys(plan):
         raise LedgerError(f"there is another plan {plan.plan} already; a plan never changes, a new one gets a new id")
     return present is None
+
+
+def _firm_keys(plan: IncidentPlan) -> list[ActionKey]:
+    return [action.key for action in plan.actions if action.verb not in SOFT]
 
 
 def _write_plans(writer: ChainWriter, plans: Collection[IncidentPlan], *, now: datetime) -> None:

@@ -15,7 +15,7 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
-from ops_pipelines.resources.ledger_chain import ChainWriter, Decision, RefusedAction, read_head
+from ops_pipelines.resources.ledger_chain import ChainWriter, Decision, RefusedAction
 from ops_pipelines.resources.ledger_tables import (
     actions,
     approvals,
@@ -33,60 +33,76 @@ _CACHE_SIZE = 8192
 """Values are frozen, so equal texts may share one. Covers open incidents and a day's actions of a large cluster."""
 
 
+_RESUMED_SEQ = (
+    select(func.max(entries.c.seq)).where(entries.c.kind == EntryKind.RESUME_AUTOPILOT.value).scalar_subquery()
+)
+_PAUSE = (
+    select(entries.c.body)
+    .where(entries.c.kind == EntryKind.PAUSE.value, entries.c.seq > func.coalesce(_RESUMED_SEQ, 0))
+    .order_by(entries.c.seq)
+    .limit(1)
+)
+_DECISION = (
+    select(entries.c.body).where(entries.c.kind == EntryKind.DECISION.value).order_by(entries.c.seq.desc()).limit(1)
+)
+# One question for what is one value each: `read_state` is asked a dozen times in a pass.
+_SINGLE_VALUES = select(
+    select(func.max(entries.c.seq)).scalar_subquery().label("head_seq"),
+    _DECISION.scalar_subquery().label("decision"),
+    select(func.max(evidence.c.seq)).scalar_subquery().label("evidence_head"),
+    select(func.max(incidents.c.number)).scalar_subquery().label("incident_count"),
+    _PAUSE.scalar_subquery().label("pause"),
+)
+_IS_OPEN = incidents.c.is_open == 1
+_OPEN_INCIDENTS = (
+    select(incidents.c.incident, incidents.c.last_change_seq, incidents.c.body)
+    .where(_IS_OPEN)
+    .order_by(incidents.c.opened_at, incidents.c.number)
+)
+# A union, because with OR and an ORDER BY SQLite scans every action there ever was.
+_RECORDS = (
+    select(actions.c.body)
+    .where(
+        actions.c.begun_seq.in_(
+            union(
+                select(actions.c.begun_seq).where(actions.c.finished_seq.is_(None)),
+                select(actions.c.begun_seq).where(actions.c.begun_at > bindparam("since")),
+                select(actions.c.begun_seq).where(actions.c.incident.in_(select(incidents.c.incident).where(_IS_OPEN))),
+            )
+        )
+    )
+    .order_by(actions.c.begun_seq)
+)
+_APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("now")).order_by(approvals.c.seq)
+
+
 def read_state(connection: Connection, now: datetime) -> LedgerState:
     """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history."""
-    head_seq, _ = read_head(connection)
-    is_open = incidents.c.is_open == 1
-    open_rows = connection.execute(
-        select(incidents.c.incident, incidents.c.last_change_seq, incidents.c.body)
-        .where(is_open)
-        .order_by(incidents.c.opened_at, incidents.c.number)
-    ).all()
-    # A union, because with OR and an ORDER BY SQLite scans every action there ever was.
-    of_interest = union(
-        select(actions.c.begun_seq).where(actions.c.finished_seq.is_(None)),
-        select(actions.c.begun_seq).where(actions.c.begun_at > now - RECORDS_WINDOW),
-        select(actions.c.begun_seq).where(actions.c.incident.in_(select(incidents.c.incident).where(is_open))),
-    )
-    record_bodies = connection.execute(
-        select(actions.c.body).where(actions.c.begun_seq.in_(of_interest)).order_by(actions.c.begun_seq)
-    ).scalars()
-    approval_bodies = connection.execute(
-        select(approvals.c.body).where(approvals.c.expires_at > now).order_by(approvals.c.seq)
-    ).scalars()
+    single = connection.execute(_SINGLE_VALUES).one()
+    open_rows = connection.execute(_OPEN_INCIDENTS).all()
+    record_bodies = connection.execute(_RECORDS, {"since": now - RECORDS_WINDOW}).scalars()
+    approval_bodies = connection.execute(_APPROVALS, {"now": now}).scalars()
     return LedgerState(
-        head_seq=head_seq,
-        decided_through=read_decided_through(connection),
-        evidence_head=connection.execute(select(func.max(evidence.c.seq))).scalar() or 0,
+        head_seq=single.head_seq or 0,
+        decided_through=_to_decided_through(single.decision),
+        evidence_head=single.evidence_head or 0,
         incidents=tuple(_to_incident(row.body) for row in open_rows),
-        incident_count=connection.execute(select(func.max(incidents.c.number))).scalar() or 0,
+        incident_count=single.incident_count or 0,
         last_change_seq={IncidentId(row.incident): row.last_change_seq for row in open_rows},
         records=tuple(_to_record(body) for body in record_bodies),
         approvals=tuple(_to_approval(body) for body in approval_bodies),
-        pause=read_pause(connection),
+        pause=_to_pause(single.pause),
     )
 
 
 def read_decided_through(connection: Connection) -> int:
     """Return up to where evidence was decided on: what the last DECISION line says, 0 before the first."""
-    body = connection.execute(
-        select(entries.c.body).where(entries.c.kind == EntryKind.DECISION.value).order_by(entries.c.seq.desc()).limit(1)
-    ).scalar()
-    return 0 if body is None else decode(Decision, body).decided_through
+    return _to_decided_through(connection.execute(_DECISION).scalar())
 
 
 def read_pause(connection: Connection) -> Pause | None:
     """Return the pause that stands: the first after the last resumption."""
-    resumed_seq = connection.execute(
-        select(func.max(entries.c.seq)).where(entries.c.kind == EntryKind.RESUME_AUTOPILOT.value)
-    ).scalar()
-    body = connection.execute(
-        select(entries.c.body)
-        .where(entries.c.kind == EntryKind.PAUSE.value, entries.c.seq > (resumed_seq or 0))
-        .order_by(entries.c.seq)
-        .limit(1)
-    ).scalar()
-    return None if body is None else decode(Pause, body)
+    return _to_pause(connection.execute(_PAUSE).scalar())
 
 
 def read_incident(connection: Connection, incident: IncidentId) -> Incident | None:
@@ -188,6 +204,14 @@ def action_row(record: ActionRecord) -> dict[str, str | datetime]:
 def refusal_identity(refused: RefusedAction) -> str:
     """Return what makes a refusal the same one again."""
     return identity_of(refused.action.key, refused.refusal.guardrail, refused.refusal.reason)
+
+
+def _to_decided_through(body: str | None) -> int:
+    return 0 if body is None else decode(Decision, body).decided_through
+
+
+def _to_pause(body: str | None) -> Pause | None:
+    return None if body is None else decode(Pause, body)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

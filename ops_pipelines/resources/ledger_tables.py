@@ -205,6 +205,17 @@ class HeartbeatColumns(TypedColumns):
     is_lease_held: Named[int] = Column(Integer())
 
 
+class NodeCheckColumns(TypedColumns):
+    """Tests on nodes; what they found is a document, with the verdict, under its sha256."""
+
+    key: Named[str] = Column(Text(), primary_key=True)
+    node: Named[str] = Column(SafeText())
+    finished_at: Named[datetime] = Column(UtcText())
+    suite: Named[str] = Column(SafeText())
+    digest: Named[str] = Column(Text())
+    is_well: Named[int] = Column(Integer())
+
+
 entries = Table("entries", metadata, EntryColumns)
 documents = Table("documents", metadata, DocumentColumns)
 incidents = Table("incidents", metadata, IncidentColumns)
@@ -218,9 +229,11 @@ cursors = Table("cursors", metadata, CursorColumns)
 conditions = Table("conditions", metadata, ConditionColumns)
 leases = Table("leases", metadata, LeaseColumns)
 heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
+node_checks = Table("node_checks", metadata, NodeCheckColumns)
 
 Index("ix_entries_kind_seq", entries.c.kind, entries.c.seq)
 Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)
 Index("ix_evidence_rule_observed_at", evidence.c.rule, evidence.c.observed_at)
 Index("ix_incidents_changed_at", incidents.c.changed_at)
 Index("ix_incidents_open", incidents.c.is_open, incidents.c.number)
+Index("ix_node_checks_node_finished_at", node_checks.c.node, node_checks.c.finished_at)

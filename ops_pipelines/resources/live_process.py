@@ -17,6 +17,8 @@ from ops_pipelines.ports.live_cycle import LiveNews
 MODULE = "ops_pipelines.live"
 SILENT_LIMIT_SECONDS = 300.0
 """Far above a cycle of the largest cluster; the child says a line at least once a minute while it waits."""
+_ENDS_WITHIN_SECONDS = 30.0
+"""Assumption: a cycle under way writes its files in less."""
 _DEATH_SECONDS = 1.0
 """What is killed is gone within milliseconds, unless the kernel holds it (a dead NFS server)."""
 
@@ -116,9 +118,13 @@ class _Child:
         return self._killed
 
     def stop(self) -> None:
-        """Ask it to end, and wait for that."""
+        """Ask it to end, and wait for that; what does not hear is killed: a cycle cut short is taken up again."""
         self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(_ENDS_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self.let_go()
 
     def pull(self) -> bool:

@@ -13,26 +13,30 @@ return when the act is accepted, within 4.5 s, and end with
      "gpus": [{"pci_address": "0000:1b:00", "uuid": "GPU-…", "recovery_action": 0, "uncorrectable_ecc_count": 0,
                "is_row_remap_pending": false}]}
 
-`power_state` prints `on`, `off` or `unknown`, or what ipmitool says (`Chassis Power is on`).
+GPUs may add `model` and `serial`, the node `chassis_serial`. `power_state` prints `on`, `off` or `unknown`, or what
+ipmitool says (`Chassis Power is on`). `start_check` prints what it likes; `read_check` prints the check
+(`node_documents`), or `running` or `none` and ends with 4. On the node both are `ops-pipelines node-check`.
 """
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, NonNegativeInt, ValidationError
-
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress, parse_node_name, parse_pci_address
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, PowerState, RecoveryAction
+from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress, parse_node_name, parse_pci_address
+from ops_pipelines.domain.node_check import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
+from ops_pipelines.domain.observation import NodeInspection, PowerState
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_command
+from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_command
+from ops_pipelines.resources.node_documents import check_from_json, gpus_of, parse_inspection
 
 COMMAND_LIMIT_SECONDS = 4.5
 """A third of the lease (15 s), less some room."""
 EXIT_REFUSED = 77
+EXIT_NO_RESULT = 4
+"""Of `read_check` alone: the tests run, or none were started under the key."""
 
 SSH_REBOOT = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "systemctl", "--no-block", "reboot")
 """Reboot past the scheduler: the drain, its reason and its time stay as they are (seen, Slurm 22.05). The node comes
@@ -42,15 +46,29 @@ SLURM_REBOOT = ("scontrol", "reboot", "{node}")
 it anew (seen, 22.05): a drain that is known by its time is not recognised afterwards. Never with ASAP: that undrains a
 node which was drained before (next_state_after_reboot RESUME), and with nextstate=DOWN the drain is lost as well."""
 
+SSH_START_CHECK = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "ops-pipelines", "node-check", "--start",
+                   "--node", "{node}", "--suite", "{suite}", "--key", "{key}")  # fmt: skip
+SSH_READ_CHECK = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "ops-pipelines", "node-check",
+                  "--result", "{key}")  # fmt: skip
+"""The node's own command, found on the PATH of the user that ssh logs in as."""
+
 _NEEDED: Mapping[str, frozenset[str]] = {
     "inspect": frozenset({"{node}"}),
     "reset_gpu": frozenset({"{node}", "{gpu}"}),
     "reboot": frozenset({"{node}"}),
+    "reimage": frozenset({"{node}"}),
+    "start_check": frozenset({"{node}", "{key}"}),
+    "read_check": frozenset({"{node}", "{key}"}),
     "power_off": frozenset({"{node}"}),
     "power_on": frozenset({"{node}"}),
     "power_state": frozenset({"{node}"}),
 }
 """Act -> what its words must name: a command without its target would act on something else."""
+_OPTIONAL: Mapping[str, frozenset[str]] = {
+    "reboot": frozenset({"{reason}"}),
+    "reimage": frozenset({"{reason}"}),
+    "start_check": frozenset({"{suite}", "{tests}"}),
+}
 _PLACEHOLDER = re.compile(r"\{[a-z]+\}")
 """Other braces stand for themselves: a Redfish body is JSON."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ssh", "pdsh", "clush", "ansible", "su"})
@@ -61,7 +79,8 @@ class CommandFleet:
     """The `Fleet` port over configured commands. An act without a command is refused."""
 
     def __init__(self, commands: Mapping[str, Sequence[str]], *, clock: Clock, run: RunCommand = run_command) -> None:
-        """`commands`: act -> argument list with `{node}`, `{gpu}` (reset_gpu) and `{reason}` (reboot, a word alone).
+        """`commands`: act -> argument list with `{node}`, `{gpu}` (reset_gpu), `{reason}` (reboot, reimage; alone),
+        `{key}` (start_check, read_check), and of start_check `{suite}` or `{tests}` (joined by commas).
 
         Raises PolicyError naming every fault.
         """
@@ -76,14 +95,12 @@ class CommandFleet:
         name = parse_node_name(node)
         text = self._send("inspect", {"{node}": name})
         try:
-            document = _NodeDocument.model_validate_json(text)
-            gpus = tuple(_read_gpu(gpu) for gpu in document.gpus)
-        except (ValidationError, ValueError) as exc:
+            document = parse_inspection(text)
+            gpus = gpus_of(document)
+        except ValueError as exc:
             raise SourceNonsense(f"inspect of {name} printed {text[:120]!r}: {exc}. Run the command by hand") from exc
         if document.node != name:
             raise SourceNonsense(f"inspect of {name} was answered by {document.node!r}; check where the command goes")
-        if len({gpu.gpu for gpu in gpus}) != len(gpus):
-            raise SourceNonsense(f"inspect of {name} lists a GPU twice; nothing of it is believed")
         return NodeInspection(
             node=name,
             inspected_at=self._clock.now(),
@@ -91,6 +108,7 @@ class CommandFleet:
             booted_at=document.booted_at,
             gpus=gpus,
             failures=tuple(document.failures),
+            chassis_serial=document.chassis_serial,
         )
 
     def reset_gpu(self, node: NodeName, gpu: PciAddress) -> None:
@@ -98,6 +116,34 @@ class CommandFleet:
 
     def reboot(self, node: NodeName, *, reason: str) -> None:
         self._send("reboot", {"{node}": parse_node_name(node), "{reason}": reason})
+
+    def reimage(self, node: NodeName, *, reason: str) -> None:
+        self._send("reimage", {"{node}": parse_node_name(node), "{reason}": reason})
+
+    def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
+        filling = {
+            "{node}": parse_node_name(node),
+            "{key}": parse_check_key(key),
+            "{suite}": parse_suite_name(suite),
+            "{tests}": ",".join(parse_test_name(test) for test in tests),
+        }
+        if not tests and any("{tests}" in word for word in self._commands.get("start_check", ())):
+            raise SourceRefused(f"the suite {suite} names no tests; empty never means all")
+        self._send("start_check", filling)
+
+    def read_check(self, node: NodeName, *, key: ActionKey) -> NodeCheck | None:
+        name, known = parse_node_name(node), parse_check_key(key)
+        filling = {"{node}": name, "{key}": known}
+        answer = self._ask("read_check", filling)
+        if answer.returncode == EXIT_NO_RESULT and answer.stdout.strip() in _NO_RESULT:
+            return None
+        text = self._accepted("read_check", filling, answer)
+        try:
+            return check_from_json(text, node=name, key=known)
+        except ValueError as exc:
+            raise SourceNonsense(
+                f"read_check of {name} printed {text[:120]!r}: {exc}. Run the command by hand"
+            ) from exc
 
     def power_off(self, node: NodeName) -> None:
         self._send("power_off", {"{node}": parse_node_name(node)})
@@ -113,18 +159,27 @@ class CommandFleet:
         return PowerState(match[1])
 
     def _send(self, act: str, filling: Mapping[str, str]) -> str:
+        return self._accepted(act, filling, self._ask(act, filling))
+
+    def _ask(self, act: str, filling: Mapping[str, str]) -> CommandAnswer:
         words = self._commands.get(act)
         if words is None:
             raise SourceRefused(f"no command is configured for {act}; name one, or forbid the act")
         argv = [_fill(word, filling) for word in words]
-        answer = self._run(argv, environment=dict(os.environ), timeout_seconds=COMMAND_LIMIT_SECONDS)
+        return self._run(argv, environment=dict(os.environ), timeout_seconds=COMMAND_LIMIT_SECONDS)
+
+    def _accepted(self, act: str, filling: Mapping[str, str], answer: CommandAnswer) -> str:
+        """Return what the command printed; raise SourceRefused or SourceUnavailable unless it ended with 0."""
         if answer.returncode == 0:
             return answer.stdout
         said = " / ".join(answer.stderr.strip().splitlines())[:300]
-        what = f"{act} of {filling['{node}']}: {argv[0]} ended with {answer.returncode}: {said}"
+        what = f"{act} of {filling['{node}']}: {self._commands[act][0]} ended with {answer.returncode}: {said}"
         if answer.returncode == EXIT_REFUSED:
             raise SourceRefused(what)
         raise SourceUnavailable(f"{what}; whether it took effect is unknown. Look at the node")
+
+
+_NO_RESULT = frozenset({"running", "none"})
 
 
 def _find_faults(act: str, words: Sequence[str]) -> list[str]:
@@ -134,11 +189,13 @@ def _find_faults(act: str, words: Sequence[str]) -> list[str]:
     if isinstance(words, str) or not words:
         return [f"the command for {act} is {words!r}; expected a list of words, the program first"]
     used = {placeholder for word in words for placeholder in _PLACEHOLDER.findall(word)}
-    allowed = needed | ({"{reason}"} if act == "reboot" else set())
+    allowed = needed | _OPTIONAL.get(act, frozenset())
     faults = [f"{act} has {word}, which is filled with nothing" for word in sorted(used - allowed)]
     faults += [f"{act} must name {word} among its words" for word in sorted(needed - used)]
     if _PLACEHOLDER.search(words[0]):
         faults.append(f"{act} starts with {words[0]!r}; the program must be fixed")
+    if act == "start_check" and not used & _OPTIONAL[act]:
+        faults.append("start_check must name {suite} or {tests} among its words: empty never means all")
     if "{reason}" in used:
         if any("{reason}" in word and word != "{reason}" for word in words):
             faults.append(f"{act} has {{reason}} inside a word; it must be a word alone")
@@ -150,33 +207,3 @@ def _find_faults(act: str, words: Sequence[str]) -> list[str]:
 def _fill(word: str, filling: Mapping[str, str]) -> str:
     """Fill in one pass: what is filled in is never looked at again, so a reason may say `{gpu}`."""
     return _PLACEHOLDER.sub(lambda match: filling[match[0]], word)
-
-
-class _GpuDocument(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    pci_address: str
-    uuid: str
-    recovery_action: int
-    uncorrectable_ecc_count: NonNegativeInt
-    is_row_remap_pending: bool
-
-
-class _NodeDocument(BaseModel):
-    model_config = ConfigDict(strict=True, str_min_length=1)
-
-    node: str
-    boot_id: str
-    booted_at: AwareDatetime
-    gpus: list[_GpuDocument]
-    failures: list[str]
-
-
-def _read_gpu(document: _GpuDocument) -> GpuInspection:
-    return GpuInspection(
-        gpu=parse_pci_address(document.pci_address),
-        gpu_uuid=GpuUuid(document.uuid),
-        recovery_action=RecoveryAction(document.recovery_action),
-        uncorrectable_ecc_count=document.uncorrectable_ecc_count,
-        is_row_remap_pending=document.is_row_remap_pending,
-    )

@@ -7,7 +7,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, cast
@@ -60,6 +60,8 @@ class Nvml(Protocol):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> object: ...  # noqa: N802
     def nvmlDeviceGetPciInfo(self, handle: object) -> NvmlPci: ...  # noqa: N802
     def nvmlDeviceGetUUID(self, handle: object) -> str | bytes: ...  # noqa: N802
+    def nvmlDeviceGetName(self, handle: object) -> str | bytes: ...  # noqa: N802
+    def nvmlDeviceGetSerial(self, handle: object) -> str | bytes: ...  # noqa: N802
     def nvmlDeviceGetFieldValues(self, handle: object, field_ids: list[int]) -> Sequence[NvmlField]: ...  # noqa: N802
     def nvmlDeviceGetTotalEccErrors(self, handle: object, error_type: int, counter_type: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetRemappedRows(self, handle: object) -> tuple[int, int, int, int]: ...  # noqa: N802
@@ -68,12 +70,21 @@ class Nvml(Protocol):
 class NvmlInspector:
     """Inspects the node that this process runs on."""
 
-    def __init__(self, *, node: NodeName, clock: Clock, nvml: Nvml | None = None, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        *,
+        node: NodeName,
+        clock: Clock,
+        nvml: Nvml | None = None,
+        proc: Path = Path("/proc"),
+        sys_tree: Path = Path("/sys"),
+    ) -> None:
         """`nvml` None means pynvml, imported at the first inspection."""
         self._node = node
         self._clock = clock
         self._nvml = nvml
         self._proc = proc
+        self._sys = sys_tree
 
     def inspect(self) -> NodeInspection:
         """Return what this node shows now.
@@ -81,7 +92,7 @@ class NvmlInspector:
         A GPU that cannot be read is left out and becomes a sentence in `failures`: half a reading would pass for a
         whole one. Raises SourceUnavailable if there is no NVML library, no driver, or no /proc.
         """
-        nvml = self._nvml if self._nvml is not None else _import_pynvml()
+        nvml = self._nvml if self._nvml is not None else import_pynvml()
         boot_id, booted_at = self._read_boot()
         try:
             nvml.nvmlInit()
@@ -110,7 +121,15 @@ class NvmlInspector:
             booted_at=booted_at,
             gpus=tuple(sorted(gpus, key=lambda each: each.gpu)),
             failures=tuple(failures),
+            chassis_serial=self._read_chassis_serial(),
         )
+
+    def _read_chassis_serial(self) -> str:
+        """Return what is printed on the machine; empty if it does not tell, or only root may read it."""
+        try:
+            return (self._sys / "class/dmi/id/product_serial").read_text(errors="replace").strip()
+        except OSError:
+            return ""
 
     def _read_boot(self) -> tuple[str, datetime]:
         try:
@@ -131,6 +150,7 @@ def to_json(inspection: NodeInspection) -> str:
             "node": inspection.node,
             "inspected_at": inspection.inspected_at.isoformat(),
             "boot_id": inspection.boot_id,
+            "chassis_serial": inspection.chassis_serial,
             "booted_at": inspection.booted_at.isoformat(),
             "gpus": [
                 {
@@ -139,6 +159,8 @@ def to_json(inspection: NodeInspection) -> str:
                     "recovery_action": each.recovery_action.value,
                     "uncorrectable_ecc_count": each.uncorrectable_ecc_count,
                     "is_row_remap_pending": each.is_row_remap_pending,
+                    "model": each.model,
+                    "serial": each.serial,
                 }
                 for each in inspection.gpus
             ],
@@ -162,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _import_pynvml() -> Nvml:
+def import_pynvml() -> Nvml:
+    """Return pynvml; raise SourceUnavailable if it is not installed."""
     try:
         import pynvml
     except ImportError as exc:
@@ -178,7 +201,19 @@ def _inspect_gpu(nvml: Nvml, handle: object) -> GpuInspection:
         recovery_action=_read_recovery_action(nvml, handle),
         uncorrectable_ecc_count=_read_ecc(nvml, handle),
         is_row_remap_pending=_is_row_remap_pending(nvml, handle),
+        model=_read_label(nvml, handle, nvml.nvmlDeviceGetName),
+        serial=_read_label(nvml, handle, nvml.nvmlDeviceGetSerial),
     )
+
+
+def _read_label(nvml: Nvml, handle: object, read: Callable[[object], str | bytes]) -> str:
+    """Return what is printed on a GPU; empty if it does not tell, as those of workstations."""
+    try:
+        return _text(read(handle)).strip()
+    except nvml.NVMLError_GpuIsLost:
+        raise
+    except nvml.NVMLError:
+        return ""
 
 
 def _read_recovery_action(nvml: Nvml, handle: object) -> RecoveryAction:

@@ -11,8 +11,9 @@ from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails import Refusal
 from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.remediation import IncidentPlan
@@ -32,6 +33,7 @@ from ops_pipelines.ports.ledger import (
 from ops_pipelines.resources import (
     ledger_actions,
     ledger_audit,
+    ledger_checks,
     ledger_decisions,
     ledger_evidence,
     ledger_heartbeat,
@@ -228,6 +230,16 @@ class SqlLedger:
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
         with self._database.read() as connection:
             return ledger_state.read_records(connection, incident)
+
+    # -- tests on nodes -----------------------------------------------------------------------------------------------
+
+    def keep_check(self, check: NodeCheck, *, is_well: bool) -> Digest:
+        with self._database.write() as connection:
+            return ledger_checks.write_check(connection, check, is_well=is_well)
+
+    def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
+        with self._database.read() as connection:
+            return ledger_checks.read_checks(connection, node, limit=limit)
 
     # -- lease --------------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,15 @@ class YamlFile:
             return None
         return self.check(choices[kind], value, at=at)
 
+    def find_file(self, path: str | None, *, at: KeyPath) -> Path | None:
+        """Return the file that `path` names, counted from the directory of this one; keep a fault if there is none."""
+        if path is None:
+            return None
+        absolute = self.path.resolve().parent / Path(path).expanduser()
+        if not absolute.is_file():
+            self.add_fault(at, f"there is no file {absolute}")
+        return absolute
+
     def finish(self) -> None:
         """Raise one ConfigError with every fault kept, in the order of the lines; return if there is none."""
         if self._faults:

@@ -3,11 +3,14 @@
 A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.due`'s judgement.
 """
 
+from datetime import timedelta
+
 import dagster as dg
 
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import due_remediation
+from ops_pipelines.flow.moments import due_moment
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,
@@ -17,6 +20,9 @@ from ops_pipelines.sensors.runs import (
     note_of,
     request,
 )
+
+_LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
+"""Where a plan waits for a job's checkpoint: each second later is a second of the whole job done twice."""
 
 
 @dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -35,6 +41,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     head, _, last_key = (context.cursor or "0").partition(" ")
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
+    look_at_jobs_at = cluster.clock.now()
     while True:
         now = cluster.clock.now()
         state = cluster.ledger.read_state(now)
@@ -45,6 +52,8 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
             retry_after=cluster.rules.policy.durations.retry_after,
             now=now,
         )
+        if due is None and now >= look_at_jobs_at:
+            due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         if due is not None and due.run_key == last_key:
             due = None
         if due is not None and not is_run_under_way(context.instance):

@@ -9,6 +9,8 @@ from ops_pipelines.flow.due import due_verification
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
 
+_WATCHED = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION, IncidentState.IN_REPAIR})
+
 
 @dg.sensor(job=verify_nodes, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
@@ -21,7 +23,7 @@ def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.Resourc
 def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    waiting = [each for each in state.incidents if each.state in (IncidentState.ACTING, IncidentState.VERIFYING)]
+    waiting = [each for each in state.incidents if each.state in _WATCHED]
     if not waiting:
         return dg.SensorResult(skip_reason="no drained node of ours waits for its proof")
     try:
@@ -29,9 +31,10 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     except SourceError as problem:
         return dg.SensorResult(skip_reason=f"the scheduler did not answer: {problem}")
     durations = cluster.rules.policy.durations
-    due = due_verification(state, nodes, durations=durations, retry_after=durations.retry_after, now=now)
+    conditions = cluster.ledger.conditions()
+    due = due_verification(state, nodes, conditions, durations=durations, retry_after=durations.retry_after, now=now)
     if due is None:
-        return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair or soaking")
+        return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair, soaking or on probation")
     token = hold_lease(cluster)
     if token is None or is_run_under_way(context.instance):
         return dg.SensorResult(

@@ -22,7 +22,7 @@ _COLUMNS = (
 _HEADER = tuple(_COLUMNS.split())
 _CPUS_PER_GPU = 8
 _EXITS = {"COMPLETED": "0:0", "FAILED": "1:0"}
-_STATES = {EndCause.REQUEUED: "REQUEUED", EndCause.NODE_DOWN: "NODE_FAIL"}
+_STATES = {EndCause.REQUEUED: "REQUEUED", EndCause.NODE_DOWN: "NODE_FAIL", EndCause.CRASHED_AND_REQUEUED: "REQUEUED"}
 """What Slurm calls an attempt after which the job runs again."""
 _MOMENT = timedelta(microseconds=1)
 _SETTLED = timedelta(minutes=10)
@@ -37,6 +37,7 @@ class _Row:
     name: str
     user: str
     account: str
+    partition: str
     state: str
     submitted_at: datetime
     started_at: datetime | None
@@ -157,6 +158,7 @@ def _row(
         name=job.spec.name,
         user=job.spec.user,
         account=job.spec.account,
+        partition=job.spec.partition,
         state=state,
         submitted_at=job.submitted_at,
         started_at=started_at,
@@ -179,7 +181,7 @@ def _line(row: _Row) -> str:
         row.job,
         row.user,
         row.account,
-        "batch",
+        row.partition,
         "CANCELLED by 0" if row.state == "CANCELLED" else row.state,
         _EXITS.get(row.state, "0:15"),
         _text(row.submitted_at),

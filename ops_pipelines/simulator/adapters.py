@@ -1,27 +1,22 @@
 """The ports as the twin serves them. Each adapter only translates: deciding is not its business, nor is behaviour."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import (
-    GpuInspection,
-    JobState,
-    JobStatus,
-    NodeInspection,
-    NodeState,
-    NodeStatus,
-    PowerState,
-)
+from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
+from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.hardware import Node
-from ops_pipelines.simulator.jobs import Job
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines.simulator.inspections import inspect
+from ops_pipelines.simulator.journal import CheckOrder, EntryKind
 from ops_pipelines.simulator.metrics import samples_of
+from ops_pipelines.simulator.statuses import job_status, node_status
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.simulator.world import World
 
@@ -38,11 +33,11 @@ class SimulatedScheduler:
             for job in world.controller.jobs.values():
                 for name, gpus in job.allocation.items():
                     in_use[name] += len(gpus)
-            return tuple(_node_status(world, node, in_use[node.name]) for node in world.hardware.nodes.values())
+            return tuple(node_status(world, node, in_use[node.name]) for node in world.hardware.nodes.values())
 
     def read_jobs(self) -> tuple[JobStatus, ...]:
         with self._twin.present() as world:
-            return tuple(_job_status(job, world.now) for job in world.controller.jobs.values())
+            return tuple(job_status(job, world.now) for job in world.controller.jobs.values())
 
     def read_limits(self) -> SchedulerLimits:
         durations = self._twin.scenario.durations
@@ -76,6 +71,23 @@ class SimulatedScheduler:
     def release(self, job: JobId) -> None:
         self._twin.command(EntryKind.RELEASE, job=job)
 
+    def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime) -> None:
+        _require(bool(nodes), "reserve needs at least one node; an empty collection never means all")
+        _require_name(name)
+        _require(until > self._twin.now(), f"a reservation until {until.isoformat()} would be over already")
+        names = tuple(sorted(set(nodes)))
+        self._twin.command(EntryKind.RESERVE, nodes=names, reservation=name, until=until)
+
+    def unreserve(self, name: str) -> None:
+        _require_name(name)
+        self._twin.command(EntryKind.UNRESERVE, reservation=name)
+
+    def put_last(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.PUT_LAST, nodes=(node,))
+
+    def put_back(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.PUT_BACK, nodes=(node,))
+
     def declare_down(self, node: NodeName, *, reason: str) -> None:
         _require(bool(reason.strip()), "declare_down needs a reason")
         self._twin.command(EntryKind.DECLARE_DOWN, nodes=(node,), reason=reason)
@@ -92,7 +104,7 @@ class SimulatedFleet:
             machine = _known(world, node)
             if not machine.answers:
                 raise SourceUnavailable(f"{node} does not answer")
-            return _inspection(machine, world.now)
+            return inspect(world.hardware, machine, now=world.now)
 
     def reset_gpu(self, node: NodeName, gpu: PciAddress) -> None:
         self._twin.command(EntryKind.RESET_GPU, nodes=(node,), gpu=gpu)
@@ -100,6 +112,22 @@ class SimulatedFleet:
     def reboot(self, node: NodeName, *, reason: str) -> None:
         _require(bool(reason.strip()), "reboot needs a reason")
         self._twin.command(EntryKind.REBOOT, nodes=(node,), reason=reason)
+
+    def reimage(self, node: NodeName, *, reason: str) -> None:
+        _require(bool(reason.strip()), "reimage needs a reason")
+        self._twin.command(EntryKind.REIMAGE, nodes=(node,), reason=reason)
+
+    def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
+        _require(bool(tests), "start_check needs at least one test; an empty collection never means all")
+        order = CheckOrder(key=key, suite=suite, tests=tuple(tests))
+        self._twin.command(EntryKind.START_CHECK, nodes=(node,), check=order)
+
+    def read_check(self, node: NodeName, *, key: ActionKey) -> NodeCheck | None:
+        with self._twin.present() as world:
+            machine = _known(world, node)
+            if not machine.answers:
+                raise SourceUnavailable(f"{node} does not answer")
+            return world.checks.read(machine, key)
 
     def power_off(self, node: NodeName) -> None:
         self._twin.command(EntryKind.POWER_OFF, nodes=(node,))
@@ -180,12 +208,20 @@ def simulated_ports(twin: Twin) -> SimulatedPorts:
     )
 
 
+_RESERVATION_NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 _GRID_ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _require(is_given: bool, complaint: str) -> None:
     if not is_given:
         raise ValueError(complaint)
+
+
+def _require_name(name: str) -> None:
+    _require(
+        _RESERVATION_NAME.fullmatch(name) is not None,
+        f"{name[:80]!r} is no name of a reservation; expected 1 to 60 letters, digits, '.', '_' and '-'",
+    )
 
 
 def _known(world: World, node: NodeName) -> Node:
@@ -201,75 +237,3 @@ def _parse_cursor(cursor: str | None) -> int:
     if prefix != "line" or not number.isascii() or not number.isdigit():
         raise SourceNonsense(f"{cursor!r} is no cursor of this source; expected line:<number>")
     return int(number)
-
-
-def _node_status(world: World, node: Node, gpu_in_use_count: int) -> NodeStatus:
-    record = world.controller.records[node.name]
-    if record.is_down:
-        state = NodeState.DOWN
-    elif gpu_in_use_count == 0:
-        state = NodeState.IDLE
-    else:
-        state = NodeState.ALLOCATED if gpu_in_use_count == len(node.gpus) else NodeState.MIXED
-    return NodeStatus(
-        node=node.name,
-        state=state,
-        is_drained=record.is_drained,
-        is_responding=record.is_responding,
-        reason=record.reason,
-        reason_set_at=record.reason_set_at,
-        booted_at=record.booted_at,
-        gpu_count=len(node.gpus),
-        gpu_in_use_count=gpu_in_use_count,
-    )
-
-
-def _nodes(job: Job) -> frozenset[NodeName]:
-    if job.state is JobState.PENDING:
-        return frozenset()
-    return frozenset(job.allocation or job.last_nodes)
-
-
-def _job_status(job: Job, now: datetime) -> JobStatus:
-    return JobStatus(
-        job=job.job,
-        state=job.state,
-        is_held=job.is_held,
-        is_requeueable=job.spec.is_requeueable,
-        name=job.spec.name,
-        user=job.spec.user,
-        account=job.spec.account,
-        workload=job.spec.workload,
-        nodes=_nodes(job),
-        gpu_count=job.gpu_count,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        restart_count=job.restart_count,
-        excluded_nodes=frozenset(job.excluded),
-        checkpointed_at=job.checkpointed_at(now),
-    )
-
-
-def _inspection(node: Node, now: datetime) -> NodeInspection:
-    visible = [gpu for gpu in node.gpus if gpu.is_visible]
-    failures = []
-    if len(visible) < len(node.gpus):
-        failures.append(f"nvidia-smi lists {len(visible)} of {len(node.gpus)} GPUs")
-    failures.extend(f"GPU {gpu.address} has a row remap pending" for gpu in visible if gpu.is_row_remap_pending)
-    return NodeInspection(
-        node=node.name,
-        inspected_at=now,
-        boot_id=node.boot_id,
-        booted_at=node.booted_at,
-        gpus=tuple(
-            GpuInspection(
-                gpu=gpu.address,
-                gpu_uuid=gpu.uuid,
-                recovery_action=gpu.recovery_action,
-                uncorrectable_ecc_count=gpu.uncorrectable_ecc_count,
-                is_row_remap_pending=gpu.is_row_remap_pending,
-            )
-            for gpu in visible
-        ),
-        failures=tuple(failures),
-    )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.simulator.course import Course, Cure
+from ops_pipelines.simulator.defects import HAVE_COURSES
 from ops_pipelines.simulator.hardware import Gpu, Node
 from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
@@ -63,6 +65,8 @@ def _judge_submit(world: World, entry: Entry) -> None:
     spec = entry.spec
     if spec is None or spec.gpus_per_node > world.scenario.gpus_per_node:
         raise SourceRefused("submit: the requested node configuration is not available")
+    if spec.partition not in world.scenario.partitions:
+        raise SourceRefused(f"submit: invalid partition name {spec.partition}")
 
 
 def _judge_reset(world: World, entry: Entry) -> None:
@@ -76,11 +80,51 @@ def _judge_reset(world: World, entry: Entry) -> None:
 
 
 def _judge_reboot(world: World, entry: Entry) -> None:
-    node = _judge_reachable(world, entry)
+    _judge_without_work(world, entry, _judge_reachable(world, entry))
+
+
+def _judge_reimage(world: World, entry: Entry) -> None:
+    # An installation begins from the network: the node that is installed need not answer.
+    _judge_nodes(world, entry)
+    if not world.scenario.is_reimaging_offered:
+        raise SourceRefused("reimage: no command for it is configured")
+    node = world.node(entry.nodes[0])
+    _judge_without_work(world, entry, node)
+    if not node.is_powered:
+        raise SourceRefused(f"reimage: {node.name} has no power")
+
+
+def _judge_repair_by_hand(world: World, entry: Entry) -> None:
+    _judge_nodes(world, entry)
+    _judge_without_work(world, entry, world.node(entry.nodes[0]))
+
+
+def _judge_check(world: World, entry: Entry) -> None:
+    _judge_reachable(world, entry)
+    if entry.check is None or not entry.check.tests or not entry.check.key:
+        raise SourceRefused("start_check: it needs a key and at least one test")
+
+
+def _judge_reserve(world: World, entry: Entry) -> None:
+    _judge_nodes(world, entry)
+    controller, nodes = world.controller, [NodeName(name) for name in entry.nodes]
+    taken = [name for name in nodes if not controller.is_free(name)]
+    taken += sorted(controller.reservations.keeps(nodes, besides=entry.reservation))
+    if taken:
+        raise SourceRefused(f"reserve: the requested nodes are busy: {', '.join(taken)}")
+    if not entry.reservation or entry.until is None or entry.until <= world.now:
+        raise SourceRefused(f"reserve: it needs a name and an end in the future, found {entry.until}")
+
+
+def _judge_nothing(world: World, entry: Entry) -> None:
+    """Take it as it is: what is gone already stays gone."""
+
+
+def _judge_without_work(world: World, entry: Entry, node: Node) -> None:
     jobs = sorted({attempt.job for attempt in node.processes})
     jobs = jobs or sorted(job.job for job in world.controller.jobs.values() if node.name in job.allocation)
     if jobs:
-        raise SourceRefused(f"reboot: {node.name} still runs job {', '.join(jobs)}")
+        raise SourceRefused(f"{entry.kind.value}: {node.name} still runs job {', '.join(jobs)}")
 
 
 def _judge_reachable(world: World, entry: Entry) -> Node:
@@ -109,8 +153,21 @@ def _judge_fault(world: World, entry: Entry) -> None:
             raise ImpossibleFaultError("a network partition or a switch's fault needs a duration above 0 s")
     elif len(entry.nodes) != 1:
         raise ImpossibleFaultError("this fault happens to one node at a time")
-    elif entry.fault is not FaultKind.NODE_UNREACHABLE:
+    elif entry.fault not in (FaultKind.NODE_UNREACHABLE, FaultKind.BOOT_HANGS) and not (
+        entry.fault is FaultKind.HIDDEN_DEFECT and entry.gpu is None
+    ):
         _judge_gpu_fault(world.node(entry.nodes[0]), entry)
+    if entry.course is not None:
+        _judge_course(entry, entry.course)
+
+
+def _judge_course(entry: Entry, course: Course) -> None:
+    if entry.fault not in HAVE_COURSES:
+        raise ImpossibleFaultError(f"{entry.fault} ends otherwise than by a repair; leave the course away")
+    if course.cure is Cure.RESET and entry.gpu is None:
+        raise ImpossibleFaultError("a reset is of one GPU; a fault of a whole node needs a stronger cure")
+    if entry.fault is FaultKind.HIDDEN_DEFECT and not course.found_by:
+        raise ImpossibleFaultError("a hidden defect that no test finds is none; name a test in found_by")
 
 
 def _judge_gpu_fault(node: Node, entry: Entry) -> None:
@@ -119,9 +176,11 @@ def _judge_gpu_fault(node: Node, entry: Entry) -> None:
         raise ImpossibleFaultError(f"{node.name} has no GPU {entry.gpu}")
     if not gpu.is_visible:
         raise ImpossibleFaultError(f"GPU {entry.gpu} of {node.name} has fallen off the bus or is being reset")
-    if entry.fault in (FaultKind.APPLICATION_XID31, FaultKind.RANK_STOPS) and node.user_of(gpu) is None:
+    if entry.fault in _OF_PROCESSES and node.user_of(gpu) is None:
         raise ImpossibleFaultError(f"no process uses GPU {entry.gpu} of {node.name}; no application can fault there")
 
+
+_OF_PROCESSES = (FaultKind.APPLICATION_XID31, FaultKind.RANK_STOPS, FaultKind.UNKILLABLE_PROCESS)
 
 _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.FAULT: _judge_fault,
@@ -138,4 +197,11 @@ _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.REBOOT: _judge_reboot,
     EntryKind.POWER_OFF: _judge_nodes,
     EntryKind.POWER_ON: _judge_nodes,
+    EntryKind.REIMAGE: _judge_reimage,
+    EntryKind.START_CHECK: _judge_check,
+    EntryKind.RESERVE: _judge_reserve,
+    EntryKind.UNRESERVE: _judge_nothing,
+    EntryKind.PUT_LAST: _judge_nodes,
+    EntryKind.PUT_BACK: _judge_nodes,
+    EntryKind.REPAIR_BY_HAND: _judge_repair_by_hand,
 }

@@ -14,7 +14,7 @@ class ImpossibleStateError(AssertionError):
 
 def check_consistency(world: World) -> None:
     """Return if the world could exist; raise ImpossibleStateError with all contradictions otherwise."""
-    found = [*_in_allocations(world)]
+    found = [*_in_allocations(world), *_in_reservations(world)]
     for job in world.controller.jobs.values():
         found.extend(_in_job(world, job))
     for node in world.hardware.nodes.values():
@@ -28,6 +28,15 @@ def _in_allocations(world: World) -> list[str]:
         (name, gpu) for job in world.controller.jobs.values() for name, gpus in job.allocation.items() for gpu in gpus
     )
     return [f"GPU {gpu} of {name} is allocated {count} times" for (name, gpu), count in allocated.items() if count > 1]
+
+
+def _in_reservations(world: World) -> list[str]:
+    kept = Counter(node for reservation in world.controller.reservations.all() for node in reservation.nodes)
+    found = [f"{node} is in {count} reservations" for node, count in kept.items() if count > 1]
+    for job in world.controller.jobs.values():
+        found += [f"job {job.job} is on {name}, which is reserved" for name in job.allocation if name in kept]
+    over = [each.name for each in world.controller.reservations.all() if each.until <= world.now]
+    return found + [f"reservation {name} should have run out" for name in over]
 
 
 def _in_job(world: World, job: Job) -> list[str]:
@@ -52,7 +61,9 @@ def _in_job(world: World, job: Job) -> list[str]:
 
 def _in_node(world: World, node: Node) -> list[str]:
     found: list[str] = []
-    held = Counter(gpu for process in node.processes.values() for gpu in process.gpus)
+    # What cannot be killed may hold a GPU that the scheduler has given to another job meanwhile.
+    processes = [process for process in node.processes.values() if not process.is_unkillable]
+    held = Counter(gpu for process in processes for gpu in process.gpus)
     found.extend(f"GPU {gpu} of {node.name} is used by {count} jobs" for gpu, count in held.items() if count > 1)
     if node.is_up and not node.is_powered:
         found.append(f"{node.name} is up without power")

@@ -5,7 +5,6 @@ nodes that answer. Source of the behaviour: a real Slurm 22.05, measured. Refusi
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
@@ -13,7 +12,9 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.simulator.hardware import Hardware, Node
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.load import Load
+from ops_pipelines.simulator.node_record import NodeRecord
 from ops_pipelines.simulator.placement import find_place
+from ops_pipelines.simulator.reservations import Reservations
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
 
 Happening = Callable[[datetime], None]
@@ -22,26 +23,6 @@ Later = Callable[[datetime, Happening], None]
 
 
 _FIRST_JOB = 1001
-
-
-@dataclass(slots=True)
-class NodeRecord:
-    """What the scheduler believes of one node."""
-
-    booted_at: datetime
-    heard_at: datetime
-    """When it last registered, or began to answer again."""
-    is_drained: bool = False
-    is_down: bool = False
-    is_responding: bool = True
-    reason: str | None = None
-    reason_set_at: datetime | None = None
-    expects_reboot: bool = False
-    """The scheduler itself had it rebooted, so its next registration is no surprise."""
-
-    @property
-    def takes_jobs(self) -> bool:
-        return self.is_responding and not self.is_drained and not self.is_down
 
 
 class Controller:
@@ -58,7 +39,13 @@ class Controller:
         self.jobs: dict[JobId, Job] = {}
         self.losses: list[Loss] = []
         self.split_brains: list[SplitBrain] = []
+        self.reservations = Reservations()
+        self.job_starts: Callable[[Job, datetime], None] = _nobody_listens
+        """Told of each attempt that starts."""
+        self._partitions = {node.name: node.partitions for node in scenario.nodes}
         self._next_job = _FIRST_JOB
+        self.has_services = False
+        """Whether any job that was ever submitted is a replica of a service."""
 
     @property
     def submitted_count(self) -> int:
@@ -70,6 +57,7 @@ class Controller:
     def submit(self, spec: JobSpec, at: datetime) -> Job:
         job = Job(job=JobId(str(self._next_job)), spec=spec, submitted_at=at, eligible_at=at)
         self._next_job += 1
+        self.has_services = self.has_services or bool(spec.service)
         self.jobs[job.job] = job
         self.start_jobs(at)
         return job
@@ -80,9 +68,13 @@ class Controller:
             (job for job in self.jobs.values() if job.may_start(at)),
             key=lambda job: (-job.spec.priority, job.submitted_at, int(job.job)),
         )
+        if not waiting:
+            return
         kept: set[NodeName] = set()
+        last = {name for name, record in self.records.items() if record.is_last_choice}
         for job in waiting:
-            place = find_place(job, free_gpus=self._free_gpus(), kept=kept, gpus_per_node=self._gpus_per_node())
+            free_gpus = self._free_gpus(job.spec.partition)
+            place = find_place(job, free_gpus=free_gpus, kept=kept, last=last, gpus_per_node=self._gpus_per_node())
             if place.is_complete:
                 self._start(job, place.gpus, at)
             else:
@@ -106,14 +98,33 @@ class Controller:
 
         As in Slurm it goes on completing while a node does not say that its processes are gone.
         """
-        self._record_loss(job, at, EndCause.APPLICATION_FAILED)
-        answering = self._kill_where_answering(job.attempt, job.allocation, at)
-        silent = {name for name in job.allocation if name not in answering and not self.records[name].is_down}
-        if silent:
-            job.save(at)
-            job.state, job.becomes, job.hung_at, job.waits_for = JobState.COMPLETING, JobState.FAILED, None, silent
-        else:
-            self._finish(job, at, JobState.FAILED)
+        begins_again = job.spec.requeues_itself
+        self._record_loss(job, at, EndCause.CRASHED_AND_REQUEUED if begins_again else EndCause.APPLICATION_FAILED)
+        self._kill_where_answering(job.attempt, job.allocation, at)
+        left = {name for name in job.allocation if self._is_left(job.attempt, name) and not self.records[name].is_down}
+        self._end_program(job, at, left=left, becomes=JobState.PENDING if begins_again else JobState.FAILED)
+
+    def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime, at: datetime) -> None:
+        """Let no job start on the nodes before `until`, or before they are given back."""
+        reservation = self.reservations.reserve(nodes, name=name, until=until)
+
+        def run_out(then: datetime) -> None:
+            self.reservations.run_out(reservation)
+            self.start_jobs(then)
+
+        self._later(until, run_out)
+        self.start_jobs(at)
+
+    def unreserve(self, name: str, at: datetime) -> None:
+        self.reservations.give_back(name)
+        self.start_jobs(at)
+
+    def partitions_of(self, name: NodeName) -> frozenset[str]:
+        return frozenset(self._partitions[name])
+
+    def is_free(self, name: NodeName) -> bool:
+        """Return whether a node takes jobs and has none, not even one that completes."""
+        return self.records[name].takes_jobs and not self._jobs_on(name)
 
     def notice_hangs(self, at: datetime) -> None:
         """Mark running attempts that lost a GPU, a node or a process: they compute no more, and do not know it."""
@@ -199,7 +210,8 @@ class Controller:
                 # The batch step is missing from the registration: Slurm ends the attempt.
                 becomes = JobState.PENDING if job.spec.is_requeueable else JobState.NODE_FAIL
                 self._terminate(job, at, becomes=becomes, cause=EndCause.NODE_DOWN)
-            self._confirm_gone(job, name, at)
+            if job.attempt not in node.processes:
+                self._confirm_gone(job, name, at)
 
     def _start(self, job: Job, gpus: dict[NodeName, tuple[int, ...]], at: datetime) -> None:
         job.state, job.allocation, job.started_at, job.hung_at = JobState.RUNNING, gpus, at, None
@@ -217,13 +229,58 @@ class Controller:
         finishes_at = job.finishes_at()
         if finishes_at is not None:
             self._later(finishes_at, lambda then: self._complete(job, attempt, then))
+        if job.spec.time_limit_seconds is not None:
+            ends_by = at + timedelta(seconds=job.spec.time_limit_seconds)
+            self._later(ends_by, lambda then: self._time_out(job, attempt, then))
+        if job.spec.warm_up_seconds and job.spec.service:
+            # Nothing changes then but that the replica serves: the moment is to be noticed.
+            self._later(at + timedelta(seconds=job.spec.warm_up_seconds), lambda _: None)
+        self.job_starts(job, at)
 
     def _complete(self, job: Job, attempt: JobAttempt, at: datetime) -> None:
         if job.is_running and job.attempt == attempt and job.hung_at is None:
-            for name in job.allocation:
-                self._hardware.kill_process(self._hardware.nodes[name], attempt, at)
-            self._finish(job, at, JobState.COMPLETED)
+            nodes = {name: self._hardware.nodes[name] for name in job.allocation}
+            for node in nodes.values():
+                self._hardware.kill_process(node, attempt, at)
+            left = {name for name, node in nodes.items() if attempt in node.processes}
+            self._end_program(job, at, left=left, becomes=JobState.COMPLETED)
             self.start_jobs(at)
+
+    def _time_out(self, job: Job, attempt: JobAttempt, at: datetime) -> None:
+        if job.is_running and job.attempt == attempt:
+            self._terminate(job, at, becomes=JobState.TIMEOUT, cause=EndCause.TIMED_OUT)
+            self.start_jobs(at)
+
+    def _end_program(self, job: Job, at: datetime, *, left: set[NodeName], becomes: JobState) -> None:
+        """End a job whose program has ended: it completes until the nodes that are `left` say that nothing is."""
+        if not left and becomes is not JobState.PENDING:
+            self._finish(job, at, becomes)
+            return
+        job.save(at)
+        job.state, job.becomes, job.hung_at, job.waits_for = JobState.COMPLETING, becomes, None, left
+        if not left:
+            self._finish_completing(job, at)
+        self._await_unkillable(job.attempt, tuple(left), at)
+
+    def _is_left(self, attempt: JobAttempt, name: NodeName) -> bool:
+        """Return whether a node has not yet said that the attempt's processes are gone."""
+        node = self._hardware.nodes[name]
+        return not node.answers or attempt in node.processes
+
+    def _await_unkillable(self, attempt: JobAttempt, names: Collection[NodeName], at: datetime) -> None:
+        """Let Slurm drain the nodes on which a process outlives its SIGKILL for too long."""
+        stuck = [name for name in names if self._is_left(attempt, name) and self._hardware.nodes[name].answers]
+        if not stuck:
+            return
+
+        def drain(then: datetime) -> None:
+            for name in stuck:
+                record = self.records[name]
+                if attempt in self._hardware.nodes[name].processes and not record.is_drained:
+                    record.is_drained = True
+                    self.set_reason(name, record.reason or "Kill task failed", then)
+
+        self._later(at + timedelta(seconds=self._durations.unkillable_step_seconds), drain)
 
     def _terminate(self, job: Job, at: datetime, *, becomes: JobState, cause: EndCause) -> None:
         """Send SIGTERM: no more work is done; after KillWait the processes are killed where nodes answer."""
@@ -240,18 +297,17 @@ class Controller:
             self._finish_completing(job, at)
 
     def _kill(self, job: Job, attempt: JobAttempt, names: tuple[NodeName, ...], at: datetime) -> None:
-        for name in self._kill_where_answering(attempt, names, at):
-            if job.started_at == attempt.started_at:
+        self._kill_where_answering(attempt, names, at)
+        for name in names:
+            if job.started_at == attempt.started_at and not self._is_left(attempt, name):
                 self._confirm_gone(job, name, at)
+        self._await_unkillable(attempt, names, at)
         self.start_jobs(at)
 
-    def _kill_where_answering(
-        self, attempt: JobAttempt, names: Collection[NodeName], at: datetime
-    ) -> tuple[NodeName, ...]:
-        answering = tuple(name for name in names if self._hardware.nodes[name].answers)
-        for name in answering:
-            self._hardware.kill_process(self._hardware.nodes[name], attempt, at)
-        return answering
+    def _kill_where_answering(self, attempt: JobAttempt, names: Collection[NodeName], at: datetime) -> None:
+        for name in names:
+            if self._hardware.nodes[name].answers:
+                self._hardware.kill_process(self._hardware.nodes[name], attempt, at)
 
     def _confirm_gone(self, job: Job, name: NodeName, at: datetime) -> None:
         if job.state is JobState.COMPLETING:
@@ -287,6 +343,7 @@ class Controller:
                 ended_at=at,
                 unsaved_gpu_hours=job.unsaved_gpu_hours(at),
                 hung_gpu_hours=job.hung_gpu_hours(at),
+                warm_up_gpu_hours=job.warm_up_gpu_hours(at),
             )
         )
 
@@ -304,8 +361,13 @@ class Controller:
     def _jobs_on(self, name: NodeName) -> tuple[Job, ...]:
         return tuple(job for job in self.jobs.values() if name in job.allocation)
 
-    def _free_gpus(self) -> dict[NodeName, tuple[int, ...]]:
-        used: dict[NodeName, set[int]] = {name: set() for name, record in self.records.items() if record.takes_jobs}
+    def _free_gpus(self, partition: str) -> dict[NodeName, tuple[int, ...]]:
+        reserved = {name for reservation in self.reservations.all() for name in reservation.nodes}
+        used: dict[NodeName, set[int]] = {
+            name: set()
+            for name, record in self.records.items()
+            if record.takes_jobs and name not in reserved and partition in self._partitions[name]
+        }
         for job in self.jobs.values():
             for name, gpus in job.allocation.items():
                 if name in used:
@@ -315,3 +377,7 @@ class Controller:
 
     def _gpus_per_node(self) -> int:
         return len(next(iter(self._hardware.nodes.values())).gpus)
+
+
+def _nobody_listens(_job: Job, _at: datetime) -> None:
+    """Do nothing: a scheduler alone has no programs with bugs."""

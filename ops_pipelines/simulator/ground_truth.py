@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.identity import ActionKey, JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, Workload
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
+from ops_pipelines.simulator.reservations import Reservation
+from ops_pipelines.simulator.serving import ServingChange
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.simulator.world import World
 
@@ -58,24 +60,36 @@ class NodeTruth:
     """1 before the first reboot or power cycle."""
     attempts: frozenset[JobAttempt]
     """Attempts with processes there, whatever the scheduler believes."""
+    defects: tuple[str, ...]
+    """What is broken until it is cured, shown or not, one sentence each."""
+    is_last_choice: bool
+    reserved_as: str | None
+    running_checks: tuple[ActionKey, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether it is healthy and will stay so: no defect waits in it."""
+        return self.is_healthy and not self.defects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostGpuHours:
     """GPU time that interruptions wasted up to now, measured and not estimated.
 
-    Counted: work since the last checkpoint when an attempt ended, and the time in which an attempt hung, running
-    hangs included. Not counted: GPUs that stood idle while a job waited or a node was repaired.
+    Counted: work since the last checkpoint when an attempt ended, its warm-up, which the next goes through again, and
+    the time in which an attempt hung, running hangs included. Not counted: GPUs that stood idle while a job waited or
+    a node was repaired.
     """
 
     unsaved: float
     hung: float
     by_cause: Mapping[EndCause, float]
     """Of the attempts that have ended."""
+    warm_up: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.unsaved + self.hung
+        return self.unsaved + self.hung + self.warm_up
 
 
 def read_progress(twin: Twin) -> tuple[JobProgress, ...]:
@@ -87,7 +101,7 @@ def read_progress(twin: Twin) -> tuple[JobProgress, ...]:
 def read_nodes(twin: Twin) -> tuple[NodeTruth, ...]:
     """Return every node."""
     with twin.present() as world:
-        return tuple(_truth(node) for node in world.hardware.nodes.values())
+        return tuple(_truth(world, node) for node in world.hardware.nodes.values())
 
 
 def read_lost_gpu_hours(twin: Twin) -> LostGpuHours:
@@ -102,6 +116,7 @@ def read_lost_gpu_hours(twin: Twin) -> LostGpuHours:
             unsaved=sum(loss.unsaved_gpu_hours for loss in losses) + sum(job.unsaved_gpu_hours(now) for job in hanging),
             hung=sum(loss.hung_gpu_hours for loss in losses) + sum(job.hung_gpu_hours(now) for job in hanging),
             by_cause=by_cause,
+            warm_up=sum(loss.warm_up_gpu_hours for loss in losses),
         )
 
 
@@ -115,6 +130,23 @@ def read_split_brains(twin: Twin) -> tuple[SplitBrain, ...]:
     """Return every moment since the beginning at which a job got a second writer; empty if that never happened."""
     with twin.present() as world:
         return tuple(world.controller.split_brains)
+
+
+def read_reservations(twin: Twin) -> tuple[Reservation, ...]:
+    """Return what is kept free now, in the order of the names."""
+    with twin.present() as world:
+        return world.controller.reservations.all()
+
+
+def read_serving(twin: Twin) -> tuple[ServingChange, ...]:
+    """Return every change in the number of serving replicas, of each service that any job ever declared."""
+    with twin.present() as world:
+        return tuple(world.serving.changes)
+
+
+def read_broken_minimums(twin: Twin) -> tuple[ServingChange, ...]:
+    """Return the moments at which a command left a service with less than it declares; empty if that never happened."""
+    return tuple(change for change in read_serving(twin) if change.breaks_minimum_by_command)
 
 
 def _progress(world: World, job: Job) -> JobProgress:
@@ -139,7 +171,7 @@ def _progress(world: World, job: Job) -> JobProgress:
     )
 
 
-def _truth(node: Node) -> NodeTruth:
+def _truth(world: World, node: Node) -> NodeTruth:
     return NodeTruth(
         node=node.name,
         rack=node.rack,
@@ -150,6 +182,10 @@ def _truth(node: Node) -> NodeTruth:
         faults=tuple(_faults(node)),
         boot_count=node.boot_count,
         attempts=frozenset(node.processes),
+        defects=tuple(defect.sentence for defect in world.faults.defects.of(node.name)),
+        is_last_choice=world.controller.records[node.name].is_last_choice,
+        reserved_as=world.controller.reservations.name_of(node.name),
+        running_checks=world.checks.running_on(node),
     )
 
 
@@ -170,11 +206,18 @@ def _faults(node: Node) -> list[str]:
         for process in node.processes.values()
         if process.is_stopped
     ]
+    found += [
+        f"the process of job {process.attempt.job} cannot be killed"
+        for process in node.processes.values()
+        if process.is_unkillable
+    ]
     for gpu in node.gpus:
         if not gpu.is_on_bus:
             found.append(f"GPU {gpu.address} has fallen off the bus")
-        elif gpu.uncorrectable_ecc_count or gpu.is_row_remap_pending:
+        elif gpu.uncorrectable_ecc_count:
             found.append(f"GPU {gpu.address} has an uncorrectable memory error")
+        elif gpu.is_row_remap_pending:
+            found.append(f"GPU {gpu.address} has a row of memory to be replaced at its next reset")
         if gpu.is_resetting:
             found.append(f"GPU {gpu.address} is being reset")
     return found

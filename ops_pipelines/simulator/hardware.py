@@ -6,6 +6,7 @@ still compute. Timing (how long a boot takes) and judging commands are `world`'s
 
 import random
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -39,7 +40,9 @@ class Gpu:
     uncorrectable_ecc_count: int = 0
     is_row_remap_pending: bool = False
     remapped_row_count: int = 0
-    """Rows replaced for good because of uncorrectable errors; survives everything."""
+    """Rows replaced for good because of uncorrectable errors; survives everything but a replacement."""
+    board_number: int = 1
+    """Boards that were ever in this slot."""
     recovery_action: RecoveryAction = RecoveryAction.NONE
     last_xid: int = 0
     """What DCGM shows: the last code, kept until the driver is loaded anew; 0 before the first.
@@ -74,6 +77,8 @@ class Process:
     load: Load
     is_stopped: bool = False
     """It makes nothing any more, and does not end either."""
+    is_unkillable: bool = False
+    """It waits in the kernel: no signal ends it."""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,8 @@ class Node:
     processes: dict[JobAttempt, Process] = field(default_factory=dict)
     unsent_lines: list[KernelLine] = field(default_factory=list)
     """Log lines written while the network was away; sent when it is back, lost with the power."""
+    image_number: int = 1
+    """Installations of the node: what lay on its disk is gone with each."""
 
     @property
     def answers(self) -> bool:
@@ -131,6 +138,9 @@ class Hardware:
     def __init__(self, scenario: Scenario, *, seed: int, began_at: datetime) -> None:
         self._seed = seed
         self._driver_version = scenario.driver_version
+        self.gpu_model = scenario.gpu_model
+        self.work_begins: Callable[[Node, JobAttempt, datetime], None] = _nobody_listens
+        """Told of each process that starts."""
         self.nodes = {
             node.name: _new_node(scenario, node.name, node.rack, node.leaf_switch, seed=seed, began_at=began_at)
             for node in scenario.nodes
@@ -151,7 +161,7 @@ class Hardware:
         gpu.is_row_remap_pending = True
         gpu.recovery_action = RecoveryAction.RESET_GPU
         gpu.last_xid = 154
-        row = random.Random(f"{self._seed}:row:{node.name}:{gpu.index}:{gpu.remapped_row_count}").randrange(1 << 36)
+        row = self._bad_row(node, gpu)
         self._log(
             node,
             at,
@@ -159,6 +169,17 @@ class Hardware:
             kernel_lines.row_remap(gpu.address, row),
             kernel_lines.reset_required(gpu.address),
         )
+
+    def note_bad_row(self, node: Node, gpu: Gpu, at: datetime) -> None:
+        """Let a row of memory be put out of use: what runs on the GPU runs on, until a reset replaces the row."""
+        gpu.is_row_remap_pending = True
+        gpu.recovery_action = RecoveryAction.DRAIN_AND_RESET
+        gpu.last_xid = 154
+        row = self._bad_row(node, gpu)
+        self._log(node, at, kernel_lines.row_remap(gpu.address, row), kernel_lines.drain_and_reset(gpu.address))
+
+    def _bad_row(self, node: Node, gpu: Gpu) -> int:
+        return random.Random(f"{self._seed}:row:{node.name}:{gpu.index}:{gpu.remapped_row_count}").randrange(1 << 36)
 
     def fault_in_application(self, node: Node, gpu: Gpu, process: Process, at: datetime) -> None:
         gpu.last_xid = 31
@@ -198,6 +219,10 @@ class Hardware:
         node.processes[process.attempt] = replace(process, is_stopped=True)
         self.set_load(node, process.attempt, Load.STOPPED, at)
 
+    def make_unkillable(self, node: Node, process: Process) -> None:
+        """Let a process wait in the kernel until the node goes down."""
+        node.processes[process.attempt] = replace(process, is_unkillable=True)
+
     # -- power, boots, resets --
 
     def go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
@@ -227,6 +252,9 @@ class Hardware:
             _clear_damage(gpu)
         self._log(node, at, *kernel_lines.boot(tuple(gpu.address for gpu in node.gpus), self._driver_version))
 
+    def install_anew(self, node: Node) -> None:
+        node.image_number += 1
+
     def give_power(self, node: Node) -> None:
         node.is_powered = True
 
@@ -238,6 +266,20 @@ class Hardware:
         gpu.correctable_ecc_count = 0
         _clear_damage(gpu)
 
+    def replace_board(self, node: Node, gpu: Gpu) -> None:
+        """Put another GPU into the slot: another UUID and serial number, and no history."""
+        gpu.board_number += 1
+        rng = random.Random(f"{self._seed}:board:{node.name}:{gpu.index}:{gpu.board_number}")
+        gpu.uuid = _new_uuid(rng)
+        gpu.remapped_row_count = 0
+        gpu.is_row_remap_pending = False
+
+    def serial_of(self, node: Node, gpu: Gpu | None) -> str:
+        """Return what is printed on the GPU in a slot, or on the chassis."""
+        part = "chassis" if gpu is None else f"{gpu.index}:{gpu.board_number}"
+        # 13 digits, as nvidia-smi shows the serial number of an HGX board.
+        return str(random.Random(f"{self._seed}:serial:{node.name}:{part}").randrange(165 * 10**10, 166 * 10**10))
+
     # -- processes --
 
     def start_process(
@@ -248,11 +290,14 @@ class Hardware:
             attempt=attempt, gpus=gpus, first_pid=rng.randrange(20_000, 4_000_000), name="python3", load=load
         )
         self.set_load(node, attempt, load, at)
+        self.work_begins(node, attempt, at)
 
     def kill_process(self, node: Node, attempt: JobAttempt, at: datetime) -> None:
+        """Kill what can be killed; look into `processes` for whether it is gone."""
         if attempt in node.processes:
             self.set_load(node, attempt, Load.IDLE, at)
-            del node.processes[attempt]
+            if not node.processes[attempt].is_unkillable:
+                del node.processes[attempt]
 
     def set_load(self, node: Node, attempt: JobAttempt, load: Load, at: datetime) -> None:
         process = node.processes.get(attempt)
@@ -296,7 +341,7 @@ def _new_node(
         Gpu(
             index=index,
             address=slot_address(index),
-            uuid=GpuUuid(f"GPU-{uuid.UUID(int=rng.getrandbits(128), version=4)}"),
+            uuid=_new_uuid(rng),
             meter=Meter(phase=rng.random(), since=began_at),
             correctable_ecc_count=int(rng.expovariate(2.0)),
         )
@@ -305,6 +350,14 @@ def _new_node(
     return Node(
         name=name, rack=rack, leaf_switch=leaf_switch, gpus=gpus, boot_id=_boot_id(seed, name, 1), booted_at=booted_at
     )
+
+
+def _nobody_listens(_node: Node, _attempt: JobAttempt, _at: datetime) -> None:
+    """Do nothing: hardware alone has no work that could hurt it."""
+
+
+def _new_uuid(rng: random.Random) -> GpuUuid:
+    return GpuUuid(f"GPU-{uuid.UUID(int=rng.getrandbits(128), version=4)}")
 
 
 def _boot_id(seed: int, name: NodeName, boot_count: int) -> str:

@@ -33,6 +33,9 @@ class EndCause(Enum):
     """The scheduler gave up one of its nodes."""
     APPLICATION_FAILED = "application_failed"
     CANCELLED = "cancelled"
+    CRASHED_AND_REQUEUED = "crashed_and_requeued"
+    """Its program crashed, and its own script put it back into the queue."""
+    TIMED_OUT = "timed_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +50,12 @@ class Loss:
     """Work since the last checkpoint: it is done a second time, or never."""
     hung_gpu_hours: float
     """From the moment in which progress stopped to the end of the attempt."""
+    warm_up_gpu_hours: float = 0.0
+    """Its start, which the next attempt goes through again."""
 
     @property
     def gpu_hours(self) -> float:
-        return self.unsaved_gpu_hours + self.hung_gpu_hours
+        return self.unsaved_gpu_hours + self.hung_gpu_hours + self.warm_up_gpu_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,38 +122,59 @@ class Job:
     def may_start(self, at: datetime) -> bool:
         return self.state is JobState.PENDING and not self.is_held and self.eligible_at <= at
 
+    @property
+    def warms_up_until(self) -> datetime | None:
+        """Return when the present attempt begins to work; None if it never ran."""
+        return None if self.started_at is None else self.started_at + timedelta(seconds=self.spec.warm_up_seconds)
+
+    def serves(self, at: datetime) -> bool:
+        """Return whether the present attempt does what it is for: past its warm-up, and not hanging."""
+        return (
+            self.is_running and self.hung_at is None and self.warms_up_until is not None and self.warms_up_until <= at
+        )
+
     def fresh_work(self, at: datetime) -> timedelta:
         """Return the productive time of the present attempt up to `at`; zero while it does not run."""
-        if not self.is_running or self.started_at is None:
-            return timedelta(0)
-        stopped_at = at if self.hung_at is None else min(at, self.hung_at)
-        return max(timedelta(0), stopped_at - self.started_at)
+        return self._work_after(self._passed(at) + self._phase()) - self._work_after(self._phase())
 
     def checkpointed_work(self, at: datetime) -> timedelta:
         """Return the work in the newest checkpoint: what a restart would begin with."""
-        interval = self._interval()
-        if interval is None:
+        interval, checkpoint_count = self._interval(), self._checkpoint_count(at)
+        if interval is None or not checkpoint_count:
             return self.saved_work
-        return self.saved_work + self.fresh_work(at) // interval * interval
+        return self.saved_work + checkpoint_count * interval - self._work_after(self._phase())
 
     def checkpointed_at(self, at: datetime) -> datetime | None:
         """Return when the newest checkpoint was complete; None if there is none."""
-        fresh = self.checkpointed_work(at) - self.saved_work
-        if self.started_at is None or not fresh:
+        checkpoint_count = self._checkpoint_count(at)
+        if self.warms_up_until is None or not checkpoint_count:
             return self.saved_at
-        return self.started_at + fresh
+        return self.warms_up_until + checkpoint_count * self._cycle() - self._phase()
 
     def finishes_at(self) -> datetime | None:
         """Return when the present attempt completes its work; None if it runs without end or hangs."""
-        if self.spec.work_seconds is None or self.started_at is None or self.hung_at is not None:
+        if self.spec.work_seconds is None or self.warms_up_until is None or self.hung_at is not None:
             return None
-        return self.started_at + timedelta(seconds=self.spec.work_seconds) - self.saved_work
+        left, interval = timedelta(seconds=self.spec.work_seconds) - self.saved_work, self._interval()
+        saves = timedelta(0)
+        if interval is not None:
+            # The save that the end of the work would begin is not waited for.
+            begun = self._work_after(self._phase())
+            save_count = max(-(-(begun + left) // interval) - 1, 0)
+            saves = save_count * self._save() - (self._phase() - begun)
+        return self.warms_up_until + left + saves
 
     def unsaved_gpu_hours(self, at: datetime) -> float:
         """Return what would have to be done again if the attempt ended at `at`."""
         if self.spec.workload not in _REPEATS_LOST_WORK:
             return 0.0
         return self._gpu_hours(self.saved_work + self.fresh_work(at) - self.checkpointed_work(at))
+
+    def warm_up_gpu_hours(self, at: datetime) -> float:
+        """Return what the start of the present attempt has cost up to `at`."""
+        if self.started_at is None or not self.is_running:
+            return 0.0
+        return self._gpu_hours(min(at - self.started_at, timedelta(seconds=self.spec.warm_up_seconds)))
 
     def hung_gpu_hours(self, at: datetime) -> float:
         """Return what the present attempt has wasted since it hangs."""
@@ -157,6 +183,35 @@ class Job:
     def save(self, at: datetime) -> None:
         """Keep the newest checkpoint over the end of the attempt. Call before the state changes."""
         self.saved_at, self.saved_work = self.checkpointed_at(at), self.checkpointed_work(at)
+
+    def _passed(self, at: datetime) -> timedelta:
+        """Return how long the present attempt has worked and saved; zero while it does not run."""
+        if not self.is_running or self.warms_up_until is None:
+            return timedelta(0)
+        stopped_at = at if self.hung_at is None else min(at, self.hung_at)
+        return max(timedelta(0), stopped_at - self.warms_up_until)
+
+    def _phase(self) -> timedelta:
+        return timedelta(seconds=self.spec.checkpoint_phase_seconds if self.restart_count == 0 else 0.0)
+
+    def _save(self) -> timedelta:
+        return timedelta(seconds=self.spec.checkpoint_save_seconds)
+
+    def _cycle(self) -> timedelta:
+        """Return the time from one checkpoint to the next; call only where there are any."""
+        return timedelta(seconds=self.spec.checkpoint_interval_seconds or 0.0) + self._save()
+
+    def _checkpoint_count(self, at: datetime) -> int:
+        """Return how many checkpoints the present attempt has completed."""
+        return 0 if self._interval() is None else (self._passed(at) + self._phase()) // self._cycle()
+
+    def _work_after(self, passed: timedelta) -> timedelta:
+        """Return the work of so much time at it: all of it but the saving."""
+        interval = self._interval()
+        if interval is None:
+            return passed
+        full, rest = divmod(passed, self._cycle())
+        return full * interval + min(rest, interval)
 
     def _interval(self) -> timedelta | None:
         seconds = self.spec.checkpoint_interval_seconds

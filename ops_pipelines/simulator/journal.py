@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
+from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.scenario import JobSpec
 
@@ -34,10 +35,22 @@ class EntryKind(Enum):
     REBOOT = "reboot"
     POWER_OFF = "power_off"
     POWER_ON = "power_on"
+    REIMAGE = "reimage"
+    START_CHECK = "start_check"
+    RESERVE = "reserve"
+    UNRESERVE = "unreserve"
+    PUT_LAST = "put_last"
+    PUT_BACK = "put_back"
+    REPAIR_BY_HAND = "repair_by_hand"
+    """A person opens the machine and replaces what is broken; it boots afterwards."""
+
+
+NOT_COMMANDS = frozenset({EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL, EntryKind.REPAIR_BY_HAND})
+"""What nature, users and technicians do; all else is a command of whoever runs the cluster."""
 
 
 class FaultKind(Enum):
-    """What can go wrong by itself."""
+    """What can go wrong by itself. What cures it stands for faults without a `Course`."""
 
     GPU_FELL_OFF_BUS = "gpu_fell_off_bus"
     """Xid 79 and 154 (node reboot required); the GPU vanishes. Cured by a reboot or a power cycle."""
@@ -53,6 +66,23 @@ class FaultKind(Enum):
     """The fabric ports of all nodes of one switch go down for a while; jobs that span nodes hang. The nodes answer."""
     NETWORK_PARTITION = "network_partition"
     """Many nodes cannot be reached for a while; their work goes on. Ends by itself."""
+    BOOT_HANGS = "boot_hangs"
+    """Nothing shows until the node boots: then it does not come up. Cured by a power cycle, which is a new try."""
+    HIDDEN_DEFECT = "hidden_defect"
+    """NVML, metrics and log are fine; a test of the node's own check is not. Cured by replacement."""
+    UNKILLABLE_PROCESS = "unkillable_process"
+    """A job's process on one node cannot be killed (it waits in the kernel): what ends the job leaves it completing."""
+    ROW_REMAP_WAITS = "row_remap_waits"
+    """Xid 63 and 154 (drain and reset): a bad row of memory is out of use; the GPU works on. Cured by a GPU reset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOrder:
+    """Tests that a node is told to run on itself."""
+
+    key: str
+    suite: str
+    tests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +100,13 @@ class Entry:
     """How long a network partition or the fault of a switch lasts."""
     reason: str = ""
     spec: JobSpec | None = None
+    course: Course | None = None
+    """Of a fault: what ends it and how it comes back; None: as its kind says."""
+    check: CheckOrder | None = None
+    reservation: str = ""
+    """Its name."""
+    until: datetime | None = None
+    """When a reservation runs out."""
     refusal: str | None = None
     """Why the command was refused; None if it was accepted. A refused entry changed nothing."""
 

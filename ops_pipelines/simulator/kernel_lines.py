@@ -57,6 +57,10 @@ def reset_required(gpu: PciAddress) -> str:
     return f"NVRM: Xid (PCI:{gpu}): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 
 
+def drain_and_reset(gpu: PciAddress) -> str:
+    return f"NVRM: Xid (PCI:{gpu}): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"
+
+
 def double_bit_error(gpu: PciAddress, address: int) -> str:
     return (
         f"NVRM: Xid (PCI:{gpu}): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been "

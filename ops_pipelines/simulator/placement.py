@@ -19,12 +19,18 @@ class Place:
 
 
 def find_place(
-    job: Job, *, free_gpus: Mapping[NodeName, tuple[int, ...]], kept: Collection[NodeName], gpus_per_node: int
+    job: Job,
+    *,
+    free_gpus: Mapping[NodeName, tuple[int, ...]],
+    kept: Collection[NodeName],
+    last: Collection[NodeName],
+    gpus_per_node: int,
 ) -> Place:
     """Return where the job fits first.
 
     Whole nodes are taken from the front of the list, parts of nodes from nodes already in use and then from the
-    back, so that small jobs leave whole nodes whole. `kept` are nodes that a job before this one waits for.
+    back, so that small jobs leave whole nodes whole. `kept` are nodes that a job before this one waits for; those of
+    `last` are taken only where no others fit.
     A job that could not even run on an empty cluster of these nodes keeps nothing.
     """
     need = job.spec.gpus_per_node
@@ -34,6 +40,8 @@ def find_place(
     if need < gpus_per_node:
         is_in_use = [name for name in fitting if len(free_gpus[name]) < gpus_per_node]
         fitting = is_in_use + [name for name in reversed(fitting) if len(free_gpus[name]) == gpus_per_node]
+    if last:
+        fitting.sort(key=lambda name: name in last)
     chosen = {name: free_gpus[name][:need] for name in fitting[: job.spec.node_count]}
     if len(chosen) == job.spec.node_count:
         return Place(gpus=chosen, is_complete=True)

@@ -2,15 +2,21 @@
 
 Values only. How hardware behaves is `hardware`'s business, how the scheduler does that of `workload`.
 Two ready scenarios stand at the end; any other is a plain dict given to `scenario_from_plain`.
+
+Longer than other modules: what a scenario may say, and the two that say it, are read together.
 """
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.plain import from_plain, to_plain
+
+PARTITION = "batch"
+"""Where nodes and jobs are that say nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,7 @@ class SimulatedNode:
     name: NodeName
     rack: str
     leaf_switch: str
+    partitions: tuple[str, ...] = (PARTITION,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +48,26 @@ class SimulatedDurations:
     """Slurm MinJobAge, default 300: how long an ended job can still be read."""
     scrape_interval_seconds: float = 30.0
     """dcgm-exporter collects every 30 s by default."""
+    reimage_seconds: float = 2400.0
+    """Assumption: writing an image over the network and two boots; sites report 20 to 60 minutes."""
+    check_seconds: float = 900.0
+    """A whole suite on the node. AWS observed about 15 minutes for a light one, hours with DCGM level 4."""
+    unkillable_step_seconds: float = 60.0
+    """Slurm UnkillableStepTimeout, default 60: afterwards the node is drained, "Kill task failed"."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"durations.{name} is {getattr(self, name)}; it must be above 0")
+
+
+class Bug(Enum):
+    """What is wrong with the program of a job; it shows after each of its starts."""
+
+    CRASHES = "crashes"
+    """It reads where it must not: Xid 31, and the attempt fails."""
+    LOSES_GPU = "loses_gpu"
+    """A GPU under it falls off the bus, wherever it runs: the fault follows the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +91,74 @@ class JobSpec:
     """Higher starts first; equal ones in the order of submission."""
     load: Load | None = None
     """What it does to its GPUs; None: what its workload usually does."""
+    checkpoint_save_seconds: float = 0.0
+    """How long a checkpoint takes; no work is done meanwhile, and it counts only when it is complete."""
+    checkpoint_phase_seconds: float = 0.0
+    """The first attempt's first checkpoint comes so much sooner: it began in the middle of an interval."""
+    warm_up_seconds: float = 0.0
+    """After each start: loading the checkpoint and the like. No work is done, no request served."""
+    checkpointing: Checkpointing = Checkpointing.UNKNOWN
+    """What it declares. YES declares its interval too."""
+    declared_interval_seconds: float | None = None
+    """What it says of its checkpoints where that is not so."""
+    partition: str = PARTITION
+    time_limit_seconds: float | None = None
+    """Its attempt is ended after so long; None: never."""
+    service: str = ""
+    """It is one replica of this service."""
+    min_serving_count: int = 0
+    """How many replicas of its service must serve, as declared."""
+    bug: Bug | None = None
+    bug_after_seconds: float = 5.0
+    """So long after each start its bug shows."""
+    requeues_itself: bool = False
+    """Its script answers a crash with `scontrol requeue`, so that it begins again and again."""
 
     def __post_init__(self) -> None:
         if self.node_count < 1 or self.gpus_per_node < 1:
             raise ValueError(
                 f"job {self.name} asks for {self.node_count} nodes x {self.gpus_per_node} GPUs; both must be 1 or more"
             )
-        for name in ("work_seconds", "checkpoint_interval_seconds", "step_seconds"):
+        positive = ("work_seconds", "checkpoint_interval_seconds", "declared_interval_seconds", "step_seconds")
+        for name in (*positive, "time_limit_seconds", "bug_after_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"job {self.name}: {name} is {value}; it must be above 0")
+        for name in ("checkpoint_save_seconds", "checkpoint_phase_seconds", "warm_up_seconds", "min_serving_count"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"job {self.name}: {name} is {getattr(self, name)}; it must be 0 or more")
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        interval = self.checkpoint_interval_seconds
+        if self.checkpointing is Checkpointing.NO and interval is not None:
+            raise ValueError(f"job {self.name} declares no checkpoints and writes one every {interval} s")
+        if self.checkpointing is Checkpointing.YES and interval is None:
+            raise ValueError(f"job {self.name} declares checkpoints; give it a checkpoint_interval_seconds")
+        cycle = 0.0 if interval is None else interval + self.checkpoint_save_seconds
+        if self.checkpoint_phase_seconds and self.checkpoint_phase_seconds >= cycle:
+            raise ValueError(f"job {self.name}: checkpoint_phase_seconds must lie below its interval of {cycle} s")
+        if self.min_serving_count and not self.service:
+            raise ValueError(f"job {self.name} declares a minimum of replicas; name its service")
+
+
+def with_checkpoint_age(spec: JobSpec, *, age_seconds: float, after_seconds: float) -> JobSpec:
+    """Return the job so that `after_seconds` after its first start its newest checkpoint is `age_seconds` old.
+
+    Raises ValueError where there would be no checkpoint by then, or a newer one.
+    """
+    interval = spec.checkpoint_interval_seconds
+    if interval is None:
+        raise ValueError(f"job {spec.name} writes no checkpoints; give it a checkpoint_interval_seconds")
+    cycle = interval + spec.checkpoint_save_seconds
+    productive_seconds = after_seconds - spec.warm_up_seconds
+    if not 0 <= age_seconds < cycle or age_seconds >= productive_seconds:
+        raise ValueError(
+            f"job {spec.name} cannot have a checkpoint {age_seconds} s old {after_seconds} s after its start: the age "
+            f"must lie below its interval of {cycle} s and below its time of work"
+        )
+    phase_seconds = (age_seconds - productive_seconds) % cycle
+    return replace(spec, checkpoint_phase_seconds=phase_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +189,10 @@ class Scenario:
     arrivals: tuple[Arrivals, ...] = ()
     benign_lines_per_node_hour: float = 0.0
     """Kernel lines that mean nothing, for readers that must tell them from the others."""
+    absent_tests: tuple[str, ...] = ()
+    """Tests that no node can run, for want of the tool."""
+    is_reimaging_offered: bool = True
+    """Whether the site has a means to install a node anew."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]
@@ -125,6 +209,13 @@ class Scenario:
                 raise ValueError(
                     f"job {job.name} asks for {job.gpus_per_node} GPUs a node; there are {self.gpus_per_node}"
                 )
+            if job.partition not in self.partitions:
+                raise ValueError(f"job {job.name} asks for partition {job.partition}, which no node is in")
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """Return every partition that a node is in."""
+        return frozenset(partition for node in self.nodes for partition in node.partitions)
 
     @property
     def topology(self) -> Topology:
@@ -171,8 +262,20 @@ SHORT_DURATIONS = SimulatedDurations(
     slurmd_timeout_seconds=300.0,
     min_job_age_seconds=300.0,
     scrape_interval_seconds=1.0,
+    reimage_seconds=9.0,
+    check_seconds=4.0,
+    unkillable_step_seconds=6.0,
 )
 """A repair that takes minutes in reality, in seconds. SlurmdTimeout stays long: Slurm itself must not be first."""
+
+
+SWEEP_INTERVAL_SECONDS = 900.0
+"""The sweep's checkpoints are as far apart as real ones: their age is what its part of the demo is about."""
+SWEEP_FIRST_SAVE_SECONDS = 60.0
+"""So long after a multiple of the interval the first trial of the sweep saves."""
+SWEEP_GAP_SECONDS = 15.0
+"""So long after each trial the next one saves."""
+_TWO_WEEKS_SECONDS = 14 * 86_400.0
 
 
 def demo_scenario() -> Scenario:
@@ -180,7 +283,7 @@ def demo_scenario() -> Scenario:
     return Scenario(
         nodes=cluster_nodes(64),
         durations=SHORT_DURATIONS,
-        initial_jobs=(*_demo_training(), *_demo_services(), *_demo_small_jobs()),
+        initial_jobs=(*_demo_training(), *_demo_services(), *_demo_small_jobs(), *_demo_sweep()),
         benign_lines_per_node_hour=3.0,
         arrivals=(
             Arrivals(
@@ -212,6 +315,8 @@ def _demo_training() -> tuple[JobSpec, ...]:
         workload=Workload.TRAINING,
         node_count=16,
         checkpoint_interval_seconds=10.0,
+        checkpointing=Checkpointing.YES,
+        time_limit_seconds=_TWO_WEEKS_SECONDS,
         step_seconds=0.5,
         priority=100,
     )
@@ -237,6 +342,32 @@ def _demo_training() -> tuple[JobSpec, ...]:
             load=Load.COMMUNICATION_BOUND,
         ),
         replace(pretraining, name="reward-model", user="research-train", node_count=2),
+    )
+
+
+def _demo_sweep() -> tuple[JobSpec, ...]:
+    """Return four jobs that are the same but for the moment of their next checkpoint: one follows the other."""
+    trial = JobSpec(
+        name="sweep",
+        user="research-sweep",
+        account="research",
+        workload=Workload.TRAINING,
+        checkpoint_interval_seconds=SWEEP_INTERVAL_SECONDS,
+        checkpointing=Checkpointing.YES,
+        time_limit_seconds=_TWO_WEEKS_SECONDS,
+        step_seconds=0.5,
+        priority=100,
+    )
+    return tuple(
+        replace(
+            with_checkpoint_age(
+                trial,
+                age_seconds=0.0,
+                after_seconds=SWEEP_INTERVAL_SECONDS + SWEEP_FIRST_SAVE_SECONDS + number * SWEEP_GAP_SECONDS,
+            ),
+            name=f"sweep-{number + 1}",
+        )
+        for number in range(4)
     )
 
 

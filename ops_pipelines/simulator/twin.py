@@ -19,8 +19,9 @@ from ops_pipelines.domain.identity import JobId
 from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.commands import judge
 from ops_pipelines.simulator.consistency import check_consistency
+from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.hardware import slot_address
-from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind, Journal
+from ops_pipelines.simulator.journal import CheckOrder, Entry, EntryKind, FaultKind, Journal
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
 from ops_pipelines.simulator.world import World
@@ -153,15 +154,28 @@ class Twin:
         *nodes: str,
         gpu: int | None = None,
         seconds: float | None = None,
+        course: Course | None = None,
     ) -> Entry:
         """Let a fault happen now; return its journal entry. Raise ImpossibleFaultError if it cannot happen.
 
-        `gpu` is the index of the GPU, for faults of one GPU; `seconds` how long a network partition lasts.
+        `gpu` is the index of the GPU, for faults of one GPU; `seconds` how long a network partition lasts; `course`
+        what ends the fault, where that is not what its kind says.
         """
-        address = None if gpu is None else slot_address(gpu)
         return self._deliver(
-            Entry(at=self.began_at, kind=EntryKind.FAULT, nodes=nodes, gpu=address, fault=fault, seconds=seconds)
+            Entry(
+                at=self.began_at,
+                kind=EntryKind.FAULT,
+                nodes=nodes,
+                gpu=None if gpu is None else slot_address(gpu),
+                fault=fault,
+                seconds=seconds,
+                course=course,
+            )
         )
+
+    def repair_by_hand(self, node: str) -> None:
+        """Let a technician replace what is broken on a node without work; it boots afterwards."""
+        self._deliver(Entry(at=self.began_at, kind=EntryKind.REPAIR_BY_HAND, nodes=(node,)))
 
     def submit(self, spec: JobSpec) -> JobId:
         """Submit a job as a user would; return its id. Raise SourceRefused if it could never run."""
@@ -179,9 +193,24 @@ class Twin:
         job: str | None = None,
         gpu: str | None = None,
         reason: str = "",
+        reservation: str = "",
+        until: datetime | None = None,
+        check: CheckOrder | None = None,
     ) -> None:
         """Deliver a command; raise SourceRefused or SourceUnavailable as `commands.judge` does."""
-        self._deliver(Entry(at=self.began_at, kind=kind, nodes=nodes, job=job, gpu=gpu, reason=reason))
+        self._deliver(
+            Entry(
+                at=self.began_at,
+                kind=kind,
+                nodes=nodes,
+                job=job,
+                gpu=gpu,
+                reason=reason,
+                reservation=reservation,
+                until=until,
+                check=check,
+            )
+        )
 
     def now(self) -> datetime:
         """Return the time that the twin has reached."""

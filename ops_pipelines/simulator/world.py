@@ -12,9 +12,13 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.controller import Controller, Happening
-from ops_pipelines.simulator.hardware import Gpu, Hardware, Node
-from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
+from ops_pipelines.simulator.course import Cure
+from ops_pipelines.simulator.faults import Faults
+from ops_pipelines.simulator.hardware import Hardware, Node
+from ops_pipelines.simulator.journal import Entry, EntryKind
+from ops_pipelines.simulator.node_checks import NodeChecks
 from ops_pipelines.simulator.scenario import Arrivals, Scenario
+from ops_pipelines.simulator.serving import ServingLog
 
 
 class World:
@@ -31,12 +35,16 @@ class World:
         self._arranged_count = 0
         self.hardware = Hardware(scenario, seed=seed, began_at=began_at)
         self.controller = Controller(scenario, self.hardware, began_at=began_at, later=self._later)
+        self.faults = Faults(self.hardware, self.controller, later=self._later)
+        self.checks = NodeChecks(scenario, self.hardware, self.faults.defects, seed=seed, later=self._later)
+        self.serving = ServingLog()
         for spec in sorted(scenario.initial_jobs, key=lambda job: -job.priority):
             self.controller.submit(spec, began_at)
         for position, arrivals in enumerate(scenario.arrivals):
             self._arrange_arrival(arrivals, random.Random(f"{seed}:arrivals:{position}"), number=1, after=began_at)
         if scenario.benign_lines_per_node_hour:
             self._arrange_benign_line(random.Random(f"{seed}:benign lines"), after=began_at)
+        self._note_serving(None)
 
     def advance(self, until: datetime) -> None:
         """Let everything happen that is due up to and at `until`, each thing at its own time."""
@@ -46,6 +54,7 @@ class World:
             at, _, happening = heapq.heappop(self._due)
             self.now = at
             happening(at)
+            self._note_serving(None)
         self.now = until
 
     def apply(self, entry: Entry) -> None:
@@ -53,8 +62,13 @@ class World:
         self.advance(entry.at)
         if entry.refusal is None:
             self._apply_accepted(entry)
+            self._note_serving(entry.kind)
         # What follows without delay belongs to this moment, and comes before the next entry of the same time.
         self.advance(entry.at)
+
+    def _note_serving(self, cause: EntryKind | None) -> None:
+        if self.controller.has_services:
+            self.serving.note(self.controller.jobs.values(), self.now, cause)
 
     def node(self, name: str) -> Node:
         return self.hardware.nodes[NodeName(name)]
@@ -64,7 +78,7 @@ class World:
         nodes = [NodeName(name) for name in entry.nodes]
         match entry.kind:
             case EntryKind.FAULT:
-                self._break(entry)
+                self.faults.happen(entry)
             case EntryKind.SUBMIT if entry.spec is not None:
                 self.last_job = controller.submit(entry.spec, at).job
             case EntryKind.DRAIN:
@@ -86,15 +100,38 @@ class World:
                 for name in nodes:
                     controller.records[name].expects_reboot = True
                     self._go_down(self.node(name), at, keeps_power=True)
-                    self._boot(self.node(name), at, seconds=self.scenario.durations.reboot_seconds)
+                    self._boot(self.node(name), at, seconds=self.scenario.durations.reboot_seconds, repair=Cure.REBOOT)
             case EntryKind.POWER_OFF:
                 for name in nodes:
                     self._go_down(self.node(name), at, keeps_power=False)
             case EntryKind.POWER_ON:
                 for name in nodes:
-                    self._power_on(self.node(name), at)
+                    self._power_on(self.node(name), at, repair=Cure.POWER_CYCLE)
+            case EntryKind.REIMAGE:
+                for name in nodes:
+                    self._reimage(self.node(name), at)
+            case EntryKind.REPAIR_BY_HAND:
+                for name in nodes:
+                    self._go_down(self.node(name), at, keeps_power=False)
+                    self._power_on(self.node(name), at, repair=Cure.REPLACEMENT)
+            case _ if entry.job is None:
+                self._apply_beside_jobs(entry, nodes)
             case _:
                 self._apply_to_job(entry, nodes)
+
+    def _apply_beside_jobs(self, entry: Entry, nodes: list[NodeName]) -> None:
+        at, controller = entry.at, self.controller
+        match entry.kind:
+            case EntryKind.RESERVE if entry.until is not None:
+                controller.reserve(nodes, name=entry.reservation, until=entry.until, at=at)
+            case EntryKind.UNRESERVE:
+                controller.unreserve(entry.reservation, at)
+            case EntryKind.PUT_LAST | EntryKind.PUT_BACK:
+                for name in nodes:
+                    controller.records[name].is_last_choice = entry.kind is EntryKind.PUT_LAST
+            case EntryKind.START_CHECK if entry.check is not None:
+                for name in nodes:
+                    self.checks.start(self.node(name), entry.check, at)
 
     def _apply_to_job(self, entry: Entry, nodes: list[NodeName]) -> None:
         at, controller = entry.at, self.controller
@@ -123,64 +160,6 @@ class World:
             record.reason = record.reason_set_at = None
         self.controller.start_jobs(at)
 
-    # -- faults --
-
-    def _break(self, entry: Entry) -> None:
-        at, hardware = entry.at, self.hardware
-        nodes = [self.node(name) for name in entry.nodes]
-        for node in nodes:
-            gpu = None if entry.gpu is None else node.gpu_at(entry.gpu)
-            match entry.fault:
-                case FaultKind.GPU_FELL_OFF_BUS if gpu is not None:
-                    hardware.drop_gpu_off_bus(node, gpu, at)
-                case FaultKind.UNCORRECTABLE_ECC if gpu is not None:
-                    hardware.damage_memory(node, gpu, at)
-                case FaultKind.APPLICATION_XID31 if gpu is not None:
-                    self._crash_application(node, gpu, at)
-                case FaultKind.NODE_UNREACHABLE:
-                    hardware.wedge(node)
-                    self.controller.expect_change(node.name, at)
-                case FaultKind.RANK_STOPS if gpu is not None:
-                    process = node.user_of(gpu)
-                    if process is not None:
-                        hardware.stop_process(node, process, at)
-                case FaultKind.LEAF_SWITCH_DOWN:
-                    self._lose_links(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
-                case FaultKind.NETWORK_PARTITION:
-                    self._cut_off(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
-        self.controller.notice_hangs(at)
-
-    def _crash_application(self, node: Node, gpu: Gpu, at: datetime) -> None:
-        process = node.user_of(gpu)
-        if process is None:
-            return
-        self.hardware.fault_in_application(node, gpu, process, at)
-        self.hardware.kill_process(node, process.attempt, at)
-        job = self.controller.jobs.get(process.attempt.job)
-        if job is not None and job.is_running and job.attempt == process.attempt:
-            self.controller.fail(job, at)
-            self.controller.start_jobs(at)
-
-    def _lose_links(self, node: Node, at: datetime, *, until: datetime) -> None:
-        self.hardware.lose_links(node, at, until=until)
-
-        def heal(then: datetime) -> None:
-            if node.links_down_until == until:
-                self.hardware.regain_links(node, then)
-
-        self._later(until, heal)
-
-    def _cut_off(self, node: Node, at: datetime, *, until: datetime) -> None:
-        self.hardware.cut_off(node, until=until)
-        self.controller.expect_change(node.name, at)
-
-        def heal(then: datetime) -> None:
-            if node.cut_off_until == until:
-                self.hardware.reconnect(node)
-                self.controller.expect_change(node.name, then)
-
-        self._later(until, heal)
-
     # -- repairs --
 
     def _reset(self, node: Node, address: str, at: datetime) -> None:
@@ -189,32 +168,45 @@ class World:
             return
         self.hardware.begin_reset(gpu)
 
-        def finish(_: datetime) -> None:
+        def finish(then: datetime) -> None:
             if node.boot_count == boot_count and gpu.is_resetting:
                 self.hardware.finish_reset(gpu)
+                self.faults.defects.repaired(node, gpu, Cure.RESET, then)
 
         self._later(at + timedelta(seconds=self.scenario.durations.gpu_reset_seconds), finish)
 
     def _go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
         self.hardware.go_down(node, at, keeps_power=keeps_power)
+        self.checks.cut_short(node, at)
         self.controller.expect_change(node.name, at)
         self.controller.notice_hangs(at)
 
-    def _power_on(self, node: Node, at: datetime) -> None:
+    def _power_on(self, node: Node, at: datetime, *, repair: Cure) -> None:
         if not node.is_powered:
             self.hardware.give_power(node)
-            self._boot(node, at, seconds=self.scenario.durations.power_on_seconds)
+            self._boot(node, at, seconds=self.scenario.durations.power_on_seconds, repair=repair)
 
-    def _boot(self, node: Node, at: datetime, *, seconds: float) -> None:
+    def _reimage(self, node: Node, at: datetime) -> None:
+        self._go_down(node, at, keeps_power=True)
+        self.hardware.install_anew(node)
+        self._boot(node, at, seconds=self.scenario.durations.reimage_seconds, repair=Cure.REIMAGE)
+
+    def _boot(self, node: Node, at: datetime, *, seconds: float, repair: Cure) -> None:
         node.boot_number += 1
         boot_number = node.boot_number
 
         def finish(then: datetime) -> None:
             # A boot that was overtaken by another, or by a loss of power, never ends.
-            if node.boot_number == boot_number and node.is_powered:
-                self.hardware.come_up(node, then)
-                if node.answers:
-                    self.controller.register(node.name, then)
+            if node.boot_number != boot_number or not node.is_powered:
+                return
+            if self.faults.defects.stops_boot(node, repair):
+                return
+            self.hardware.come_up(node, then)
+            for defect in self.faults.defects.repaired(node, None, repair, then):
+                if repair is Cure.REPLACEMENT and defect.gpu is not None:
+                    self.hardware.replace_board(node, defect.gpu)
+            if node.answers:
+                self.controller.register(node.name, then)
 
         self._later(at + timedelta(seconds=seconds), finish)
 

@@ -21,6 +21,7 @@ from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.verification import count_outcomes
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
+from ops_pipelines.flow.moments import waiting_moment
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.views import (
@@ -75,7 +76,8 @@ class Outlook:
         now = self._cluster.clock.now()
         if incident.state is not IncidentState.OPEN:
             standing = PlanStanding.IN_FORCE if incident.state is IncidentState.ACTING else PlanStanding.ENDED
-            return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=None, now=now)
+            waits_for = waiting_moment(incident, self._cluster) if incident.state is IncidentState.ACTING else None
+            return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=waits_for, now=now)
         present = self.present(incident.incident)
         newest = _newest_plan(entries)
         if isinstance(present, Refusal):

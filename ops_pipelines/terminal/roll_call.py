@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import Logs
@@ -101,8 +102,16 @@ def _ask_fleet(cluster: Cluster) -> str:
         except SourceError as problem:
             problems.append(str(problem))
         else:
-            return f"answers: {node} was inspected"
+            return f"answers: {node} was inspected; {_say_power(cluster, node)}"
     raise SourceUnavailable("; ".join(problems))
+
+
+def _say_power(cluster: Cluster, node: NodeName) -> str:
+    """Say whether the power switch answers: else a wrong password shows when a node must be fenced."""
+    try:
+        return f"its power switch says {cluster.fleet.power_state(node).value}"
+    except SourceError as problem:
+        return f"its power switch does not say: {problem}"
 
 
 def _ask_ledger(cluster: Cluster) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
 from ops_pipelines.domain.finding import Finding
@@ -19,6 +20,9 @@ from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.verification import explain_action
 from ops_pipelines.ports.bundles import SavedBundle
 from ops_pipelines.ports.ledger import Approval, ChainVerdict, Entry, EntryKind, Pause
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class PlanStanding(Enum):
@@ -335,9 +339,6 @@ class AuditView:
     problem: str
 
 
-View = StatusView | HealthView | IncidentsView | StoryView | ExplanationView | DiagnosedTimeView | AuditView
-
-
 def view_health(health: Health, signs: VitalSigns | None) -> HealthView:
     """Return the verdict with what it was judged on; without `signs`, which an unreadable ledger does not give."""
     if signs is None:
@@ -480,6 +481,10 @@ def _next_step(incident: Incident, plan: PlanView | None, waits_for: str | None)
             return f"by you: {asked_of_person(incident)}"
         case IncidentState.VERIFYING:
             return "the node proves itself; then it is returned to service"
+        case IncidentState.PROBATION:
+            return "in service as last choice; well through its probation, it is like any other again"
+        case IncidentState.IN_REPAIR:
+            return f"by you: mend it, then `ops-pipelines repair done {incident.incident}`"
         case IncidentState.ACTING | IncidentState.OPEN:
             pass
     steps = "" if plan is None else plan.steps[0]
@@ -614,8 +619,8 @@ def count_words(words: Iterable[str]) -> Mapping[str, int]:
     return dict(sorted(Counter(words).items()))
 
 
-def to_json(view: View) -> str:
-    """Return one JSON document in ASCII, in which no control character of an untrusted text is left as such."""
+def to_json(view: "DataclassInstance") -> str:
+    """Return a view as JSON in ASCII, in which no control character of an untrusted text is left as such."""
     return json.dumps(asdict(view), indent=2, ensure_ascii=True, default=_to_plain)
 
 

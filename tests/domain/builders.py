@@ -282,6 +282,8 @@ def action(
         attempt=of,
         gpu=gpu,
         text=text,
+        suite="quick" if verb is Verb.CHECK else "",
+        spares=(OTHER_NODE,) if verb is Verb.RESERVE else (),
         try_number=try_number,
     )
 

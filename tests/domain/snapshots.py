@@ -174,7 +174,7 @@ def _carry_on(
     incidents: list[Incident] = []
     records: list[ActionRecord] = []
     for each in correlate(find_all(before, given_rules), [], around):
-        facts = replace(cluster_facts(before), records=tuple(records))
+        facts = replace(cluster_facts(before, given_rules), records=tuple(records))
         plan = plan_remediation(each, facts, policy=given_rules.policy, topology=given_rules.topology)
         step_count = draw(st.sampled_from([0, 3, 0, 5, 1, 9]))
         if each.state is not IncidentState.OPEN or not isinstance(plan, IncidentPlan) or step_count == 0:

@@ -89,6 +89,8 @@ def test_every_verb_has_a_time_limit_for_its_witness(verb: Verb) -> None:
         Verb.RESET_GPU: durations.reset_limit,
         Verb.REBOOT: durations.reboot_limit,
         Verb.POWER_ON: durations.reboot_limit,
+        Verb.REIMAGE: durations.reimage_limit,
+        Verb.CHECK: durations.check_limit,
     }
 
     assert witness_limit(verb, durations) == slow.get(verb, durations.command_limit)

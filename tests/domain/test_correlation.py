@@ -184,7 +184,7 @@ any_finding = st.builds(
 JOBS = [job("42", nodes=node_names(6)[:2]), job("43", nodes=node_names(6)[2:3])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), findings=st.lists(any_finding, max_size=8), old=st.lists(any_finding, max_size=4))
 def test_shuffled_findings_give_the_same_incidents(
     data: st.DataObject, findings: list[Finding], old: list[Finding]
@@ -197,7 +197,7 @@ def test_shuffled_findings_give_the_same_incidents(
     assert correlate(shuffled, present[::-1], around) == correlate(findings, present, around)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(findings=st.lists(any_finding, max_size=8))
 def test_no_call_for_repair_or_for_a_person_is_lost(findings: list[Finding]) -> None:
     opened = correlate(findings, [], world(jobs=JOBS, conditions=conditions_of(*findings), policy_=SMALL_MASS))

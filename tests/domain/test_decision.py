@@ -172,7 +172,7 @@ def test_every_open_incident_has_a_plan_or_a_reason(case: tuple[Snapshot, Rules]
 @given(cases())
 def test_all_plans_together_stay_within_the_drain_budget(case: tuple[Snapshot, Rules]) -> None:
     state, given_rules = case
-    facts, topology, budget = cluster_facts(state), given_rules.topology, given_rules.policy.drain_budget
+    facts, topology, budget = cluster_facts(state, given_rules), given_rules.topology, given_rules.policy.drain_budget
     plans = decide(state, given_rules).plans
 
     asked = {action.node for plan in plans for action in plan.actions if action.verb is Verb.DRAIN and action.node}

@@ -307,7 +307,7 @@ any_finding = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), findings=st.lists(any_finding, max_size=14))
 def test_shuffled_and_doubled_evidence_gives_the_same_incidents(data: st.DataObject, findings: list[Finding]) -> None:
     around = world(jobs=[job("42", nodes=node_names(4))], conditions=conditions_of(*findings))
@@ -316,7 +316,7 @@ def test_shuffled_and_doubled_evidence_gives_the_same_incidents(data: st.DataObj
     assert correlate(shuffled, [], around) == correlate(findings, [], around)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(findings=st.lists(any_finding, max_size=14))
 def test_only_parts_with_evidence_of_their_own_are_culprits(findings: list[Finding]) -> None:
     around = world(jobs=[job("42", nodes=node_names(4))], conditions=conditions_of(*findings))

@@ -292,12 +292,12 @@ def test_a_job_that_the_scheduler_forgot_is_never_touched(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(DESTRUCTIVE_VERBS, key=attrgetter("value")))
-def test_without_eyes_nothing_beyond_a_drain_is_done(verb: Verb) -> None:
+def test_without_eyes_nothing_beyond_a_drain_and_a_look_is_done(verb: Verb) -> None:
     blind = facts(nodes=[our_node()], records=[our_drain()], jobs=[job()], is_telemetry_available=False)
 
     rule = rule_of(judged(any_action(verb), blind))
 
-    assert rule == (None if verb is Verb.DRAIN else "fresh_telemetry")
+    assert rule == {Verb.DRAIN: None, Verb.CHECK: "idle_node"}.get(verb, "fresh_telemetry")
 
 
 # -- ours or foreign --------------------------------------------------------------------------------------------

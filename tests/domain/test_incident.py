@@ -38,6 +38,15 @@ FINAL = frozenset({IncidentState.RESOLVED, IncidentState.MERGED})
         (IncidentState.VERIFYING, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
         (IncidentState.VERIFYING, IncidentEvent.SUPERSEDED, IncidentState.OPEN),
         (IncidentState.VERIFYING, IncidentEvent.NEEDS_HUMAN, IncidentState.ESCALATED),
+        (IncidentState.ACTING, IncidentEvent.REPAIR_FAILED, IncidentState.OPEN),
+        (IncidentState.ACTING, IncidentEvent.QUEUED, IncidentState.IN_REPAIR),
+        (IncidentState.VERIFYING, IncidentEvent.NOT_WELL, IncidentState.OPEN),
+        (IncidentState.VERIFYING, IncidentEvent.RETURNED, IncidentState.PROBATION),
+        (IncidentState.PROBATION, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
+        (IncidentState.PROBATION, IncidentEvent.RELAPSED, IncidentState.OPEN),
+        (IncidentState.PROBATION, IncidentEvent.NEEDS_HUMAN, IncidentState.ESCALATED),
+        (IncidentState.IN_REPAIR, IncidentEvent.REPAIRED, IncidentState.VERIFYING),
+        (IncidentState.IN_REPAIR, IncidentEvent.CLEARED, IncidentState.RESOLVED),
         (IncidentState.ESCALATED, IncidentEvent.CLEARED, IncidentState.RESOLVED),
         (IncidentState.ESCALATED, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
     ],
@@ -54,7 +63,7 @@ def test_an_incident_takes_the_way_of_the_table(
 
 
 def test_the_table_holds_no_more_than_the_ways_tested_above() -> None:
-    assert len(TRANSITIONS) == 13
+    assert len(TRANSITIONS) == 22
 
 
 @pytest.mark.parametrize(
@@ -103,10 +112,11 @@ def test_the_closing_time_is_set_by_a_final_state_only(state: IncidentState, eve
 @pytest.mark.parametrize(
     ("state", "event"), [pytest.param(*pair, id=f"{pair[0].value} {pair[1].value}") for pair in TRANSITIONS]
 )
-def test_only_a_superseded_incident_forgets_its_plan(state: IncidentState, event: IncidentEvent) -> None:
+def test_only_what_is_planned_anew_forgets_its_plan(state: IncidentState, event: IncidentEvent) -> None:
     moved = advance(incident(state=state, plan=PlanId("PLAN-1"), plan_count=1), event, at=after(5), note="")
 
-    assert (moved.plan is None) is (event is IncidentEvent.SUPERSEDED)
+    anew = {IncidentEvent.SUPERSEDED, IncidentEvent.REPAIR_FAILED, IncidentEvent.NOT_WELL, IncidentEvent.RELAPSED}
+    assert (moved.plan is None) is (event in anew)
     assert moved.plan_count == 1
 
 

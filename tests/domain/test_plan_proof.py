@@ -8,18 +8,22 @@ from hypothesis import HealthCheck, given, settings
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.decision import Rules, Snapshot, decide
-from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.plan_proof import (
     PROOFS,
+    find_acts_in_freeze,
     find_acts_in_mass_event,
     find_aimless_repairs,
     find_broken_order,
     find_overspent_budget,
+    find_passed_blast_caps,
     find_unknown_targets,
+    find_unserved_services,
+    re_prove,
 )
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode
 from ops_pipelines.domain.remediation import IncidentPlan
 from tests.domain.builders import (
     GPU,
@@ -27,6 +31,7 @@ from tests.domain.builders import (
     NODE,
     OTHER_NODE,
     action,
+    after,
     attempt,
     ended,
     foreign_node,
@@ -144,6 +149,117 @@ def test_a_broken_order_is_found(actions: Sequence[Action], records: Sequence[Ac
     assert bool(found) is is_broken
 
 
+RESERVE = action(Verb.RESERVE, of=attempt())
+UNRESERVE = action(Verb.UNRESERVE, of=attempt())
+
+
+@pytest.mark.parametrize(
+    ("actions", "is_broken"),
+    [
+        pytest.param([DRAIN, RESERVE, HOLD, FENCE, EXCLUDE, UNRESERVE, RELEASE], False, id="in order"),
+        pytest.param([DRAIN, HOLD, RESERVE, OFF, DOWN, FENCE, EXCLUDE, UNRESERVE, RELEASE], False, id="silent node"),
+        pytest.param([DRAIN, HOLD, FENCE, RESERVE, EXCLUDE, UNRESERVE, RELEASE], True, id="reserved after the fence"),
+        pytest.param([DRAIN, RESERVE, HOLD, FENCE, EXCLUDE, RELEASE, UNRESERVE], True, id="handed over too late"),
+        pytest.param([DRAIN, RESERVE, HOLD, FENCE, EXCLUDE, RELEASE], True, id="never handed over"),
+        pytest.param([DRAIN, HOLD, FENCE, RELEASE, OFF, action(Verb.POWER_ON, on=NODE)], False, id="cycled at the end"),
+        pytest.param(
+            [
+                DRAIN,
+                HOLD,
+                FENCE,
+                RELEASE,
+                action(Verb.HOLD, of=attempt("43")),
+                action(Verb.FENCE, of=attempt("43")),
+                action(Verb.RELEASE, of=attempt("43")),
+                REBOOT,
+            ],
+            False,
+            id="one job after the other",
+        ),
+        pytest.param([action(Verb.REIMAGE, on=NODE)], True, id="installed anew without a drain"),
+        pytest.param([action(Verb.CHECK, on=NODE)], True, id="tested without a drain"),
+    ],
+)
+def test_spare_nodes_are_kept_before_the_hold_and_handed_over_before_the_release(
+    actions: Sequence[Action], is_broken: bool
+) -> None:
+    assert bool(find_broken_order([plan(*actions)], snapshot(), rules())) is is_broken
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "allows_drains", "act", "is_found"),
+    [
+        pytest.param(-9, 9, False, DRAIN, True, id="a drain"),
+        pytest.param(-9, 9, True, DRAIN, False, id="a drain that is allowed"),
+        pytest.param(-9, 9, True, HOLD, True, id="a hold"),
+        pytest.param(-9, 9, False, PAGE, False, id="a page"),
+        pytest.param(0, 9, False, DRAIN, True, id="as it begins"),
+        pytest.param(-9, 0, False, DRAIN, False, id="as it ends"),
+    ],
+)
+def test_a_plan_that_begins_in_a_freeze_window_is_found(
+    begins: float, ends: float, allows_drains: bool, act: Action, is_found: bool
+) -> None:
+    window = FreezeWindow(name="visit", begins_at=after(begins), ends_at=after(ends), allows_drains=allows_drains)
+    frozen = rules(policy(freeze_windows=(window,)))
+
+    assert bool(find_acts_in_freeze([plan(act)], snapshot(jobs=[job()]), frozen)) is is_found
+    owed = snapshot(jobs=[job()], records=(ended(HOLD),))
+    assert find_acts_in_freeze([plan(act)], owed, frozen) == ()
+
+
+def test_all_plans_together_keep_the_caps() -> None:
+    capped = rules(policy(blast_caps=BlastCaps(max_out_per_leaf_count=1)))
+    names = node_names(40)
+
+    assert find_passed_blast_caps(drains(names[0], names[8]), snapshot(), capped) == ()
+    (found,) = find_passed_blast_caps(drains(names[0], names[1]), snapshot(), capped)
+    assert found.startswith("all plans together: 2 of 8 nodes of leaf switch s0 would be out")
+
+
+def test_two_replicas_are_not_held_at_once_where_one_must_serve() -> None:
+    jobs = [
+        job(name, nodes=(node_,), service="chat", min_serving_count=1) for name, node_ in (("42", NODE), ("43", NODE))
+    ]
+    both = plan(DRAIN, HOLD, action(Verb.HOLD, of=attempt("43")), FENCE, RELEASE)
+    in_turn = plan(DRAIN, HOLD, FENCE, RELEASE, action(Verb.HOLD, of=attempt("43")))
+
+    assert find_unserved_services([both], snapshot(jobs=jobs), rules()) == (
+        "PLAN-1: 0 of chat would serve, and 1 must",
+    )
+    assert find_unserved_services([in_turn], snapshot(jobs=jobs), rules()) == ()
+
+
+def test_a_stored_proof_is_found_again_and_a_forged_one_is_not() -> None:
+    state = snapshot(*xid(79).evidence, jobs=[job()])
+    (made,) = decide(state, rules()).plans
+    assert made.proof is not None
+
+    assert re_prove(made, state, rules()) == ()
+    forged = replace(made, proof=replace(made.proof, lost_gpu_hours=made.proof.lost_gpu_hours + 1, teams=()))
+    assert [each.split(":")[0] for each in re_prove(forged, state, rules())] == ["teams", "lost gpu hours"]
+    assert re_prove(replace(made, proof=None), state, rules()) == (
+        "no proof is stored with it, although it touches the cluster",
+    )
+
+
+def test_the_proof_of_the_second_plan_of_a_decision_counts_the_first() -> None:
+    state = snapshot(*(each for name in (NODE, "gpu005") for each in xid(79, node=name).evidence))
+
+    first, second = decide(state, rules()).plans
+
+    assert re_prove(first, state, rules()) == re_prove(second, state, rules()) == ()
+
+
+def test_a_plan_is_proven_by_the_limits_of_today() -> None:
+    state = snapshot(*xid(79).evidence)
+    (made,) = decide(state, rules()).plans
+
+    found = re_prove(made, state, rules(policy(drain_budget=DrainBudget(max_out_count=0))))
+
+    assert found[0] == "it breaks a limit: 1 of 40 nodes of the cluster would be out; max_out_count is 0"
+
+
 def drains(*names: NodeName) -> list[IncidentPlan]:
     return [plan(action(Verb.DRAIN, on=name)) for name in names]
 
@@ -193,7 +309,7 @@ def test_an_act_in_a_mass_event_is_found(state: IncidentState, act: Action, is_f
 def test_a_touch_without_a_call_for_repair_is_found(response: Response) -> None:
     found = find_aimless_repairs([plan(DRAIN, PAGE, response=response)], snapshot(), rules())
 
-    assert bool(found) is (response not in (Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE))
+    assert bool(found) is (response not in REPAIRS)
 
 
 def test_every_proof_has_a_name_and_says_what_must_hold() -> None:
@@ -203,6 +319,9 @@ def test_every_proof_has_a_name_and_says_what_must_hold() -> None:
         find_overspent_budget,
         find_acts_in_mass_event,
         find_aimless_repairs,
+        find_passed_blast_caps,
+        find_acts_in_freeze,
+        find_unserved_services,
     }
     assert all(words for words, _ in PROOFS.values())
 

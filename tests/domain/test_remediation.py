@@ -80,9 +80,11 @@ def test_a_reset_moves_the_job_first() -> None:
     assert steps(plan) == [
         "drain gpu001",
         "notify_owner 42",
+        "reserve 42",
         "hold 42",
         "fence 42",
         "exclude 42 gpu001",
+        "unreserve 42",
         "release 42",
         "reset_gpu gpu001 0000:1b:00",
     ]
@@ -106,9 +108,11 @@ def test_a_reboot_moves_the_job_first() -> None:
     assert steps(plan) == [
         "drain gpu001",
         "notify_owner 42",
+        "reserve 42",
         "hold 42",
         "fence 42",
         "exclude 42 gpu001",
+        "unreserve 42",
         "release 42",
         "reboot gpu001",
     ]
@@ -121,10 +125,12 @@ def test_a_silent_node_loses_its_power_before_it_is_declared_down() -> None:
         "hold 42",
         "drain gpu001",
         "notify_owner 42",
+        "reserve 42",
         "power_off gpu001",
         "declare_down gpu001",
         "fence 42",
         "exclude 42 gpu001",
+        "unreserve 42",
         "release 42",
         "power_on gpu001",
     ]
@@ -145,12 +151,16 @@ def test_several_jobs_go_through_each_stage_together() -> None:
         "drain gpu001",
         "notify_owner 42",
         "notify_owner 43",
+        "reserve 42",
+        "reserve 43",
         "hold 42",
         "hold 43",
         "fence 42",
         "fence 43",
         "exclude 42 gpu001",
         "exclude 43 gpu001",
+        "unreserve 42",
+        "unreserve 43",
         "release 42",
         "release 43",
         "reboot gpu001",
@@ -164,9 +174,11 @@ def test_a_job_that_must_not_be_requeued_is_told_and_left_running() -> None:
         "drain gpu001",
         "notify_owner 42",
         "notify_owner 43",
+        "reserve 43",
         "hold 43",
         "fence 43",
         "exclude 43 gpu001",
+        "unreserve 43",
         "release 43",
         "reboot gpu001",
     ]
@@ -229,9 +241,11 @@ def test_on_a_foreign_drain_the_jobs_are_moved_and_the_node_is_left() -> None:
 
     assert steps(plan) == [
         "notify_owner 42",
+        "reserve 42",
         "hold 42",
         "fence 42",
         "exclude 42 gpu001",
+        "unreserve 42",
         "release 42",
         "page_human",
     ]
@@ -550,7 +564,7 @@ def test_new_evidence_that_changes_nothing_keeps_the_name() -> None:
         ),
         pytest.param(
             [job("42", is_requeueable=False)],
-            ("job 42 (8 GPUs) is not touched; the repair waits until it ends",),
+            ("job 42 (8 GPUs) is not touched; the repair waits until it ends: it may not be requeued",),
             id="not requeueable",
         ),
         pytest.param(

@@ -9,19 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb, Witness
+from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb, Witness, reservation_of
 from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState, NodeInspection, NodeState, PowerState, RecoveryAction, Signal
+from ops_pipelines.domain.observation import (
+    JobState,
+    NodeInspection,
+    NodeState,
+    NodeStatus,
+    PowerState,
+    RecoveryAction,
+    Signal,
+)
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.verification import (
     NodeBaseline,
     Recovery,
     Scene,
+    TestsStanding,
     Verdict,
     count_outcomes,
     explain_action,
+    judge_probation,
     judge_recovery,
+    repair_finished_at,
     repaired_at,
 )
 from ops_pipelines.domain.verification import (
@@ -133,6 +144,12 @@ def test_a_message_leaves_no_trace(verb: Verb) -> None:
             NOT_DONE,
             id="GPU gone",
         ),
+        pytest.param(Verb.PUT_LAST, Scene(node=node(is_last_choice=True)), DONE, id="last choice"),
+        pytest.param(Verb.PUT_LAST, Scene(node=node()), NOT_DONE, id="chosen like any other"),
+        pytest.param(Verb.PUT_BACK, Scene(node=node()), DONE, id="put back"),
+        pytest.param(Verb.PUT_BACK, Scene(node=node(is_last_choice=True)), NOT_DONE, id="still last choice"),
+        pytest.param(Verb.CHECK, Scene(is_check_over=True), DONE, id="the tests are over"),
+        pytest.param(Verb.CHECK, Scene(is_check_over=False), UNKNOWN, id="the tests run"),
         pytest.param(Verb.RESUME, Scene(node=node()), DONE, id="drain flag gone"),
         pytest.param(Verb.RESUME, Scene(node=our_node()), NOT_DONE, id="still drained"),
         pytest.param(Verb.RESUME, Scene(node=node(state=NodeState.DOWN)), NOT_DONE, id="still down"),
@@ -142,7 +159,31 @@ def test_the_witness_of_each_verb(verb: Verb, scene: Scene, witness: Witness) ->
     assert witness_of(verb, scene) is witness
 
 
-@pytest.mark.parametrize("verb", [Verb.REBOOT, Verb.POWER_ON])
+RESERVE = action(Verb.RESERVE, of=attempt("42"))  # It names the second node.
+KEPT = reservation_of(RESERVE)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reserved", "handed_over"),
+    [
+        pytest.param((node(OTHER_NODE, reserved_as=KEPT),), DONE, NOT_DONE, id="kept free under our name"),
+        pytest.param((node(OTHER_NODE, reserved_as="somebody"),), NOT_DONE, DONE, id="under another name"),
+        pytest.param((node(OTHER_NODE),), NOT_DONE, DONE, id="not kept"),
+        pytest.param((node(OTHER_NODE), node(reserved_as=KEPT)), NOT_DONE, NOT_DONE, id="another node is"),
+        pytest.param((), NOT_DONE, DONE, id="no node is listed"),
+    ],
+)
+def test_a_reservation_is_witnessed_by_its_nodes(
+    nodes: tuple[NodeStatus, ...], reserved: Witness, handed_over: Witness
+) -> None:
+    unreserve = action(Verb.UNRESERVE, of=attempt("42"))
+
+    assert reservation_of(unreserve) == KEPT
+    assert hear(begun(RESERVE), Scene(nodes=nodes)).witness is reserved
+    assert hear(begun(unreserve), Scene(nodes=nodes)).witness is handed_over
+
+
+@pytest.mark.parametrize("verb", [Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE])
 @pytest.mark.parametrize(
     ("before", "boot_id", "booted_at", "witness"),
     [
@@ -387,3 +428,123 @@ def test_outcomes_are_counted_and_those_without_are_open() -> None:
 
 def test_an_action_reads_as_a_person_says_it() -> None:
     assert explain_action(action(Verb.RESET_GPU, on=NODE, gpu=GPU)) == "reset gpu gpu001 GPU 0000:1b:00"
+
+
+# -- what tests on the node add ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tests", "expected"),
+    [
+        pytest.param(TestsStanding(proofs=("nvml passed",)), Recovery.RECOVERED, id="passed"),
+        pytest.param(TestsStanding(are_running=True), Recovery.SOAKING, id="they run"),
+        pytest.param(TestsStanding(unknowns=("nvml was not run",)), Recovery.UNKNOWN, id="not run"),
+        pytest.param(TestsStanding(faults=("nvml failed",)), Recovery.PERSISTS, id="failed"),
+        pytest.param(
+            TestsStanding(faults=("nvml failed",), unknowns=("host was not run",), are_running=True),
+            Recovery.PERSISTS,
+            id="a fault outweighs everything",
+        ),
+        pytest.param(None, Recovery.RECOVERED, id="nobody asked for any"),
+    ],
+)
+def test_what_the_tests_say_counts_like_everything_else(tests: TestsStanding | None, expected: Recovery) -> None:
+    verdict = recovery(tests=tests)
+
+    assert verdict.recovery is expected
+    if tests is not None and expected is not Recovery.SOAKING:
+        assert set(tests.faults or tests.unknowns or tests.proofs) <= set(verdict.facts)
+
+
+@pytest.mark.parametrize(
+    ("records", "mended_at", "expected"),
+    [
+        pytest.param((), None, ago(900), id="nothing was done: since it last changed"),
+        pytest.param((ended(action(Verb.REBOOT, on=NODE), seconds_ago=300),), None, ago(300), id="a repair"),
+        pytest.param((ended(action(Verb.REBOOT, on=NODE), seconds_ago=300),), ago(60), ago(60), id="by hands since"),
+        pytest.param((ended(action(Verb.REBOOT, on=NODE), seconds_ago=30),), ago(60), ago(30), id="by us since"),
+        pytest.param((), ago(60), ago(60), id="by hands alone"),
+        pytest.param(
+            (
+                ended(action(Verb.POWER_OFF, on=NODE), seconds_ago=300),
+                ended(action(Verb.CHECK, on=NODE), seconds_ago=200),
+                ended(action(Verb.PUT_LAST, on=NODE), seconds_ago=100),
+                ended(action(Verb.NOTIFY_OWNER, of=attempt("42")), seconds_ago=50),
+                begun(action(Verb.RESUME, on=NODE), seconds_ago=40),
+            ),
+            None,
+            ago(300),
+            id="no repair was needed: the last act that is no proof",
+        ),
+    ],
+)
+def test_a_node_must_prove_itself_from_its_last_repair_on(
+    records: tuple[ActionRecord, ...], mended_at: datetime | None, expected: datetime
+) -> None:
+    what = incident(state=IncidentState.VERIFYING, changed_at=ago(900), mended_at=mended_at)
+
+    assert repair_finished_at(what, records) == expected
+
+
+# -- probation --------------------------------------------------------------------------------------------------------
+
+WATCHED = Durations(probation=timedelta(seconds=600))
+
+
+def probation(*findings: Finding, returned_seconds_ago: float = 300, **changes: Any) -> Verdict:
+    """Judge a node on probation; what was found on it is in the incident, and holds."""
+    what = incident(
+        xid(79, seconds_ago=3600), *findings, state=IncidentState.PROBATION, returned_at=ago(returned_seconds_ago)
+    )
+    lasting = tuple(each for finding in findings if finding.is_lasting for each in finding.evidence)
+    defaults: dict[str, Any] = {
+        "status": node(),
+        "inspection": inspection(),
+        "conditions": lasting,
+        "baseline": NodeBaseline(gpu_count=8),
+        "durations": WATCHED,
+        "now": NOW,
+    }
+    return judge_probation(what, **defaults | changes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(599, Recovery.SOAKING), (600, Recovery.RECOVERED), (601, Recovery.RECOVERED)],
+)
+def test_probation_lasts_its_time(seconds: float, expected: Recovery) -> None:
+    assert probation(returned_seconds_ago=seconds).recovery is expected
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        pytest.param(gpu_missing(seconds_ago=59), Recovery.SOAKING, id="not yet believed"),
+        pytest.param(gpu_missing(seconds_ago=60), Recovery.PERSISTS, id="it has lasted"),
+        pytest.param(gpu_missing(seconds_ago=299), Recovery.PERSISTS, id="since its return"),
+        pytest.param(gpu_missing(seconds_ago=300), Recovery.SOAKING, id="it was there when it was returned"),
+        pytest.param(unreachable(seconds_ago=60), Recovery.PERSISTS, id="silent"),
+        pytest.param(replace(unreachable(seconds_ago=60), is_secondary=True), Recovery.SOAKING, id="damage only"),
+        pytest.param(xid(31, seconds_ago=60), Recovery.SOAKING, id="what a program does wrong"),
+    ],
+)
+def test_a_condition_that_lasts_ends_a_probation(finding: Finding, expected: Recovery) -> None:
+    assert probation(finding).recovery is expected
+
+
+def test_a_condition_that_went_again_is_no_relapse() -> None:
+    assert probation(gpu_missing(seconds_ago=90), conditions=()).recovery is Recovery.SOAKING
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"inspection": None}, Recovery.UNKNOWN, id="it could not be looked at"),
+        pytest.param({"status": None}, Recovery.UNKNOWN, id="the scheduler does not list it"),
+        pytest.param({"status": node(is_responding=False)}, Recovery.UNKNOWN, id="it does not answer"),
+        pytest.param({"inspection": with_gpu(uncorrectable_ecc_count=1)}, Recovery.PERSISTS, id="errors are counted"),
+        pytest.param({"inspection": inspection(gpus=())}, Recovery.PERSISTS, id="its GPUs are gone"),
+    ],
+)
+def test_a_probation_ends_well_only_with_a_proof(changes: dict[str, Any], expected: Recovery) -> None:
+    assert probation(returned_seconds_ago=600, **changes).recovery is expected

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.flow import people
@@ -18,21 +19,19 @@ from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot
+from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING
 
 
 class FleetWithoutEffect:
-    """A fleet that accepts a reboot and does not reboot."""
+    """A fleet that accepts some commands and does nothing."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *commands: str) -> None:
         self._fleet = fleet
+        self._commands = commands
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._fleet, name)
-
-    def reboot(self, node: str, *, reason: str) -> None:
-        return None
+        return (lambda *_, **__: None) if name in self._commands else getattr(self._fleet, name)
 
 
 class SlowScheduler:
@@ -61,6 +60,16 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
     autopilot.let_pass(15)
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
     autopilot.observe_and_decide()
+    return autopilot
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> SmallAutopilot:
+    """Return an idle broken node, and passes that wait for next to nothing."""
+    durations = replace(POLICY.durations, run_patience=timedelta(seconds=1))
+    autopilot = SmallAutopilot(tmp_path, node_count=3, gpus_per_node=2, policy=replace(POLICY, durations=durations))
+    autopilot.let_pass(5)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=1)
     return autopilot
 
 
@@ -114,39 +123,60 @@ def test_pass_stops_waiting_after_its_patience_and_the_next_one_goes_on(autopilo
 def test_slow_scheduler_delays_a_plan_and_does_not_keep_it_from_its_end(autopilot: SmallAutopilot) -> None:
     autopilot.cluster = replace(autopilot.cluster, scheduler=cast("object", SlowScheduler(autopilot)))  # type: ignore[arg-type]  # a fake
 
-    for _ in range(6):
+    for _ in range(8):
         report = carry(autopilot)
 
     assert report.stage is Stage.DONE
 
 
-def test_step_without_a_witness_hands_the_incident_to_a_person_once(autopilot: SmallAutopilot) -> None:
-    fleet = cast("Fleet", FleetWithoutEffect(autopilot.cluster.fleet))
-    autopilot.cluster = replace(autopilot.cluster, fleet=fleet)
+def test_repair_without_a_witness_is_followed_by_the_next_rung(hasty: SmallAutopilot) -> None:
+    hasty.cluster = replace(hasty.cluster, fleet=cast("Fleet", FleetWithoutEffect(hasty.cluster.fleet, "reboot")))
 
-    autopilot.run_for(150)
+    hasty.run_until(IncidentState.RESOLVED, seconds=150)
 
-    assert autopilot.incident().state is IncidentState.ESCALATED
-    assert "reboot of gpu001 did not succeed" in autopilot.incident().note
-    assert len(autopilot.pages()) == 1
-    assert autopilot.node("gpu001").is_drained
+    (tried,) = hasty.incident().tries
+    assert tried.response is Response.REBOOT_NODE
+    assert "reboot of gpu001 did not succeed: no witness within 60 s" in tried.why
+    assert hasty.received(EntryKind.REBOOT) == ()
+    assert len(hasty.received(EntryKind.POWER_OFF, EntryKind.POWER_ON)) == 2
+    assert hasty.pages() == []
 
 
-def test_incident_stays_ours_until_the_page_is_out(autopilot: SmallAutopilot) -> None:
-    fleet = cast("Fleet", FleetWithoutEffect(autopilot.cluster.fleet))
-    autopilot.cluster = replace(autopilot.cluster, fleet=fleet)
-    while autopilot.received(EntryKind.RELEASE) == ():
-        carry(autopilot)
-    autopilot.cluster = replace(autopilot.cluster, notifier=DeadNotifier())
-    autopilot.run_for(150)
-    state_before = autopilot.incident().state
-    autopilot.cluster = replace(autopilot.cluster, notifier=autopilot.messages)
+def test_node_that_no_repair_helps_is_handed_over_once_the_page_is_out(hasty: SmallAutopilot) -> None:
+    fleet = cast("Fleet", FleetWithoutEffect(hasty.cluster.fleet, "reboot", "power_on"))
+    hasty.cluster = replace(hasty.cluster, fleet=fleet, notifier=DeadNotifier())
+    hasty.run_for(170)
+    before = hasty.incident()
+    hasty.cluster = replace(hasty.cluster, notifier=hasty.messages)
 
-    autopilot.run_for(10)
+    hasty.run_until(IncidentState.IN_REPAIR, seconds=30)
+    hasty.run_for(12)
 
-    assert state_before is IncidentState.ACTING
-    assert autopilot.incident().state is IncidentState.ESCALATED
-    assert len(autopilot.pages()) == 1
+    assert before.state is IncidentState.ACTING
+    assert before.response is Response.RETURN_TO_VENDOR
+    assert [each.response for each in hasty.incident().tries] == [Response.REBOOT_NODE, Response.POWER_CYCLE]
+    (page,) = hasty.pages()
+    assert "gpu001 needs hands" in page.body
+    assert hasty.node("gpu001").is_drained
+
+
+def test_step_that_fails_while_a_job_is_held_is_no_rung_but_a_persons(autopilot: SmallAutopilot) -> None:
+    class NeverReleases:
+        def __getattr__(self, name: str) -> object:
+            return getattr(scheduler, name)
+
+        def release(self, job: str) -> None:
+            return None
+
+    scheduler = autopilot.cluster.scheduler
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("object", NeverReleases()))  # type: ignore[arg-type]  # a fake
+
+    autopilot.run_until(IncidentState.ESCALATED)
+
+    (page,) = autopilot.pages()
+    assert "release of job 1001 did not succeed" in page.body
+    assert "Still held, to be released by you: job 1001" in page.body
+    assert autopilot.incident().tries == ()
 
 
 def test_paused_autopilot_does_not_begin_a_plan(autopilot: SmallAutopilot) -> None:

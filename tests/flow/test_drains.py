@@ -104,7 +104,10 @@ def test_equal_reasons_are_one_command_and_the_ledger_has_an_entry_for_each_node
 @pytest.mark.parametrize("count", [7, 8, 9], ids=["one after the other", "by threads", "by threads, one more"])
 def test_many_reasons_are_all_sent(tmp_path: Path, count: int) -> None:
     budget = replace(POLICY.drain_budget, max_out_count=12, max_out_per_rack_count=12, min_in_service_ratio=0.0)
-    autopilot = SmallAutopilot(tmp_path, node_count=12, policy=replace(POLICY, drain_budget=budget))
+    caps = replace(POLICY.blast_caps, max_out_per_partition_ratio=1.0)
+    no_storm = replace(POLICY.mass_event, min_node_count=12)
+    policy = replace(POLICY, drain_budget=budget, blast_caps=caps, mass_event=no_storm)
+    autopilot = SmallAutopilot(tmp_path, node_count=12, gpus_per_node=1, policy=policy)
     autopilot.let_pass(5)
 
     stages = [each.stage for each in drain(autopilot, *(order(number) for number in range(1, count + 1)))]

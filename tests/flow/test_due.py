@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.finding import Finding
+from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.flow.due import Due, due_remediation, due_verification, last_touched_at
@@ -18,9 +19,11 @@ from ops_pipelines.ports.ledger import LedgerState
 from tests.domain.builders import (
     NODE,
     NOW,
+    OTHER_NODE,
     action,
     after,
     ago,
+    attempt,
     begun,
     conditions_of,
     ended,
@@ -34,7 +37,7 @@ from tests.domain.builders import (
 )
 
 RETRY = timedelta(seconds=30)
-DURATIONS = Durations(soak=timedelta(seconds=300))
+DURATIONS = Durations(soak=timedelta(seconds=300), probation=timedelta(seconds=600))
 REBOOT = action(Verb.REBOOT, on=NODE)
 
 
@@ -248,9 +251,12 @@ def test_an_incident_is_touched_by_itself_and_by_its_actions(records: list[Actio
 # -- verification -----------------------------------------------------------------------------------------------
 
 
-def verifying(*, repaired_seconds_ago: float) -> LedgerState:
+CHECKED = begun(action(Verb.CHECK, on=NODE, try_number=0))
+
+
+def verifying(*, repaired_seconds_ago: float, records: Iterable[ActionRecord] = (CHECKED,)) -> LedgerState:
     what = waiting(changed_seconds_ago=900, state=IncidentState.VERIFYING)
-    return ledger(what, records=[ended(REBOOT, seconds_ago=repaired_seconds_ago)])
+    return ledger(what, records=[ended(REBOOT, seconds_ago=repaired_seconds_ago), *records])
 
 
 @pytest.mark.parametrize(
@@ -268,18 +274,120 @@ def test_a_repaired_node_is_verified_when_its_soak_is_over(seconds: float, key: 
     assert key_of(verification(verifying(repaired_seconds_ago=seconds), our_node())) == key
 
 
+@pytest.mark.parametrize(
+    ("seconds", "records", "key"),
+    [
+        pytest.param(4, [], None, id="before the scheduler reaches it"),
+        pytest.param(5, [], "test:INC-0001:7:0", id="as soon as it does"),
+        pytest.param(34, [], "test:INC-0001:7:0", id="just before it is asked again"),
+        pytest.param(35, [], "test:INC-0001:7:1", id="asked again, where they could not begin"),
+        pytest.param(35, [CHECKED], None, id="they have begun"),
+        pytest.param(
+            35,
+            [begun(action(Verb.CHECK, on=NODE, try_number=-1))],
+            "test:INC-0001:7:1",
+            id="only those of an earlier repair have begun",
+        ),
+    ],
+)
+def test_the_tests_of_a_repaired_node_begin_while_it_soaks(
+    seconds: float, records: list[ActionRecord], key: str | None
+) -> None:
+    state = verifying(repaired_seconds_ago=seconds, records=records)
+
+    assert key_of(verification(state, our_node())) == key
+
+
 @pytest.mark.parametrize(("seconds", "is_due"), [(299, False), (300, True)])
 def test_without_a_witnessed_repair_the_soak_counts_from_the_last_change(seconds: float, is_due: bool) -> None:
     what = waiting(changed_seconds_ago=seconds, state=IncidentState.VERIFYING)
 
-    assert (verification(ledger(what), our_node()) is not None) is is_due
+    assert (verification(ledger(what, records=[CHECKED]), our_node()) is not None) is is_due
+
+
+def test_a_node_mended_by_hands_soaks_from_then_on_and_not_from_the_repair_that_did_not_help() -> None:
+    what = waiting(changed_seconds_ago=900, state=IncidentState.VERIFYING, mended_at=ago(100))
+    state = ledger(what, records=[ended(REBOOT, seconds_ago=900), CHECKED])
+
+    assert verification(state, our_node()) is None
+    assert key_of(verification(state, our_node(), now=after(200))) == "verify:INC-0001:7:0"
 
 
 def test_a_soaking_node_does_not_hide_one_that_is_ready() -> None:
     soaking = waiting(changed_seconds_ago=10, state=IncidentState.VERIFYING)
     ready = waiting(changed_seconds_ago=400, state=IncidentState.VERIFYING, name="INC-0002")
 
-    assert key_of(verification(ledger(soaking, ready))) == "verify:INC-0002:7:2"
+    assert key_of(verification(ledger(soaking, ready, records=[CHECKED]))) == "verify:INC-0002:7:2"
+
+
+def test_what_was_asked_for_already_does_not_hide_what_becomes_due_meanwhile() -> None:
+    """Dagster starts a key once: one that stays the same for minutes would keep all others from a run."""
+    asked = waiting(changed_seconds_ago=450, state=IncidentState.VERIFYING)
+    soaking = waiting(changed_seconds_ago=298, state=IncidentState.VERIFYING, name="INC-0002")
+    checked = begun(action(Verb.CHECK, on=NODE, try_number=0, incident="INC-0002"))
+    state = ledger(asked, soaking, records=[checked])
+
+    alone, together = verification(state), verification(state, now=after(2))
+
+    assert key_of(alone) == "verify:INC-0001:7:3"
+    assert together is not None
+    assert together.run_key.startswith("verify:INC-0001:7:3+")
+    assert together.reason.endswith("; so is 1 more")
+
+
+# -- probation --------------------------------------------------------------------------------------------------
+
+
+def on_probation(*, seconds: float, **changes: Any) -> Incident:
+    """Return an incident whose node was returned so long ago."""
+    return waiting(changed_seconds_ago=900, state=IncidentState.PROBATION, returned_at=ago(seconds), **changes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "key"),
+    [
+        pytest.param(599, None, id="just before its end"),
+        pytest.param(600, "probation:INC-0001:7:0", id="at its end"),
+        pytest.param(630, "probation:INC-0001:7:1", id="asked again"),
+    ],
+)
+def test_the_end_of_a_probation_is_due(seconds: float, key: str | None) -> None:
+    assert key_of(verification(ledger(on_probation(seconds=seconds)), our_node(is_last_choice=True))) == key
+
+
+@pytest.mark.parametrize(
+    ("finding", "is_due"),
+    [
+        pytest.param(gpu_missing(seconds_ago=59), False, id="not yet believed"),
+        pytest.param(gpu_missing(seconds_ago=60), True, id="believed"),
+        pytest.param(gpu_missing(seconds_ago=301), False, id="it was there before the return"),
+        pytest.param(gpu_missing(node=OTHER_NODE, seconds_ago=60), False, id="on another node"),
+    ],
+)
+def test_a_condition_that_lasts_on_probation_is_due(finding: Finding, is_due: bool) -> None:
+    due = due_verification(
+        ledger(on_probation(seconds=300)), (), conditions_of(finding), durations=DURATIONS, retry_after=RETRY, now=NOW
+    )
+
+    assert (due is not None) is is_due
+
+
+@pytest.mark.parametrize(
+    ("recovery", "key"),
+    [
+        pytest.param({}, "follow:INC-0001:7:3", id="not yet seen to go on"),
+        pytest.param({"progressed_at": ago(5)}, None, id="goes on"),
+        pytest.param({"ended_as": "cancelled"}, None, id="ended"),
+    ],
+)
+@pytest.mark.parametrize("state", [IncidentState.PROBATION, IncidentState.IN_REPAIR])
+def test_a_job_that_was_moved_is_looked_at_until_it_goes_on(
+    state: IncidentState, recovery: dict[str, Any], key: str | None
+) -> None:
+    moved = Recovery(attempt=attempt("42"), gpu_count=8, held_at=ago(200), checkpointed_at=None, **recovery)
+    what = replace(on_probation(seconds=120, recoveries=(moved,)), state=state, changed_at=ago(120))
+
+    assert key_of(verification(ledger(what))) == key
 
 
 @pytest.mark.parametrize("verb", [Verb.REBOOT, Verb.POWER_ON])

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.verification import Recovery
+from ops_pipelines.domain.verification import Recovery, repaired_at
 from ops_pipelines.flow.verify import VerificationReport, verify_repaired
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -49,7 +50,7 @@ def test_node_soaks_first_and_is_returned_then(repaired: SmallAutopilot) -> None
     assert len(repaired.received(EntryKind.RESUME)) == 1
 
 
-def test_fault_that_the_nodes_own_check_sees_is_paged_once_and_keeps_the_drain(repaired: SmallAutopilot) -> None:
+def test_fault_that_the_nodes_own_check_sees_is_a_try_that_did_not_help(repaired: SmallAutopilot) -> None:
     repaired.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=5)
 
     report = verify(repaired)
@@ -57,8 +58,10 @@ def test_fault_that_the_nodes_own_check_sees_is_paged_once_and_keeps_the_drain(r
 
     assert report.verdict.recovery is Recovery.PERSISTS
     assert again == ()
-    assert repaired.incident().state is IncidentState.ESCALATED
-    assert len(repaired.pages()) == 1
+    assert repaired.incident().state is IncidentState.OPEN
+    (tried,) = repaired.incident().tries
+    assert (tried.response, tried.why.startswith("gpu001 is not well: ")) == (Response.REBOOT_NODE, True)
+    assert repaired.pages() == []
     assert repaired.node("gpu001").is_drained
 
 
@@ -82,11 +85,10 @@ def test_node_that_falls_silent_again_is_unknown_and_not_returned(repaired: Smal
 def test_node_that_cannot_be_proven_well_is_handed_over_after_the_limit(
     repaired: SmallAutopilot, beyond_seconds: float, state: IncidentState
 ) -> None:
-    finished = [
-        r.outcome.finished_at for r in repaired.cluster.ledger.records(repaired.incident().incident) if r.outcome
-    ]
+    repaired_since = repaired_at(repaired.cluster.ledger.records(repaired.incident().incident))
+    assert repaired_since is not None
     repaired.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
-    limit_at = max(finished) + SOAK + POLICY.durations.reboot_limit
+    limit_at = repaired_since + SOAK + POLICY.durations.reboot_limit
     repaired.let_pass((limit_at - repaired.clock.now()).total_seconds() + beyond_seconds)
 
     verify(repaired)

@@ -14,7 +14,7 @@ from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
 from tests.frames.good_hours import CONTRADICTIONS, HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names
 
-SINGLE = (Measure.BROKEN_SHARE, Measure.NULL_COUNT)
+SINGLE = (Measure.BROKEN_SHARE,)
 """Broken one by one; the other measures in all columns of a table at once."""
 
 

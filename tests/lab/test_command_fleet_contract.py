@@ -22,6 +22,19 @@ from tests.ports.fleet_contract import FleetContract, FleetWorld
 pytestmark = pytest.mark.live
 
 _NODE_COUNT = 2
+_ON_NODE = """
+import os, subprocess, sys
+
+lab, node, *words = sys.argv[1:]
+reached = subprocess.run([sys.executable, "-m", "ops_pipelines.drills.lab_hardware", "inspect", lab, node],
+                         stdout=subprocess.DEVNULL)
+if reached.returncode:
+    sys.exit(reached.returncode)
+state = os.path.join(lab, "checks", node)
+words = ["-c", "from ops_pipelines.cli import main; main()", "node-check", "--state", state, *words]
+os.execv(sys.executable, [sys.executable, *words])
+"""
+"""What ssh does: no answer from a node that is not reached, else the node's own command, with the node's own files."""
 
 
 class LabWorld:
@@ -34,6 +47,10 @@ class LabWorld:
         hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
         plain = ("inspect", "reboot", "power_off", "power_on", "power_state")
         commands = {verb: [*hardware, verb, str(lab), "{node}"] for verb in plain}
+        on_node = [sys.executable, "-c", _ON_NODE, str(lab), "{node}"]
+        check = ["--start", "--node", "{node}", "--test", "{tests}", "--key", "{key}"]
+        commands["start_check"] = [*on_node, *check]
+        commands["read_check"] = [*on_node, "--result", "{key}"]
         commands["reset_gpu"] = [*hardware, "reset_gpu", str(lab), "{node}", "{gpu}"]
         self._fleet = CommandFleet(commands, clock=SystemClock())
         self._cluster = cluster

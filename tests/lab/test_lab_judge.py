@@ -1,15 +1,17 @@
 """The lab's verdict: nothing twice, nothing lost, judged against what slurmctld wrote down (recorded, 22.05.8)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.drills.lab_judge import find_losses, find_repetitions, reasons_set, requeues, returns
+from ops_pipelines.domain.action import Action, OutcomeKind, Verb
+from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.identity import IncidentId, NodeName, PciAddress
+from ops_pipelines.domain.incident import IncidentState, Try
+from ops_pipelines.drills.lab_judge import find_kept_room, find_losses, find_repetitions, reasons_set, requeues, returns
 from ops_pipelines.drills.lab_stage import Demand
-from tests.domain.builders import action, attempt, begun, ended, incident
+from tests.domain.builders import NOW, action, attempt, begun, ended, incident
 
 DRAINED_AND_MOVED = """\
 [2026-11-21T10:29:12.908] update_node: node gpu001 reason set to: ops_pipelines INC-0001: Xid 79 (GPU_OFF_THE_BUS)
@@ -132,6 +134,49 @@ def test_resolved_and_rightly_escalated_incidents_are_as_stated() -> None:
 
     assert unmet(find_losses([resolved], MOVED, left_to_people=())) == []
     assert unmet(find_losses([escalated], MOVED, left_to_people=["gpu001"])) == []
+
+
+@pytest.mark.parametrize("verb", [Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON])
+def test_repair_may_have_failed_where_a_stronger_one_followed(verb: Verb) -> None:
+    gpu = PciAddress("0000:1b:00") if verb is Verb.RESET_GPU else None
+    failed = [ended(replace(action(Verb.REBOOT, on="gpu001"), verb=verb, gpu=gpu), OutcomeKind.FAILED)]
+    useless = Try(response=Response.RESET_GPU, ended_at=NOW, why="still asks for it")
+    resolved = incident(state=IncidentState.RESOLVED)
+
+    assert unmet(find_losses([replace(resolved, tries=(useless,))], failed, left_to_people=())) == []
+    assert len(unmet(find_losses([resolved], failed, left_to_people=()))) == 1
+
+
+def test_room_that_could_not_be_kept_free_is_no_loss() -> None:
+    failed = [ended(reserve("1"), OutcomeKind.FAILED)]
+
+    assert unmet(find_losses([incident(state=IncidentState.RESOLVED)], failed, left_to_people=())) == []
+
+
+# -- room kept free --
+
+
+def test_room_kept_free_and_handed_over_is_as_stated() -> None:
+    records = [ended(reserve("1")), ended(action(Verb.UNRESERVE, of=attempt("1")))]
+
+    assert unmet(find_kept_room(records)) == []
+
+
+def test_room_that_stayed_reserved_is_found() -> None:
+    records = [ended(reserve("1")), ended(reserve("2")), ended(action(Verb.UNRESERVE, of=attempt("1")))]
+
+    assert unmet(find_kept_room(records)) == ["gpu009 stayed reserved for job 2 (INC-0001)"]
+
+
+def test_drill_in_which_no_room_was_ever_kept_proves_nothing_of_it() -> None:
+    refused = [ended(reserve("1"), OutcomeKind.FAILED)]
+
+    assert unmet(find_kept_room(refused)) == ["no node was ever kept free for a job"]
+
+
+def reserve(job: str) -> Action:
+    spares = (NodeName("gpu009"),)
+    return Action(verb=Verb.RESERVE, incident=IncidentId("INC-0001"), attempt=attempt(job), spares=spares)
 
 
 def unmet(demands: Iterable[Demand]) -> list[str]:

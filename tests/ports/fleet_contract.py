@@ -9,13 +9,16 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
 
 UNKNOWN_NODE = NodeName("no-such-node")
 UNKNOWN_GPU = PciAddress("0000:fe:00")
+KEY, OTHER_KEY = ActionKey("0123456789abcdef" * 2), ActionKey("f" * 32)
+SUITE, TESTS = "by_hand", ("nvml", "host")
 
 
 class FleetWorld(Protocol):
@@ -44,7 +47,7 @@ class FleetWorld(Protocol):
 
 
 BOOT_SECONDS = 1200.0
-"""Far above what a real boot needs; never asserted on."""
+"""Far above what a real boot, or a short check, needs; never asserted on."""
 
 
 class FleetContract:
@@ -147,6 +150,59 @@ class FleetContract:
         with pytest.raises(SourceRefused):
             world.fleet.reset_gpu(world.node_names[0], UNKNOWN_GPU)
 
+    # -- installing anew --
+
+    def test_node_that_was_installed_anew_has_booted(self, world: FleetWorld) -> None:
+        node = world.node_names[0]
+        before = world.fleet.inspect(node)
+
+        try:
+            world.fleet.reimage(node, reason="INC-7 Xid 79")
+        except SourceRefused:
+            pytest.skip("no command that installs a node anew is configured here")
+
+        world.wait_until(lambda: _boot_id(world, node) not in (None, before.boot_id), BOOT_SECONDS)
+        assert world.fleet.inspect(node).booted_at > before.booted_at
+
+    # -- tests on the node --
+
+    def test_tests_end_by_themselves_and_are_read_under_their_key(self, world: FleetWorld) -> None:
+        node = world.node_names[0]
+
+        world.fleet.start_check(node, suite=SUITE, tests=TESTS, key=KEY)
+
+        check = _result(world, node, KEY)
+        assert (check.node, check.key, check.suite) == (node, KEY, SUITE)
+        assert set(TESTS) <= {run.test for run in check.tests}
+        assert check.started_at <= check.finished_at
+        assert (check.started_at.tzinfo, check.finished_at.tzinfo) == (UTC, UTC)
+        assert all(run.said for run in check.tests if run.result is not TestResult.PASSED)
+
+    def test_no_tests_were_started_under_an_unknown_key(self, world: FleetWorld) -> None:
+        node = world.node_names[0]
+        world.fleet.start_check(node, suite=SUITE, tests=TESTS, key=KEY)
+
+        assert world.fleet.read_check(node, key=OTHER_KEY) is None
+        assert world.fleet.read_check(world.node_names[1], key=KEY) is None
+
+    def test_starting_tests_again_under_their_key_starts_nothing(self, world: FleetWorld) -> None:
+        node = world.node_names[0]
+        world.fleet.start_check(node, suite=SUITE, tests=TESTS, key=KEY)
+        first = _result(world, node, KEY)
+
+        world.fleet.start_check(node, suite=SUITE, tests=TESTS, key=KEY)
+
+        assert world.fleet.read_check(node, key=KEY) == first
+
+    def test_silent_node_is_not_tested_and_tells_nothing(self, world: FleetWorld) -> None:
+        node = world.node_names[0]
+        world.silence(node)
+
+        with pytest.raises(SourceUnavailable):
+            world.fleet.start_check(node, suite=SUITE, tests=TESTS, key=KEY)
+        with pytest.raises(SourceUnavailable):
+            world.fleet.read_check(node, key=KEY)
+
     # -- power --
 
     def test_node_without_power_reads_off_and_answers_nobody(self, world: FleetWorld) -> None:
@@ -200,6 +256,11 @@ class FleetContract:
             pytest.param(lambda fleet: fleet.inspect(UNKNOWN_NODE), id="inspect"),
             pytest.param(lambda fleet: fleet.reset_gpu(UNKNOWN_NODE, UNKNOWN_GPU), id="reset_gpu"),
             pytest.param(lambda fleet: fleet.reboot(UNKNOWN_NODE, reason="INC-7"), id="reboot"),
+            pytest.param(lambda fleet: fleet.reimage(UNKNOWN_NODE, reason="INC-7"), id="reimage"),
+            pytest.param(
+                lambda fleet: fleet.start_check(UNKNOWN_NODE, suite=SUITE, tests=TESTS, key=KEY), id="start_check"
+            ),
+            pytest.param(lambda fleet: fleet.read_check(UNKNOWN_NODE, key=KEY), id="read_check"),
             pytest.param(lambda fleet: fleet.power_off(UNKNOWN_NODE), id="power_off"),
             pytest.param(lambda fleet: fleet.power_on(UNKNOWN_NODE), id="power_on"),
             pytest.param(lambda fleet: fleet.power_state(UNKNOWN_NODE), id="power_state"),
@@ -210,6 +271,14 @@ class FleetContract:
     ) -> None:
         with pytest.raises(SourceError):
             command(world.fleet)
+
+
+def _result(world: FleetWorld, node: NodeName, key: ActionKey) -> NodeCheck:
+    """Return what the tests found, once they are over."""
+    world.wait_until(lambda: world.fleet.read_check(node, key=key) is not None, BOOT_SECONDS)
+    check = world.fleet.read_check(node, key=key)
+    assert check is not None
+    return check
 
 
 def _boot_id(world: FleetWorld, node: NodeName) -> str | None:

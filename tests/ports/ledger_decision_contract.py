@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.identity import IncidentId, PlanId
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.ports.ledger import Approval, EntryKind, Ledger, LedgerConflict, LedgerError, Pause
 from tests.ports.ledger_samples import (
@@ -21,6 +22,14 @@ from tests.ports.ledger_samples import (
     plan,
     take_in,
 )
+
+
+def reserve(*nodes: str) -> tuple[Action, ...]:
+    """Return the act that keeps nodes free for a job; none without a node."""
+    attempt = JobAttempt(job=JobId("42"), started_at=NOW)
+    spares = tuple(NodeName(name) for name in nodes)
+    known = Action(verb=Verb.UNRESERVE, incident=IncidentId("INC-0001"), attempt=attempt)
+    return (replace(known, verb=Verb.RESERVE, spares=spares), known) if spares else ()
 
 
 class LedgerDecisionContract:
@@ -92,6 +101,18 @@ class LedgerDecisionContract:
 
         with pytest.raises(LedgerError, match="another plan"):
             decide(ledger, plans=(plan(1, drain(1), page(1)),))
+
+    @pytest.mark.parametrize("later", [(), ("gpu009",)], ids=["no room", "room for it"])
+    def test_known_plan_that_would_keep_other_nodes_free_is_the_known_plan(
+        self, ledger: Ledger, later: tuple[str, ...]
+    ) -> None:
+        """Which nodes are free changes by the second."""
+        first = plan(1, drain(1), *reserve("gpu008")) if not later else plan(1, drain(1))
+        decide(ledger, plans=(first,))
+
+        decide(ledger, plans=(plan(1, drain(1), *reserve(*later)),))
+
+        assert ledger.plan(PlanId("PLAN-1")) == first
 
     def test_final_incident_is_not_opened_again_by_a_decision(self, ledger: Ledger) -> None:
         decide(ledger, incident(1, state=IncidentState.RESOLVED))

@@ -5,13 +5,21 @@ stands in that adapter's own tests.
 """
 
 from collections.abc import Callable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import pytest
 
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.observation import (
+    HAS_PROCESSES,
+    Checkpointing,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Workload,
+)
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused
 
@@ -21,8 +29,14 @@ REASON = "INC-7 Xid 79 on GPU 0000:1b:00 | a=b, \"fell off\"; $(reboot) 'x' [sic
 """What a shell, a field list and a `[user@time]` suffix could each take for their own."""
 
 
+LONG_ENOUGH = timedelta(hours=1)
+RESERVATION = "INC-7_job-12"
+
+
 class SchedulerWorld(Protocol):
-    """A cluster to test on. Each test finds it clean: no job that is not ended, every node idle and in service."""
+    """A cluster to test on. Each test finds it clean: no job that is not ended, every node idle, in service,
+    without a reservation and chosen like any other.
+    """
 
     @property
     def scheduler(self) -> Scheduler: ...
@@ -32,10 +46,22 @@ class SchedulerWorld(Protocol):
         """Every node; at least four, alike, in one partition, each with at least one GPU."""
         ...
 
-    def submit(self, *, name: str, node_count: int, workload: Workload) -> JobId:
+    @property
+    def partition(self) -> str:
+        """The partition of every node, to which every job is submitted."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time of the cluster, in which limits and reservations are meant."""
+        ...
+
+    def submit(
+        self, *, name: str, node_count: int, workload: Workload, time_limit: timedelta = LONG_ENOUGH, comment: str = ""
+    ) -> JobId:
         """Submit a requeueable job that takes all GPUs of `node_count` nodes and runs longer than any test.
 
-        `name` is passed on as it is, whatever it contains; `workload` is declared the way users do it there.
+        `name` is passed on as it is, whatever it contains; `workload` is declared the way users do it there, and so is
+        the rest of `comment`, words such as `service=chat min_serving=3`. `time_limit` is in whole minutes.
         """
         ...
 
@@ -66,6 +92,8 @@ class SchedulerContract:
         assert {node.reason for node in nodes} == {None}
         assert min(node.gpu_count for node in nodes) >= 1
         assert {node.gpu_in_use_count for node in nodes} == {0}
+        assert {node.partitions for node in nodes} == {frozenset({world.partition})}
+        assert {(node.is_last_choice, node.reserved_as) for node in nodes} == {(False, None)}
 
     def test_running_job_is_read_with_its_nodes_gpus_and_start(self, world: SchedulerWorld) -> None:
         job = world.submit(name="pretrain", node_count=2, workload=Workload.TRAINING)
@@ -83,6 +111,7 @@ class SchedulerContract:
         assert status.started_at.tzinfo is UTC
         assert status.ended_at is None
         assert status.excluded_nodes == frozenset()
+        assert status.partition == world.partition
 
     def test_pending_job_has_no_nodes_and_no_attempt(self, world: SchedulerWorld) -> None:
         _await_running(world, world.submit(name="all", node_count=len(world.node_names), workload=Workload.TRAINING))
@@ -92,7 +121,36 @@ class SchedulerContract:
         status = _job(world, job)
         assert (status.state, status.is_held, status.nodes) == (JobState.PENDING, False, frozenset())
         assert status.attempt is None
+        assert status.ends_by is None
+        assert status.partition == world.partition
         assert status.workload is Workload.BATCH
+
+    def test_running_job_ends_by_its_start_plus_its_time_limit(self, world: SchedulerWorld) -> None:
+        limit = timedelta(minutes=42)
+        job = world.submit(name="limited", node_count=1, workload=Workload.TRAINING, time_limit=limit)
+
+        status = _await_running(world, job)
+
+        assert status.started_at is not None
+        assert status.ends_by == status.started_at + limit
+
+    def test_held_job_has_no_end_any_more(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="held", node_count=1, workload=Workload.TRAINING)
+        _await_running(world, job)
+
+        world.scheduler.hold(job)
+
+        assert _await_stopped(world, job).ends_by is None
+
+    def test_replica_declares_its_service_and_how_many_must_serve(self, world: SchedulerWorld) -> None:
+        words = "service=chat min_serving=3 ckpt=none ckpt_every=1800"
+        job = world.submit(name="replica", node_count=1, workload=Workload.INFERENCE, comment=words)
+
+        status = _await_running(world, job)
+
+        assert (status.service, status.min_serving_count) == ("chat", 3)
+        assert (status.checkpointing, status.checkpoint_every) == (Checkpointing.NO, timedelta(minutes=30))
+        assert status.workload is Workload.INFERENCE
 
     @pytest.mark.parametrize(
         "name",
@@ -335,6 +393,222 @@ class SchedulerContract:
         with pytest.raises(SourceRefused):
             command(world.scheduler)
 
+    # -- reservations --
+
+    def test_reserved_nodes_are_read_back_and_stay_free_of_work(self, world: SchedulerWorld) -> None:
+        first, second, *others = world.node_names
+        world.scheduler.reserve([first, second], name=RESERVATION, until=_later(world))
+
+        job = _await_running(world, world.submit(name="others", node_count=len(others), workload=Workload.TRAINING))
+        waiting = world.submit(name="waits", node_count=1, workload=Workload.TRAINING)
+
+        assert job.nodes == set(others)
+        assert _reserved(world) == {first: RESERVATION, second: RESERVATION}
+        assert _job(world, waiting).state is JobState.PENDING
+
+    def test_busy_node_is_not_reserved_nor_any_other_of_the_batch(self, world: SchedulerWorld) -> None:
+        before = _await_running(world, world.submit(name="busy", node_count=1, workload=Workload.TRAINING))
+        (busy,) = before.nodes
+        idle = next(node for node in world.node_names if node != busy)
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.reserve([busy, idle], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {}
+        assert _job(world, before.job) == before
+
+    @pytest.mark.parametrize(
+        "take_out",
+        [
+            pytest.param(lambda scheduler, node: scheduler.drain([node], reason=REASON), id="drained"),
+            pytest.param(lambda scheduler, node: scheduler.declare_down(node, reason=REASON), id="down"),
+        ],
+    )
+    def test_node_out_of_service_is_not_reserved(
+        self, world: SchedulerWorld, take_out: Callable[[Scheduler, NodeName], None]
+    ) -> None:
+        first, second, *_ = world.node_names
+        take_out(world.scheduler, first)
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.reserve([first, second], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {}
+
+    def test_node_of_another_reservation_is_not_reserved(self, world: SchedulerWorld) -> None:
+        first, second, *_ = world.node_names
+        world.scheduler.reserve([first], name=RESERVATION, until=_later(world))
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.reserve([first, second], name="INC-8_job-13", until=_later(world))
+
+        assert _reserved(world) == {first: RESERVATION}
+
+    def test_unknown_node_is_not_reserved_nor_any_other_of_the_batch(self, world: SchedulerWorld) -> None:
+        with pytest.raises(SourceRefused):
+            world.scheduler.reserve([world.node_names[0], UNKNOWN_NODE], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {}
+
+    def test_empty_batch_reserves_nothing_and_raises(self, world: SchedulerWorld) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.reserve([], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {}
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param("", id="empty"),
+            pytest.param("a" * 61, id="longer than 60"),
+            pytest.param("a b", id="space"),
+            pytest.param("a,b", id="comma"),
+            pytest.param("a;reboot", id="command"),
+            pytest.param("a\nb", id="newline"),
+            pytest.param("é", id="not ASCII"),
+        ],
+    )
+    def test_word_that_is_no_name_reserves_nothing_and_raises(self, world: SchedulerWorld, name: str) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.reserve([world.node_names[0]], name=name, until=_later(world))
+        with pytest.raises(ValueError):
+            world.scheduler.unreserve(name)
+
+        assert _reserved(world) == {}
+
+    def test_reservation_that_would_be_over_already_raises(self, world: SchedulerWorld) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.reserve([world.node_names[0]], name=RESERVATION, until=world.now())
+
+        assert _reserved(world) == {}
+
+    def test_reserving_again_under_the_same_name_replaces_the_nodes(self, world: SchedulerWorld) -> None:
+        first, second, third, *_ = world.node_names
+        world.scheduler.reserve([first, second], name=RESERVATION, until=_later(world))
+
+        world.scheduler.reserve([second, third], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {second: RESERVATION, third: RESERVATION}
+
+    def test_reserving_the_same_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        until = _later(world)
+        world.scheduler.reserve([world.node_names[0]], name=RESERVATION, until=until)
+
+        world.scheduler.reserve([world.node_names[0]], name=RESERVATION, until=until)
+
+        assert _reserved(world) == {world.node_names[0]: RESERVATION}
+
+    def test_replacement_by_a_busy_node_is_refused_and_keeps_what_was_reserved(self, world: SchedulerWorld) -> None:
+        (busy,) = _await_running(world, world.submit(name="busy", node_count=1, workload=Workload.TRAINING)).nodes
+        idle = next(node for node in world.node_names if node != busy)
+        world.scheduler.reserve([idle], name=RESERVATION, until=_later(world))
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.reserve([busy], name=RESERVATION, until=_later(world))
+
+        assert _reserved(world) == {idle: RESERVATION}
+
+    def test_reservation_ends_by_itself_and_its_nodes_take_work(self, world: SchedulerWorld) -> None:
+        soon = world.now() + timedelta(seconds=5)
+        world.scheduler.reserve(world.node_names, name=RESERVATION, until=soon)
+
+        job = _await_running(world, world.submit(name="after it", node_count=1, workload=Workload.TRAINING))
+
+        assert job.started_at is not None
+        assert job.started_at >= soon.replace(microsecond=0)
+        assert _reserved(world) == {}
+
+    def test_released_job_gets_the_nodes_that_were_reserved_for_it(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="moved", node_count=1, workload=Workload.TRAINING)
+        (bad,) = _await_running(world, job).nodes
+        kept, *others = (node for node in world.node_names if node != bad)
+        world.scheduler.reserve([kept], name=RESERVATION, until=_later(world))
+        world.scheduler.drain([bad], reason=REASON)
+        _await_running(world, world.submit(name="rest", node_count=len(others), workload=Workload.TRAINING))
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+
+        world.scheduler.unreserve(RESERVATION)
+        world.scheduler.release(job)
+
+        assert _await_running(world, job).nodes == {kept}
+
+    def test_giving_back_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        world.scheduler.reserve([world.node_names[0]], name=RESERVATION, until=_later(world))
+
+        world.scheduler.unreserve(RESERVATION)
+        world.scheduler.unreserve(RESERVATION)
+
+        assert _reserved(world) == {}
+
+    # -- last choice --
+
+    def test_node_put_last_is_read_back_and_no_other_is(self, world: SchedulerWorld) -> None:
+        node, *_ = world.node_names
+
+        world.scheduler.put_last(node)
+
+        assert {status.node for status in world.scheduler.read_nodes() if status.is_last_choice} == {node}
+        assert not _nodes(world)[node].is_drained
+
+    def test_node_put_last_twice_is_back_after_once(self, world: SchedulerWorld) -> None:
+        node, *_ = world.node_names
+        world.scheduler.put_last(node)
+        world.scheduler.put_last(node)
+
+        world.scheduler.put_back(node)
+
+        assert not any(status.is_last_choice for status in world.scheduler.read_nodes())
+
+    def test_putting_back_a_node_that_is_not_last_changes_nothing(self, world: SchedulerWorld) -> None:
+        before = _nodes(world)
+
+        world.scheduler.put_back(world.node_names[0])
+
+        assert _nodes(world) == before
+
+    def test_drained_node_can_be_put_last_and_stays_drained(self, world: SchedulerWorld) -> None:
+        node, *_ = world.node_names
+        world.scheduler.drain([node], reason=REASON)
+
+        world.scheduler.put_last(node)
+
+        status = _nodes(world)[node]
+        assert (status.is_drained, status.reason, status.is_last_choice) == (True, REASON, True)
+
+    def test_node_put_last_stays_last_when_it_is_resumed(self, world: SchedulerWorld) -> None:
+        node, *_ = world.node_names
+        world.scheduler.drain([node], reason=REASON)
+        world.scheduler.put_last(node)
+
+        world.scheduler.resume(node)
+
+        world.wait_until(lambda: _nodes(world)[node].state is NodeState.IDLE, SOON_SECONDS)
+        assert _nodes(world)[node].is_last_choice
+
+    def test_node_put_last_is_chosen_only_where_no_other_fits(self, world: SchedulerWorld) -> None:
+        last, *others = world.node_names
+        world.scheduler.put_last(last)
+
+        first = _await_running(world, world.submit(name="1", node_count=len(others), workload=Workload.TRAINING))
+        second = _await_running(world, world.submit(name="2", node_count=1, workload=Workload.TRAINING))
+
+        assert first.nodes == set(others)
+        assert second.nodes == {last}
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            pytest.param(lambda scheduler: scheduler.put_last(UNKNOWN_NODE), id="put last"),
+            pytest.param(lambda scheduler: scheduler.put_back(UNKNOWN_NODE), id="put back"),
+        ],
+    )
+    def test_unknown_node_is_neither_last_nor_back(
+        self, world: SchedulerWorld, command: Callable[[Scheduler], None]
+    ) -> None:
+        with pytest.raises(SourceRefused):
+            command(world.scheduler)
+
     # -- down --
 
     def test_node_declared_down_is_read_back_and_can_be_resumed(self, world: SchedulerWorld) -> None:
@@ -353,6 +627,14 @@ class SchedulerContract:
             world.scheduler.declare_down(world.node_names[0], reason="")
 
         assert _nodes(world)[world.node_names[0]].state is NodeState.IDLE
+
+
+def _later(world: SchedulerWorld) -> datetime:
+    return world.now() + timedelta(minutes=10)
+
+
+def _reserved(world: SchedulerWorld) -> dict[NodeName, str]:
+    return {node.node: node.reserved_as for node in world.scheduler.read_nodes() if node.reserved_as is not None}
 
 
 def _nodes(world: SchedulerWorld) -> dict[NodeName, NodeStatus]:

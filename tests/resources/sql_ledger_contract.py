@@ -182,6 +182,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
             "DROP INDEX ix_evidence_rule_observed_at",
             "ALTER TABLE evidence DROP COLUMN rule",
             "ALTER TABLE evidence DROP COLUMN observed_at",
+            "DROP TABLE node_checks",
             "UPDATE alembic_version SET version_num = '0002'",
         )
 

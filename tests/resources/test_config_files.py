@@ -1,7 +1,7 @@
 """cluster.yaml, policy.yaml and the catalogue: what they become, and how their faults are told."""
 
-from dataclasses import fields
-from datetime import timedelta
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,20 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.finding import RESPONSES, Response
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy, PolicyError
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    Durations,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+    Mode,
+    Policy,
+    PolicyError,
+    RecoveryLimits,
+)
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.drills.lab import POLICY as LAB_POLICY
 from ops_pipelines.frames.detectors.versions import DRIVER
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -25,15 +37,29 @@ from ops_pipelines.resources.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config_files import read_cluster, read_policy
-from ops_pipelines.resources.config_models import DrainBudgetModel, DurationsModel, MassEventModel, PolicyModel
+from ops_pipelines.resources.config_files import read_cluster
+from ops_pipelines.resources.config_models import (
+    BlastCapsModel,
+    DrainBudgetModel,
+    DurationsModel,
+    FreezeWindowModel,
+    LadderModel,
+    MassEventModel,
+    PolicyModel,
+    RecoveryModel,
+)
 from ops_pipelines.resources.node_commands import CommandFleet
+from ops_pipelines.resources.policy_file import find_cautions, read_policy
 from ops_pipelines.resources.strict_yaml import ConfigError
 from ops_pipelines.wiring import assemble_observatory
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Topology(
     places={NodeName("gpu001"): Place(rack="r1", nvlink_domain="gpu001", leaf_switch="leaf1")}, gpus_per_node=8
+)
+PAIR = Topology(
+    places={NodeName(name): Place(rack="r1", nvlink_domain=name, leaf_switch="leaf1") for name in ("gpu001", "gpu002")},
+    gpus_per_node=8,
 )
 MINIMAL = """
 name: test
@@ -234,17 +260,37 @@ def test_policy_becomes_domain_values_with_durations(tmp_path: Path) -> None:
     text = """
 mode: auto
 drain_budget: {max_out_count: 1}
-mass_event: {window_seconds: 30}
-durations: {soak_seconds: 5, reboot_limit_seconds: 7.5}
+mass_event: {window_seconds: 30, brake_window_seconds: 40}
+durations: {soak_seconds: 5, reboot_limit_seconds: 7.5, probation_seconds: 0}
+ladder: {max_reboots_count: 2, cool_down_seconds: 9}
+recovery: {max_requeues_count: 1, interactive_notice_seconds: 60, default_min_serving_ratio: 0.75}
+blast_caps: {max_gpu_hours_per_plan: 5, max_out_per_leaf_count: null}
+freeze_windows:
+  - {name: board visit, begins_at: 2026-12-01T08:00:00+01:00, ends_at: 2026-12-01T18:00:00Z, allows_drains: true}
 untouchable_nodes: ["gpu[001-001]"]
 """
 
-    policy = read_policy(write(tmp_path, text), topology=TOPOLOGY)
+    policy = read_policy(write(tmp_path, text), topology=PAIR)
 
     assert policy.mode is Mode.AUTO
     assert policy.drain_budget == DrainBudget(max_out_count=1)
-    assert policy.mass_event == MassEvent(window=timedelta(seconds=30))
-    assert policy.durations == Durations(soak=timedelta(seconds=5), reboot_limit=timedelta(seconds=7.5))
+    assert policy.mass_event == MassEvent(window=timedelta(seconds=30), brake_window=timedelta(seconds=40))
+    assert policy.durations == Durations(
+        soak=timedelta(seconds=5), reboot_limit=timedelta(seconds=7.5), probation=timedelta(0)
+    )
+    assert policy.ladder == LadderLimits(max_reboots_count=2, cool_down=timedelta(seconds=9))
+    assert policy.recovery == RecoveryLimits(
+        max_requeues_count=1, interactive_notice=timedelta(minutes=1), default_min_serving_ratio=0.75
+    )
+    assert policy.blast_caps == BlastCaps(max_gpu_hours_per_plan=5)
+    assert policy.freeze_windows == (
+        FreezeWindow(
+            name="board visit",
+            begins_at=datetime(2026, 12, 1, 7, tzinfo=UTC),
+            ends_at=datetime(2026, 12, 1, 18, tzinfo=UTC),
+            allows_drains=True,
+        ),
+    )
     assert policy.untouchable_nodes == frozenset({NodeName("gpu001")})
 
 
@@ -252,7 +298,12 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     assert {field.name for field in fields(Policy)} == set(PolicyModel.model_fields)
     assert {field.name for field in fields(DrainBudget)} == set(DrainBudgetModel.model_fields)
     assert {f"{field.name}_seconds" for field in fields(Durations)} == set(DurationsModel.model_fields)
-    assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds"}
+    assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds", "brake_window_seconds"}
+    assert {field.name for field in fields(BlastCaps)} == set(BlastCapsModel.model_fields)
+    assert {field.name for field in fields(FreezeWindow)} == set(FreezeWindowModel.model_fields)
+    for values, model in ((LadderLimits(), LadderModel), (RecoveryLimits(), RecoveryModel)):
+        names = {field.name: isinstance(getattr(values, field.name), timedelta) for field in fields(values)}
+        assert {f"{name}_seconds" if is_time else name for name, is_time in names.items()} == set(model.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +329,33 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
         pytest.param("durations: {soak_seconds: 40000000}", r"less than or equal", id="more than a year"),
         pytest.param("durations: {soak: 3}", r"unknown key; did you mean soak_seconds\?", id="unit forgotten"),
         pytest.param("mass_event: {min_node_count: 1}", r"mass_event.min_node_count is 1", id="one node is no mass"),
+        pytest.param("ladder: {max_reboots_count: -1}", r"line 1: ladder.max_reboots_count", id="fewer than none"),
+        pytest.param("ladder: {memory_seconds: 86401}", r"a snapshot holds a day", id="longer than a snapshot"),
+        pytest.param("recovery: {default_min_serving_ratio: 50}", r"recovery.default_min_serving_ratio", id="per cent"),
+        pytest.param("blast_caps: {max_on_probation_count: 0}", r"no node ever returns", id="no probation place"),
+        pytest.param(
+            "freeze_windows:\n - {name: a, begins_at: 2026-12-01T00:00:00Z, ends_at: 2026-12-01T00:00:00Z}",
+            r"line 2: freeze_windows\[0\]: freeze window 'a' ends before it begins",
+            id="a window of no length",
+        ),
+        pytest.param(
+            "freeze_windows:\n - {name: a, begins_at: 2026-12-01T00:00:00, ends_at: 2026-12-02T00:00:00Z}",
+            r"a time without a zone; write 2026-12-24T00:00:00Z",
+            id="a window without a zone",
+        ),
+        pytest.param(
+            "freeze_windows:\n - {name: a, begins_at: tomorrow, ends_at: 2026-12-02T00:00:00Z}",
+            r"freeze_windows\[0\].begins_at: found 'tomorrow'",
+            id="a window that begins no day",
+        ),
+        pytest.param(
+            "mode: auto\ndurations:\n  soak_seconds: 0", r"line 3: durations.soak_seconds: .*unwatched", id="no soak"
+        ),
+        pytest.param(
+            "mode: approve\nladder: {max_gpu_resets_count: 0, max_reboots_count: 0, max_power_cycles_count: 0}",
+            r"line 2: ladder.max_reboots_count: .*drain a node for hands",
+            id="no repair is allowed",
+        ),
         pytest.param("untouchable_nodes: [gpu002]", r"gpu002 is not a node of the cluster", id="unknown node"),
         pytest.param("untouchable_nodes: [001]", r"found 1; input should be a valid string", id="node read as number"),
         pytest.param("untouchable_nodes: ['gpu[3-1]']", r"runs backwards", id="backwards"),
@@ -291,6 +369,26 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
 def test_policy_faults_name_line_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_policy(write(tmp_path, text, name="policy.yaml"), topology=TOPOLOGY)
+
+
+def test_who_only_observes_is_warned_of_what_would_be_refused(tmp_path: Path) -> None:
+    policy = read_policy(write(tmp_path, "durations: {soak_seconds: 0}"), topology=TOPOLOGY)
+
+    (caution,) = find_cautions(policy, TOPOLOGY)
+    assert caution.startswith("mode: auto would be refused: durations.soak_seconds is 0")
+    assert find_cautions(Policy(), TOPOLOGY) == ()
+
+
+def test_the_policy_of_the_lab_is_no_accident(tmp_path: Path) -> None:
+    sixteen = replace(
+        TOPOLOGY,
+        places={
+            NodeName(f"gpu{number:03d}"): Place(rack=f"r{number // 9}", nvlink_domain=str(number), leaf_switch="leaf1")
+            for number in range(1, 17)
+        },
+    )
+
+    assert read_policy(write(tmp_path, LAB_POLICY), topology=sixteen).mode is Mode.AUTO
 
 
 def test_all_faults_come_in_one_error_in_the_order_of_the_lines(tmp_path: Path) -> None:
@@ -429,7 +527,7 @@ def test_host_list_that_is_none_is_refused(text: str) -> None:
         pytest.param(43, Response.NOTIFY_OWNER, id="43 tells the owner and touches no node"),
         pytest.param(45, Response.MONITOR, id="45 alone never acts"),
         pytest.param(48, Response.RESET_GPU, id="double-bit error"),
-        pytest.param(63, Response.MONITOR, id="a remap recorded is no failure"),
+        pytest.param(63, Response.RESET_GPU, id="a remap recorded waits for the end of the job"),
         pytest.param(64, Response.RESET_GPU, id="a remap failed"),
         pytest.param(79, Response.REBOOT_NODE, id="a reset cannot reach a GPU off the bus"),
         pytest.param(95, Response.RESET_GPU, id="uncontained"),

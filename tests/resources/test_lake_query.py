@@ -57,7 +57,8 @@ def test_cycles_beside_a_closed_hour_and_temporaries_are_not_counted(tmp_path: P
     assert ask(lake, f"SELECT count(*) FROM {TABLE}") == [(1,)]
 
 
-def test_an_empty_table_has_its_columns_and_no_rows(lake: ParquetLake) -> None:
+def test_an_empty_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
+    lake = ParquetLake(tmp_path / "lake")
     for name in (*TABLES, *AGGREGATES, "gpu_latest", "node_latest"):
         answer = query(lake.root, f"SELECT * FROM {name}")
         assert answer.rows == ()

@@ -8,11 +8,19 @@ from datetime import UTC, datetime
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
 from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.node_commands import SLURM_REBOOT, SSH_REBOOT, CommandFleet
+from ops_pipelines.resources.node_commands import (
+    SLURM_REBOOT,
+    SSH_READ_CHECK,
+    SSH_REBOOT,
+    SSH_START_CHECK,
+    CommandFleet,
+)
+from ops_pipelines.resources.node_documents import check_to_json
 
 NODE = NodeName("gpu003")
 GPU = PciAddress("0000:1b:00")
@@ -182,6 +190,13 @@ def test_power_state_without_sense_is_nonsense(text: str) -> None:
         pytest.param({"power_off": ["x", "{node}", "{reason}"]}, "filled with nothing", id="no reason there"),
         pytest.param({"reboot": ["x", "{node}", "why={reason}"]}, "word alone", id="reason inside a word"),
         pytest.param({"reboot": ["/usr/bin/ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell"),
+        pytest.param({"reimage": ["ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell, anew"),
+        pytest.param({"reimage": ["x"]}, "must name {node}", id="anew, and no target"),
+        pytest.param({"start_check": ["x", "{node}", "{suite}"]}, "must name {key}", id="tests without a key"),
+        pytest.param({"start_check": ["x", "{node}", "{key}"]}, "{suite} or {tests}", id="no tests named"),
+        pytest.param({"start_check": ["x", "{node}", "{key}", "{suite}", "{reason}"]}, "filled with nothing", id="why"),
+        pytest.param({"read_check": ["x", "{node}"]}, "must name {key}", id="any result"),
+        pytest.param({"read_check": ["x", "{node}", "{key}", "{suite}"]}, "filled with nothing", id="a result's suite"),
     ],
 )
 def test_command_that_could_hit_the_wrong_target_is_refused_at_start(
@@ -196,3 +211,150 @@ def test_documented_reboot_commands_are_valid_and_never_ask_slurm_to_undrain(wor
     CommandFleet({"reboot": words}, clock=SystemClock())
 
     assert "ASAP" not in words
+
+
+# -- tests on the node --
+
+KEY = ActionKey("0123456789abcdef" * 2)
+NOW = datetime(2026, 11, 22, 3, tzinfo=UTC)
+CHECK = NodeCheck(
+    key=KEY,
+    node=NODE,
+    suite="nvlink",
+    started_at=NOW,
+    finished_at=NOW,
+    tests=(
+        TestRun(
+            test="nccl_loopback",
+            result=TestResult.PASSED,
+            said="<b>`$(reboot)`</b>",
+            seconds=31.5,
+            measurements=(
+                Measurement(name="busbw", value=479.5, unit="GB/s"),
+                Measurement(name="temperature", value=40.0, unit="celsius", gpu=GPU),
+            ),
+        ),
+        TestRun(test="host", result=TestResult.NOT_RUN, said="not root"),
+    ),
+    gpu_models=("NVIDIA H200",),
+    serials=(Serial(part="gpu 0000:1b:00", serial="FICTION-1", model="NVIDIA H200", firmware="96.00"),),
+)
+
+
+def printing(text: str, returncode: int = 0) -> list[str]:
+    """A command for read_check that prints `text`, which may hold braces, and ends with `returncode`."""
+    program = f"import sys; sys.stdout.buffer.write(bytes({list(text.encode())})); sys.exit({returncode})"
+    return python(program, "{node}", "{key}")
+
+
+def test_what_the_node_printed_is_what_is_read() -> None:
+    found = fleet(read_check=printing(check_to_json(CHECK))).read_check(NODE, key=KEY)
+
+    assert found == CHECK
+
+
+def test_check_with_nvml_is_an_inspection_as_well() -> None:
+    document = {**json.loads(check_to_json(CHECK)), **INSPECTION}
+
+    found = fleet(read_check=printing(json.dumps(document))).read_check(NODE, key=KEY)
+
+    assert found is not None
+    assert found.inspection is not None
+    assert (found.inspection.boot_id, found.inspection.gpus[0].gpu) == ("5d2c9a0e", GPU)
+    assert inspecting(json.dumps(document)).inspect(NODE).gpus == found.inspection.gpus
+
+
+@pytest.mark.parametrize("text", ["running\n", "none"])
+def test_tests_that_run_or_were_not_started_have_no_result(text: str) -> None:
+    assert fleet(read_check=printing(text, 4)).read_check(NODE, key=KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "returncode", "error"),
+    [
+        pytest.param("running", 0, SourceNonsense, id="running, and all is well"),
+        pytest.param("perhaps", 4, SourceUnavailable, id="another word"),
+        pytest.param("running", 255, SourceUnavailable, id="ssh got no answer"),
+        pytest.param("", 0, SourceNonsense, id="nothing"),
+        pytest.param("", 77, SourceRefused, id="refused"),
+    ],
+)
+def test_answer_that_is_no_result_is_not_taken_for_one(text: str, returncode: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        fleet(read_check=printing(text, returncode)).read_check(NODE, key=KEY)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"node": "gpu004"}, id="of another node"),
+        pytest.param({"key": "f" * 32}, id="of an earlier run"),
+        pytest.param({"finished_at": "2026-11-22T02:59:59+00:00"}, id="ended before it began"),
+        pytest.param({"started_at": "2026-11-22T03:00:00"}, id="local time"),
+        pytest.param({"tests": [{"test": "nvml", "result": "splendid", "said": ""}]}, id="an unknown result"),
+        pytest.param({"tests": [{"test": "nvml", "result": "passed", "said": ""}] * 2}, id="a test twice"),
+        pytest.param({"tests": None}, id="no tests"),
+        pytest.param({"boot_id": "b-1"}, id="half an inspection"),
+    ],
+)
+def test_check_that_makes_no_sense_is_nonsense(changes: Mapping[str, object]) -> None:
+    document = {**json.loads(check_to_json(CHECK)), **changes}
+
+    with pytest.raises(SourceNonsense, match="Run the command by hand"):
+        fleet(read_check=printing(json.dumps(document))).read_check(NODE, key=KEY)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"479"', "true", "null"])
+def test_number_that_is_none_is_nonsense(value: str) -> None:
+    text = check_to_json(CHECK).replace("479.5", value)
+
+    with pytest.raises(SourceNonsense):
+        fleet(read_check=printing(text)).read_check(NODE, key=KEY)
+
+
+def test_tests_are_named_word_by_word() -> None:
+    program = f"import sys; sys.exit(0 if sys.argv[1:] == ['gpu003', 'nvlink', 'nvml,host', '{KEY}'] else 77)"
+
+    fleet(start_check=python(program, "{node}", "{suite}", "{tests}", "{key}")).start_check(
+        NODE, suite="nvlink", tests=("nvml", "host"), key=KEY
+    )
+
+
+@pytest.mark.parametrize(
+    ("suite", "tests", "key"),
+    [
+        ("nvlink; reboot", ("nvml",), KEY),
+        ("--start", ("nvml",), KEY),
+        ("nvlink", ("nvml;reboot",), KEY),
+        ("nvlink", ("magic",), KEY),
+        ("nvlink", ("nvml",), ActionKey("../../x")),
+        ("nvlink", ("nvml",), ActionKey("$(reboot)")),
+    ],
+)
+def test_hostile_words_reach_no_command(suite: str, tests: tuple[str, ...], key: ActionKey) -> None:
+    runs = fleet(start_check=SSH_START_CHECK, read_check=SSH_READ_CHECK)
+
+    with pytest.raises(ValueError, match=r"is no|is not"):
+        runs.start_check(NODE, suite=suite, tests=tests, key=key)
+
+
+def test_no_tests_are_never_all_tests() -> None:
+    with pytest.raises(SourceRefused, match="empty never means all"):
+        fleet(start_check=python("raise SystemExit(0)", "{node}", "{tests}", "{key}")).start_check(
+            NODE, suite="nvlink", tests=(), key=KEY
+        )
+
+
+def test_tests_and_installing_anew_are_refused_where_no_command_is_configured() -> None:
+    with pytest.raises(SourceRefused, match="start_check"):
+        fleet().start_check(NODE, suite="nvlink", tests=("nvml",), key=KEY)
+    with pytest.raises(SourceRefused, match="read_check"):
+        fleet().read_check(NODE, key=KEY)
+    with pytest.raises(SourceRefused, match="reimage"):
+        fleet().reimage(NODE, reason="INC-7")
+
+
+def test_installing_anew_is_handed_its_reason_as_one_word() -> None:
+    program = "import sys; sys.exit(0 if sys.argv[1:] == ['gpu003', '$(reboot) x'] else 77)"
+
+    fleet(reimage=python(program, "{node}", "{reason}")).reimage(NODE, reason="$(reboot) x")

@@ -52,6 +52,8 @@ class SmallGpu:
     ecc: int | SmallNvmlError = 0
     rows: tuple[int, int, int, int] | SmallNvmlError = (0, 0, 0, 0)
     trouble: SmallNvmlError | None = None
+    name: str | bytes | SmallNvmlError = "NVIDIA H100 80GB HBM3"
+    serial: str | bytes | SmallNvmlError = "FICTION-1"
 
     @property
     def value(self) -> "SmallGpu":
@@ -93,6 +95,12 @@ class SmallNvml:
     def nvmlDeviceGetUUID(self, handle: object) -> str | bytes:  # noqa: N802
         return self._gpu(handle).uuid
 
+    def nvmlDeviceGetName(self, handle: object) -> str | bytes:  # noqa: N802
+        return _told(self._gpu(handle).name)
+
+    def nvmlDeviceGetSerial(self, handle: object) -> str | bytes:  # noqa: N802
+        return _told(self._gpu(handle).serial)
+
     def nvmlDeviceGetFieldValues(self, handle: object, field_ids: list[int]) -> Sequence[SmallGpu]:  # noqa: N802
         assert field_ids == [RECOVERY_FIELD]
         return [self._gpu(handle)]
@@ -118,6 +126,12 @@ class SmallNvml:
         return self.gpus[handle]
 
 
+def _told(label: str | bytes | SmallNvmlError) -> str | bytes:
+    if isinstance(label, SmallNvmlError):
+        raise label
+    return label
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
@@ -127,7 +141,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def inspector(nvml: SmallNvml, proc: Path) -> NvmlInspector:
-    return NvmlInspector(node=NODE, clock=StoppedClock(), nvml=nvml, proc=proc)
+    return NvmlInspector(node=NODE, clock=StoppedClock(), nvml=nvml, proc=proc, sys_tree=proc / "sys")
 
 
 def test_healthy_gpus_are_listed_by_their_address(proc: Path) -> None:
@@ -162,6 +176,7 @@ def test_healthy_gpus_are_listed_by_their_address(proc: Path) -> None:
         pytest.param(SmallGpu(nvmlReturn=999), "is not told (NVML error 999)", id="recovery action not told"),
         pytest.param(SmallGpu(ecc=SmallNvmlError("Timeout")), "cannot be read: Timeout", id="count not told"),
         pytest.param(SmallGpu(rows=GpuIsLost("lost")), "GPU 1 is lost", id="lost while it was read"),
+        pytest.param(SmallGpu(serial=GpuIsLost("lost")), "GPU 1 is lost", id="lost at its last reading"),
     ],
 )
 def test_gpu_that_cannot_be_read_whole_is_left_out_and_becomes_a_failure(
@@ -219,6 +234,18 @@ def test_proc_that_tells_no_boot_is_not_believed(proc: Path) -> None:
 def test_proc_that_is_absent_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable, match="boot_id cannot be read"):
         inspector(SmallNvml(), tmp_path / "absent").inspect()
+
+
+def test_what_is_printed_on_the_parts_is_told_and_may_be_missing(proc: Path) -> None:
+    (proc / "sys/class/dmi/id").mkdir(parents=True)
+    (proc / "sys/class/dmi/id/product_serial").write_text("FICTION-CHASSIS-7\n")
+    silent = SmallGpu(busId="0000:2b:00.0", name=NotSupported("none"), serial=NotSupported("none"))
+
+    inspection = inspector(SmallNvml(gpus=[SmallGpu(name=b"NVIDIA H200"), silent]), proc).inspect()
+
+    assert inspection.chassis_serial == "FICTION-CHASSIS-7"
+    assert [(gpu.model, gpu.serial) for gpu in inspection.gpus] == [("NVIDIA H200", "FICTION-1"), ("", "")]
+    assert inspection.failures == ()
 
 
 def test_fleet_reads_exactly_what_the_node_check_prints(proc: Path) -> None:

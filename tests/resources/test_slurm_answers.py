@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.slurm_answers import JobRow, read_config_answer, read_jobs_answer, read_nodes_answer
+from ops_pipelines.resources.slurm_answers import read_config_answer, read_nodes_answer
+from ops_pipelines.resources.slurm_job_rows import JobRow
+from ops_pipelines.resources.slurm_jobs import read_jobs_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)
@@ -225,13 +226,6 @@ def test_array_task_that_carries_the_arrays_own_id_is_named_by_task() -> None:
     assert sorted(jobs) == ["27_0", "27_1"]
 
 
-def test_component_of_a_heterogeneous_job_is_commanded_through_its_leader() -> None:
-    jobs = jobs_of("squeue-22.05-heterogeneous.json")
-
-    assert {job: row.leader for job, row in jobs.items()} == {"15": JobId("15"), "16": JobId("15")}
-    assert {job: row.status.gpu_count for job, row in jobs.items()} == {"15": 8, "16": 4}
-
-
 def test_typed_gpu_tres_repeat_the_plain_ones_and_count_once() -> None:
     jobs = jobs_of("squeue-22.05-plain-and-typed-gpu-tres.json")
 
@@ -298,7 +292,56 @@ def test_jobs_of_23_02_have_plain_times_and_wrapped_numbers() -> None:
     assert (job.state, job.started_at, job.is_held) == (JobState.RUNNING, at(1795246607), False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "ends_by"),
+    [
+        pytest.param({"end_time": 1795249999}, at(1795249999), id="runs"),
+        pytest.param({"end_time": 1795249999, "job_state": "SUSPENDED"}, at(1795249999), id="suspended"),
+        pytest.param({"end_time": 1795249999, "time_limit": None}, None, id="UNLIMITED, which Slurm plans for a year"),
+        pytest.param(
+            {"end_time": 1795249999, "time_limit": {"set": True, "infinite": True}}, None, id="25.11 UNLIMITED"
+        ),
+        pytest.param({"end_time": 1795249999, "job_state": "PENDING"}, None, id="a guess about the future"),
+        pytest.param({"end_time": 1795249999, "job_state": "COMPLETING"}, None, id="requeued"),
+        pytest.param({"end_time": 0}, None, id="unset"),
+    ],
+)
+def test_only_an_attempt_that_runs_under_a_limit_has_an_end(
+    changes: Mapping[str, object], ends_by: datetime | None
+) -> None:
+    assert one_job(**changes).status.ends_by == ends_by
+
+
+def test_partition_and_what_the_comment_declares_are_read() -> None:
+    job = one_job(comment="service=chat min_serving=3 ckpt=none ckpt_every=1800").status
+
+    assert (job.partition, job.service, job.min_serving_count) == ("batch", "chat", 3)
+    assert (job.checkpointing, job.checkpoint_every) == (Checkpointing.NO, timedelta(minutes=30))
+
+
 # -- nodes --
+
+
+def test_partitions_and_last_choice_are_read() -> None:
+    nodes = nodes_of("sinfo-22.05-reserved-and-last-choice.json")
+
+    assert {name: node.is_last_choice for name, node in nodes.items()} == {
+        "gpu001": False,
+        "gpu002": True,
+        "gpu003": False,
+    }
+    assert {node.partitions for node in nodes.values()} == {frozenset({"batch"})}
+    assert {node.state for node in nodes.values()} == {NodeState.IDLE}
+
+
+@pytest.mark.parametrize(("weight", "is_last"), [(999_999, False), (1_000_000, True), (1_000_001, True)])
+def test_weight_of_a_million_is_the_last_choice(weight: int, is_last: bool) -> None:
+    text = json.dumps({"nodes": [{"name": "gpu001", "state": "idle", "weight": weight}]})
+
+    answer = read_nodes_answer(text, source="sinfo")
+
+    assert [node.is_last_choice for node in answer.nodes] == [is_last]
+    assert answer.weights == {"gpu001": weight}
 
 
 def test_drain_down_and_fail_are_read_with_reason_and_time() -> None:

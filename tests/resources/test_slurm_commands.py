@@ -4,16 +4,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import Checkpointing
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, run_command
-from ops_pipelines.resources.slurm import COMMAND_LIMIT_SECONDS, SlurmScheduler
+from ops_pipelines.resources.slurm import SlurmScheduler
+from ops_pipelines.resources.slurm_client import COMMAND_LIMIT_SECONDS
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)
@@ -41,6 +44,7 @@ class RecordedSlurm:
         jobs: str = "squeue-22.05-held-while-running.json",
         nodes: str = "sinfo-22.05-mixed-down-drained-fail.json",
         version: str = "slurm-wlm 22.05.8",
+        reservations: str = "No reservations in the system\n",
         answers: Mapping[str, CommandAnswer] | None = None,
     ) -> None:
         self.commands: list[tuple[str, ...]] = []
@@ -49,6 +53,7 @@ class RecordedSlurm:
         self._answers = answers or {}
         self._texts = {"squeue": jobs, "sinfo": nodes}
         self._version = version
+        self._reservations = reservations
 
     def __call__(self, argv: Sequence[str], *, environment: Mapping[str, str], timeout_seconds: float) -> CommandAnswer:
         assert 0 < timeout_seconds <= COMMAND_LIMIT_SECONDS < 5
@@ -60,6 +65,8 @@ class RecordedSlurm:
             program = "squeue" if argv[0] == "squeue" else "sinfo"
             text = (DATA / self._texts[program]).read_text(errors="replace")
             return CommandAnswer(returncode=0, stdout=text, stderr="")
+        if "reservation" in argv and "show" in argv:
+            return CommandAnswer(returncode=0, stdout=self._reservations, stderr="")
         self.commands.append(tuple(argv))
         return self._answers.get(argv[1], YES)
 
@@ -118,7 +125,7 @@ def test_nodes_are_asked_of_the_client_that_lists_them_one_by_one(version: str, 
     slurm = RecordedSlurm(version=version, nodes=nodes)
 
     assert len(slurm.scheduler().read_nodes()) == 4
-    assert [argv[0] for argv in slurm.reads] == [program]
+    assert [argv[0] for argv in slurm.reads] == [program]  # and the reservations, as text
 
 
 def test_version_that_cannot_be_read_is_nonsense() -> None:
@@ -166,6 +173,29 @@ def test_checkpoint_file_beneath_a_root_tells_when_it_was_written(tmp_path: Path
 
     assert with_root.checkpointed_at == datetime.fromtimestamp(1795246000, UTC)
     assert without_root.checkpointed_at is None
+
+
+def test_job_whose_file_was_seen_once_is_known_to_save_its_work_and_a_declared_path_alone_is_a_promise(
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "last"
+    scheduler = RecordedSlurm(jobs=job_file(tmp_path, comment=f"ckpt={checkpoint}")).scheduler(
+        checkpoint_roots=[tmp_path]
+    )
+
+    (before,) = scheduler.read_jobs()
+    checkpoint.write_text("42")
+    os.utime(checkpoint, (1795246000, 1795246000))
+    (seen,) = scheduler.read_jobs()
+    checkpoint.unlink()
+    (after,) = scheduler.read_jobs()
+
+    assert [job.checkpointing for job in (before, seen, after)] == [
+        Checkpointing.UNKNOWN,
+        Checkpointing.YES,
+        Checkpointing.YES,
+    ]
+    assert [job.checkpointed_at is None for job in (before, seen, after)] == [True, False, True]
 
 
 def test_checkpoint_written_in_the_future_is_not_believed(tmp_path: Path) -> None:
@@ -387,6 +417,144 @@ def test_id_that_is_no_job_id_reaches_no_command(job: str) -> None:
     with pytest.raises(ValueError):
         slurm.scheduler().release(JobId(job))
 
+    assert slurm.commands == []
+
+
+def test_exclusion_is_set_on_every_component_that_lacks_it_because_any_may_be_put_there() -> None:
+    slurm = RecordedSlurm(jobs="squeue-22.05-heterogeneous-held-while-running.json")
+
+    slurm.scheduler().exclude(JobId("23"), [NodeName("gpu003")])
+
+    assert slurm.commands == [("scontrol", "update", f"JobId={job}", "ExcNodeList=gpu003") for job in ("23", "24")]
+
+
+# -- reservations --
+
+IDLE = "sinfo-22.05-reserved-and-last-choice.json"
+RESERVED = (DATA / "scontrol-reservations-22.05-ours-over-planned.txt").read_text()
+HALF_PAST = datetime(2026, 11, 21, 8, 30, 0, 999, tzinfo=UTC)
+
+
+def reserve(slurm: RecordedSlurm, name: str, *, until: datetime = HALF_PAST) -> None:
+    slurm.scheduler().reserve([NodeName("gpu003"), NodeName("gpu001")], name=name, until=until)
+
+
+def test_reservation_lets_in_nobody_kills_nobody_and_ends_by_itself() -> None:
+    slurm = RecordedSlurm(nodes=IDLE)
+
+    reserve(slurm, "INC-7_12")
+
+    assert slurm.commands == [
+        (
+            "scontrol",
+            "create",
+            "reservation",
+            "ReservationName=INC-7_12",
+            "Nodes=gpu001,gpu003",
+            f"Users={os.geteuid()}",
+            "StartTime=now",
+            "EndTime=2026-11-21T08:30:00",
+            "Flags=FLEX",
+        )
+    ]
+
+
+def test_reservation_that_slurm_knows_is_changed_in_one_step() -> None:
+    slurm = RecordedSlurm(nodes=IDLE, reservations=RESERVED)
+
+    reserve(slurm, "INC-7_job-12", until=HALF_PAST.astimezone(timezone(timedelta(hours=9))))
+
+    end = "EndTime=2026-11-21T08:30:00"
+    assert slurm.commands == [
+        ("scontrol", "update", "ReservationName=INC-7_job-12", "Nodes=gpu001,gpu003", end),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("until", "is_refused"),
+    [
+        pytest.param(NOW, True, id="now"),
+        pytest.param(NOW + timedelta(seconds=0.9), True, id="now, in Slurm's whole seconds"),
+        pytest.param(NOW + timedelta(seconds=1), False, id="the next second"),
+        pytest.param(NOW.replace(tzinfo=None) + timedelta(hours=1), True, id="without a zone"),
+    ],
+)
+def test_reservation_needs_an_end_that_lies_ahead(until: datetime, is_refused: bool) -> None:
+    slurm = RecordedSlurm(nodes=IDLE)
+
+    with pytest.raises(ValueError, match="would end at") if is_refused else nullcontext():
+        reserve(slurm, "INC-7", until=until)
+
+    assert len(slurm.commands) == (0 if is_refused else 1)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [pytest.param("gpu012", id="set to FAIL"), pytest.param("gpu013", id="down"), pytest.param("gpu015", id="busy")],
+)
+def test_node_that_is_not_free_is_not_reserved_although_slurm_would_take_a_drained_one(node: str) -> None:
+    slurm = RecordedSlurm()
+
+    with pytest.raises(SourceRefused, match=node):
+        slurm.scheduler().reserve([NodeName("gpu001"), NodeName(node)], name="INC-7", until=HALF_PAST)
+
+    assert slurm.commands == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error creating the reservation: Requested nodes are busy",
+        "Error creating the reservation: Requested reservation overlaps with another reservation",
+        "Error creating the reservation: Access/permission denied",
+    ],
+)
+def test_slurm_refuses_a_reservation_clearly(said: str) -> None:
+    with pytest.raises(SourceRefused):
+        reserve(RecordedSlurm(nodes=IDLE, answers={"create": no(said)}), "INC-7")
+
+
+def test_reservation_that_is_gone_stays_gone_and_one_in_use_is_refused() -> None:
+    gone = no("delete_reservation ReservationName=INC-7: Requested reservation is invalid")
+    used = no("delete_reservation ReservationName=INC-7: Requested reservation is in use")
+    slurm = RecordedSlurm(answers={"delete": gone})
+
+    slurm.scheduler().unreserve("INC-7")
+    with pytest.raises(SourceRefused, match="in use"):
+        RecordedSlurm(answers={"delete": used}).scheduler().unreserve("INC-7")
+
+    assert slurm.commands == [("scontrol", "delete", "ReservationName=INC-7")]
+
+
+# -- last choice --
+
+
+def test_node_is_put_last_and_back_by_its_weight_and_keeps_the_rest_of_it() -> None:
+    slurm = RecordedSlurm(nodes=IDLE)
+    scheduler = slurm.scheduler()
+
+    scheduler.put_last(NodeName("gpu001"))
+    scheduler.put_last(NodeName("gpu002"))
+    scheduler.put_back(NodeName("gpu001"))
+    scheduler.put_back(NodeName("gpu002"))
+
+    assert slurm.commands == [
+        ("scontrol", "update", "NodeName=gpu001", "Weight=1000001"),
+        ("scontrol", "update", "NodeName=gpu002", "Weight=1"),
+    ]
+
+
+def test_node_whose_weight_is_not_told_keeps_it(tmp_path: Path) -> None:
+    answer = json.loads((DATA / IDLE).read_text())
+    for node in answer["nodes"]:
+        del node["weight"]
+    (tmp_path / "sinfo.json").write_text(json.dumps(answer))
+    slurm = RecordedSlurm(nodes=str(tmp_path / "sinfo.json"))
+
+    with pytest.raises(SourceNonsense, match="no weight"):
+        slurm.scheduler().put_last(NodeName("gpu001"))
+
+    assert not any(node.is_last_choice for node in slurm.scheduler().read_nodes())
     assert slurm.commands == []
 
 

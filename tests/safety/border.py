@@ -11,23 +11,28 @@ from typing import Any
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
+from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus
 from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from tests.safety.lies import (
     NO_ANSWER,
+    CheckLie,
     Rumours,
     SchedulerLie,
     TelemetryLie,
+    bend_check,
     bend_jobs,
     bend_nodes,
     bend_samples,
 )
 
-COMMANDS = {verb.value: verb for verb in Verb}
-"""Ports name their commands as the domain names its verbs."""
-READS = frozenset({"read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_samples", "read_new"})
+COMMANDS = {verb.value: verb for verb in Verb} | {"start_check": Verb.CHECK}
+"""Ports name their commands as the domain names its verbs; only a check is started, as it goes on by itself."""
+READS = frozenset(
+    {"read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_samples", "read_new", "read_check"}
+)
 LEDGER_READS = frozenset(
     {
         "load",
@@ -46,6 +51,7 @@ LEDGER_READS = frozenset(
         "verify_chain",
         "resent_at",
         "heartbeats",
+        "checks",
     }
 )
 """Everything else that a ledger can do is a write, and the process may die before it."""
@@ -73,6 +79,10 @@ class Told:
     samples: tuple[Sample, ...] | None = None
     """None if the metrics source did not answer when last asked."""
     samples_at: datetime | None = None
+    inspections: dict[NodeName, tuple[NodeInspection | None, datetime]] = field(default_factory=dict)
+    """What each node last said of itself, None if nothing, and when (true time)."""
+    checks: dict[ActionKey, NodeCheck | None] = field(default_factory=dict)
+    """What was last read of each test of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,9 @@ class Command:
     job: JobId | None = None
     gpu: str | None = None
     reason: str = ""
+    """Or the name of a reservation."""
+    until: datetime | None = None
+    """Of a reservation: when it runs out."""
     at: datetime
     """True time."""
     said_at: datetime
@@ -97,6 +110,7 @@ class Mischief:
 
     telemetry: TelemetryLie | None = None
     scheduler: SchedulerLie | None = None
+    checks: CheckLie | None = None
     about: NodeName = NodeName("gpu001")
     """The node that the lies of one node are about."""
     yesterday_nodes: tuple[NodeStatus, ...] = ()
@@ -137,7 +151,7 @@ class Border:
         """Return `port` as the process sees it through this border."""
         return _Guarded(port, self)
 
-    def read(self, name: str, ask: Callable[[], Any]) -> Any:
+    def read(self, name: str, ask: Callable[[], Any], **about: Any) -> Any:
         self._let_others_in()
         mischief = self._mischief
         if name in mischief.failing:
@@ -145,18 +159,32 @@ class Border:
             raise mischief.failing[name]
         if name == "read_samples":
             return self._read_samples(ask)
+        if name == "read_check":
+            self.told.checks[about["key"]] = bend_check(ask(), mischief.checks)
+            return self.told.checks[about["key"]]
+        if name == "inspect":
+            return self._inspect(about["node"], ask)
         return self._bent(name, ask())
+
+    def _inspect(self, node: NodeName, ask: Callable[[], NodeInspection]) -> NodeInspection:
+        now = self._true_clock.now()
+        self.told.inspections[node] = (None, now)
+        inspection = ask()
+        self.told.inspections[node] = (inspection, now)
+        return inspection
 
     def write(self, write: Callable[[], Any]) -> Any:
         self._maybe_crash()
         return write()
 
-    def send(self, verb: Verb, send: Callable[[], Any], *args: object, reason: str = "") -> Any:
+    def send(
+        self, verb: Verb, send: Callable[[], Any], *args: object, reason: str = "", until: datetime | None = None
+    ) -> Any:
         self._maybe_crash()
         mischief = self._mischief
         if verb.value in mischief.failing:
             raise mischief.failing[verb.value]
-        commands = self._commands(verb, *args, reason=reason)
+        commands = self._commands(verb, *args, reason=reason, until=until)
         self._judge(commands, self.told)
         receipt = send()
         for command in commands:
@@ -167,7 +195,7 @@ class Border:
             raise SourceUnavailable("the connection broke before the answer came")
         return receipt
 
-    def _commands(self, verb: Verb, *args: object, reason: str) -> tuple[Command, ...]:
+    def _commands(self, verb: Verb, *args: object, reason: str, until: datetime | None) -> tuple[Command, ...]:
         at, said_at = self._true_clock.now(), self._own_clock.now()
 
         def command(node: str | None, job: str | None = None, gpu: str | None = None) -> Command:
@@ -178,6 +206,7 @@ class Border:
                 job=None if job is None else JobId(job),
                 gpu=gpu,
                 reason=reason,
+                until=until,
                 at=at,
                 said_at=said_at,
             )
@@ -187,6 +216,8 @@ class Border:
             return (command(None, job=str(target)),)
         if verb is Verb.EXCLUDE:
             return tuple(command(node, job=str(target)) for node in _names(rest[0]))
+        if verb is Verb.UNRESERVE:
+            return (command(None),)
         if verb is Verb.RESET_GPU:
             return (command(str(target), gpu=str(rest[0])),)
         return tuple(command(node) for node in _names(target))
@@ -254,11 +285,12 @@ class _Guarded:
 
         def call(*args: object, **options: Any) -> Any:
             if name in COMMANDS:
-                return border.send(
-                    COMMANDS[name], lambda: method(*args, **options), *args, reason=options.get("reason", "")
-                )
+                said = options.get("reason", options.get("name", str(args[0]) if name == "unreserve" else ""))
+                until = options.get("until")
+                return border.send(COMMANDS[name], lambda: method(*args, **options), *args, reason=said, until=until)
             if name in READS:
-                return border.read(name, lambda: method(*args, **options))
+                about = {"node": args[0]} if name == "inspect" else {"key": options.get("key")}
+                return border.read(name, lambda: method(*args, **options), **about)
             return border.write(lambda: method(*args, **options))
 
         return call

@@ -5,14 +5,16 @@ why, and `hostile_plans` tries each of them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, LadderLimits, MassEvent, Mode
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import SchedulerLie, TelemetryLie
-from tests.safety.moves import FAILING, Move, MoveKind
-from tests.safety.stage import Leases, Setting
+from tests.safety.moves import FAILING, Lowered, Move, MoveKind
+from tests.safety.stage import FREEZE, Leases, Setting, Training
 from tests.safety.stories import Story
 
 RENEWED, OUTDATED = 1, 4
@@ -30,6 +32,19 @@ def pass_by(kind: MoveKind = MoveKind.PASS, *, lease: int = RENEWED) -> Move:
 
 def lose_gpu(node: int) -> Move:
     return Move(kind=MoveKind.BREAK, node=node, number=number_of(FaultKind.GPU_FELL_OFF_BUS))
+
+
+def break_by(fault: FaultKind, node: int, *, course: int = 0) -> Move:
+    """Return the move by which a fault happens; its number also chooses the GPU and the course."""
+    return Move(kind=MoveKind.BREAK, node=node, number=number_of(fault) + course * len(FaultKind))
+
+
+def wait(seconds: int) -> Move:
+    return Move(kind=MoveKind.WAIT, number=seconds - 1)
+
+
+def lower(what: Lowered, *, node: int = 0) -> Move:
+    return Move(kind=MoveKind.LOWER_LIMITS, node=node, number=number_of(what))
 
 
 def _story(*moves: Move, setting: Setting | None = None) -> Story:
@@ -50,6 +65,17 @@ def _two_broken(**limits: float) -> Story:
     }
     budget = DrainBudget(**values)  # type: ignore[arg-type]  # counts are whole
     return _story(*TWO_BROKEN, setting=Setting(budget=budget))
+
+
+SAVING = Setting(budget=WIDE, training=Training.SLOW, node_count=5, caps=BlastCaps(max_out_per_partition_ratio=1.0))
+"""Its training job saves 87 s after the beginning, and a fault that lets it go on is waited with until then."""
+WORN_ROW = break_by(FaultKind.ROW_REMAP_WAITS, 0)
+UNTIL_IT_SAVES = (wait(20), wait(20), wait(20), wait(20))
+
+
+def _waiting_plan(*meanwhile: Move) -> Story:
+    """Return a story in which something changes while the plan in force waits for a checkpoint."""
+    return _story(WORN_ROW, PASS, *meanwhile, *UNTIL_IT_SAVES, PASS, PASS, PASS, setting=SAVING)
 
 
 DIRECTED_STORIES: Mapping[str, Story] = {
@@ -77,6 +103,58 @@ DIRECTED_STORIES: Mapping[str, Story] = {
     "max_out_per_rack_count": _two_broken(max_out_per_rack_count=1),
     "min_in_service_ratio": _two_broken(min_in_service_ratio=0.7),
     "drain_rate": _two_broken(max_new_per_hour_count=1),
+    "partition_cap": _story(
+        *TWO_BROKEN, setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_partition_ratio=0.25))
+    ),
+    "leaf_cap": _story(*TWO_BROKEN, setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_leaf_count=1))),
+    "freeze_window": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, freezes=(FREEZE,))),
+    "nvlink_cap": _story(
+        *TWO_BROKEN,
+        setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_nvlink_domain_count=1), nodes_per_domain_count=2),
+    ),
+    "untouchable": _waiting_plan(lower(Lowered.UNTOUCHABLE)),
+    "requeue_limit": _waiting_plan(lower(Lowered.REQUEUES)),
+    "hourly_loss": _waiting_plan(lower(Lowered.HOURLY_LOSS)),
+    "rung_exhausted": _waiting_plan(lower(Lowered.TRIES)),
+    "free_spares": _waiting_plan(Move(kind=MoveKind.RESERVE_BY_OTHERS, node=2, number=199), wait(20)),
+    "cool_down": _story(
+        lose_gpu(3),
+        PASS,
+        PASS,
+        PASS,
+        lose_gpu(3),
+        PASS,
+        PASS,
+        setting=Setting(budget=WIDE, ladder=LadderLimits(max_reboots_count=2)),
+    ),
+    "min_serving": _story(
+        break_by(FaultKind.ROW_REMAP_WAITS, 2),
+        break_by(FaultKind.ROW_REMAP_WAITS, 3),
+        PASS,
+        PASS,
+        setting=replace(SAVING, node_count=6, replica_count=2, gpus_per_replica=2),
+    ),
+    "probation_cap": _story(
+        *TWO_BROKEN,
+        PASS,
+        PASS,
+        PASS,
+        setting=Setting(budget=WIDE, probation_seconds=600.0, caps=BlastCaps(max_on_probation_count=1)),
+    ),
+    "storm_brake": _story(
+        lose_gpu(2),
+        PASS,
+        wait(5),
+        lose_gpu(3),
+        PASS,
+        wait(5),
+        lose_gpu(4),
+        PASS,
+        setting=replace(
+            SAVING,
+            mass_event=MassEvent(min_node_count=2, window=timedelta(seconds=1), brake_window=timedelta(minutes=10)),
+        ),
+    ),
     "lease": _story(
         pass_by(MoveKind.OTHER_PASS),
         lose_gpu(3),
@@ -85,9 +163,13 @@ DIRECTED_STORIES: Mapping[str, Story] = {
     ),
 }
 
+PROVEN_FIRST = frozenset(
+    {"max_out_count", "max_out_per_rack_count", "min_in_service_ratio", "partition_cap", "leaf_cap", "nvlink_cap"}
+)
+"""Limits that a plan's proof keeps as well: with either of the two in place nothing is sent."""
+
 UNREACHABLE: Mapping[str, str] = {
     "known_node": "the planner leaves undeclared nodes to a person",
-    "untouchable": "the planner leaves untouchable nodes to a person",
     "known_job": "the planner plans for listed jobs only; `is_moot` ends a step whose job is gone",
     "held_first": "a plan holds every job before it cuts the power, and cuts none with a job that must stay",
     "answers_again": "`is_moot` ends the step first",
@@ -95,6 +177,7 @@ UNREACHABLE: Mapping[str, str] = {
     "requeueable": "the planner tells the owner instead",
     "same_attempt": "`is_moot` ends the step first",
     "fenced_first": "a plan releases only after its fence was witnessed",
+    "rung_order": "the ladder is climbed in its order",
     "silent_node": "needs a second silent node that somebody else declares down: see the hostile plan",
 }
 """Guardrails behind the planner, and what stands before them."""

@@ -5,18 +5,28 @@ that stand there too. Which one it breaks is found by the judge, not here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+    Mode,
+    RecoveryLimits,
+)
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.perform import perform
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.hardware import slot_address
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines.simulator.scenario import JobSpec
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import SchedulerLie, TelemetryLie
 from tests.safety.moves import Move, MoveKind, make
@@ -170,6 +180,119 @@ def _lease_is_gone(stage: Stage) -> Action:
     return on_node(Verb.DRAIN, 3)
 
 
+def _under(stage: Stage, **sections: object) -> None:
+    stage.use_policy(replace(stage.orders.policy, **sections))  # type: ignore[arg-type]  # sections of a policy
+
+
+def _frozen(stage: Stage) -> Action:
+    now = stage.own_clock.now()
+    _under(stage, freeze_windows=(FreezeWindow(name="visit", begins_at=now, ends_at=now + timedelta(hours=1)),))
+    return on_node(Verb.DRAIN, 3)
+
+
+def _capped(**caps: float) -> Callable[[Stage], Action]:
+    def arrange(stage: Stage) -> Action:
+        _under(stage, blast_caps=BlastCaps(**caps))  # type: ignore[arg-type]  # counts are whole
+        return _one_out_already(stage)
+
+    return arrange
+
+
+def _in_one_domain(stage: Stage) -> Action:
+    places = {name: replace(place, nvlink_domain="d1") for name, place in stage.orders.topology.places.items()}
+    topology = replace(stage.orders.topology, places=places)
+    stage.orders = replace(stage.orders, topology=topology)
+    stage.judge.orders = stage.orders
+    process = stage.process("first")
+    process.cluster = replace(process.cluster, rules=replace(process.cluster.rules, topology=topology))
+    return _capped(max_out_per_nvlink_domain_count=1)(stage)
+
+
+def _rebooted(ladder: LadderLimits) -> Callable[[Stage], Action]:
+    def arrange(stage: Stage) -> Action:
+        _under(stage, ladder=ladder)
+        attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+        attempt_to_send(on_node(Verb.REBOOT, 3), stage, times=1)
+        return replace(on_node(Verb.REBOOT, 3), try_number=2)
+
+    return arrange
+
+
+def _never_rebooted(stage: Stage) -> Action:
+    _under(stage, ladder=LadderLimits(max_reimages_count=9))
+    attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+    return on_node(Verb.REIMAGE, 3)
+
+
+def _loaded(stage: Stage) -> Action:
+    attempt_to_send(on_node(Verb.DRAIN, 0), stage)
+    return Action(verb=Verb.CHECK, incident=INCIDENT, node=name_of(0), suite="general")
+
+
+def _looping(stage: Stage) -> Action:
+    _under(stage, recovery=RecoveryLimits(max_requeues_count=0))
+    return on_job(Verb.HOLD, stage)
+
+
+def _submitted(spec: JobSpec) -> Callable[[Stage], Action]:
+    def arrange(stage: Stage) -> Action:
+        name = stage.twin.submit(spec)
+        stage.true_clock.wait(12)
+        position = [each.job for each in SimulatedScheduler(stage.twin).read_jobs()].index(name)
+        return on_job(Verb.HOLD, stage, position)
+
+    return arrange
+
+
+def _costly(stage: Stage) -> Action:
+    _under(stage, blast_caps=BlastCaps(max_gpu_hours_per_hour=1e-6))
+    stage.true_clock.wait(25)
+    return on_job(Verb.HOLD, stage)
+
+
+def _taken_spare(stage: Stage) -> Action:
+    action = on_job(Verb.HOLD, stage)
+    return replace(action, verb=Verb.RESERVE, spares=(name_of(2), name_of(0)))
+
+
+def _one_on_probation(stage: Stage) -> Action:
+    _under(stage, blast_caps=BlastCaps(max_on_probation_count=1))
+    SimulatedScheduler(stage.twin).put_last(name_of(2))
+    attempt_to_send(on_node(Verb.DRAIN, 3), stage)
+    return on_node(Verb.RESUME, 3)
+
+
+def _storm(stage: Stage) -> Action:
+    whole = BlastCaps(max_out_per_partition_ratio=1.0)
+    _under(stage, mass_event=MassEvent(min_node_count=2), blast_caps=whole)
+    for index in (1, 2):
+        cause = IncidentId(f"INC-001{index}")
+        drain = replace(on_node(Verb.DRAIN, index), incident=cause, text=drain_reason(cause, "a test"))
+        attempt_to_send(drain, stage)
+    return on_node(Verb.DRAIN, 3)
+
+
+UNSAVED = JobSpec(
+    name="unsaved",
+    user="science-notebooks",
+    account="science",
+    workload=Workload.BATCH,
+    gpus_per_node=1,
+    checkpointing=Checkpointing.NO,
+)
+ONLY_REPLICA = JobSpec(
+    name="chat-api",
+    user="platform-serving",
+    account="platform",
+    workload=Workload.INFERENCE,
+    gpus_per_node=1,
+    service="chat",
+    min_serving_count=1,
+)
+OFTEN = LadderLimits(max_reboots_count=9)
+ONCE = LadderLimits(max_reboots_count=1, cool_down=timedelta(0))
+
+
 def _limits(**limits: float) -> Setting:
     values = {
         "max_out_count": 9,
@@ -205,6 +328,21 @@ HOSTILE_PLANS: Mapping[str, HostilePlan] = {
     "max_out_per_rack_count": HostilePlan(arrange=_one_out_already, setting=_limits(max_out_per_rack_count=1)),
     "min_in_service_ratio": HostilePlan(arrange=_one_out_already, setting=_limits(min_in_service_ratio=0.7)),
     "drain_rate": HostilePlan(arrange=_one_drained_already, setting=_limits(max_new_per_hour_count=1)),
+    "partition_cap": HostilePlan(arrange=_capped(max_out_per_partition_ratio=0.25)),
+    "leaf_cap": HostilePlan(arrange=_capped(max_out_per_leaf_count=1)),
+    "nvlink_cap": HostilePlan(arrange=_in_one_domain),
+    "freeze_window": HostilePlan(arrange=_frozen),
+    "idle_node of a check": HostilePlan(arrange=_loaded),
+    "rung_order": HostilePlan(arrange=_never_rebooted),
+    "rung_exhausted": HostilePlan(arrange=_rebooted(ONCE)),
+    "cool_down": HostilePlan(arrange=_rebooted(OFTEN)),
+    "requeue_limit": HostilePlan(arrange=_looping),
+    "requeueable of what keeps no checkpoint": HostilePlan(arrange=_submitted(UNSAVED)),
+    "min_serving": HostilePlan(arrange=_submitted(ONLY_REPLICA)),
+    "hourly_loss": HostilePlan(arrange=_costly),
+    "free_spares": HostilePlan(arrange=_taken_spare),
+    "probation_cap": HostilePlan(arrange=_one_on_probation),
+    "storm_brake": HostilePlan(arrange=_storm),
     "lease": HostilePlan(arrange=_lease_is_gone, setting=Setting(budget=WIDE, leases=Leases.HANDED_OVER)),
 }
 """By the rule that the action would break; words after it tell two cases of one rule apart."""

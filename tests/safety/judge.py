@@ -7,13 +7,14 @@ command belongs to and what people ordered. The rules themselves stand in `rules
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of
 from ops_pipelines.ports.ledger import Ledger, LedgerState
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.twin import Twin
 from tests.safety.border import Command, Told
-from tests.safety.rules import RULES, Orders, Scene
+from tests.safety.rules import RULES
+from tests.safety.scene import Orders, Scene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +58,11 @@ class Judge:
             orders=self.orders,
             record=record,
             state=state,
+            plan=None if record is None or record.plan is None else self._ledger.plan(record.plan),
             lease=self._ledger.current_lease(command.said_at),
             nodes={each.node: each for each in scheduler.read_nodes()},
             jobs={each.job: each for each in scheduler.read_jobs()},
+            progress={each.job: each for each in ground_truth.read_progress(self._twin)},
             truth={each.node: each for each in ground_truth.read_nodes(self._twin)},
             accepted=tuple(self._accepted),
             beside=beside,
@@ -87,6 +90,8 @@ class Judge:
 
 def _record_of(command: Command, state: LedgerState) -> ActionRecord | None:
     """Return the before-entry of a command: the newest of its verb and target that has no outcome."""
+    if command.verb in (Verb.RESERVE, Verb.UNRESERVE):
+        return next((each for each in reversed(state.records) if _is_reservation(command, each)), None)
     fitting = [
         record
         for record in state.records
@@ -98,3 +103,14 @@ def _record_of(command: Command, state: LedgerState) -> ActionRecord | None:
         and (not command.reason or record.action.text == command.reason)
     ]
     return fitting[-1] if fitting else None
+
+
+def _is_reservation(command: Command, record: ActionRecord) -> bool:
+    """Return whether a command keeps or gives back the spare nodes of a before-entry: it names the reservation."""
+    action = record.action
+    return (
+        record.outcome is None
+        and action.verb is command.verb
+        and reservation_of(action) == command.reason
+        and (command.node is None or command.node in action.spares)
+    )

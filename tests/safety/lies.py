@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.telemetry import Sample
@@ -123,6 +124,32 @@ def bend_jobs(
         case SchedulerLie.STRANGE_STATE:
             return tuple(replace(each, state=JobState.UNKNOWN) for each in jobs)
     return jobs
+
+
+class CheckLie(Enum):
+    """How what a node's own tests found is bent."""
+
+    PASSED = "passed"
+    """Whatever is wrong with the node."""
+    FAILED = "failed"
+    LOST = "lost"
+    """There is never a result."""
+    NOT_RUN = "not_run"
+
+
+_BENT_RESULTS = {
+    CheckLie.PASSED: TestResult.PASSED,
+    CheckLie.FAILED: TestResult.FAILED,
+    CheckLie.NOT_RUN: TestResult.NOT_RUN,
+}
+
+
+def bend_check(found: NodeCheck | None, lie: CheckLie | None) -> NodeCheck | None:
+    if found is None or lie is None:
+        return found
+    if lie is CheckLie.LOST:
+        return None
+    return replace(found, tests=tuple(replace(each, result=_BENT_RESULTS[lie], said=lie.value) for each in found.tests))
 
 
 class Rumour(Enum):

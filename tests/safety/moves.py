@@ -10,16 +10,21 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.policy import LadderLimits
 from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand
+from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.repairs import mark_repaired
 from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler
 from ops_pipelines.simulator.commands import ImpossibleFaultError
+from ops_pipelines.simulator.course import Course, Cure
+from ops_pipelines.simulator.defects import HAVE_COURSES
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.safety.border import PROBLEMS, Crash
-from tests.safety.lies import Rumour, SchedulerLie, TelemetryLie
-from tests.safety.rules import PERSON
+from tests.safety.lies import CheckLie, Rumour, SchedulerLie, TelemetryLie
+from tests.safety.scene import PERSON
 from tests.safety.stage import Stage
 from tests.simulator.small_cluster import TRAINING
 
@@ -52,6 +57,16 @@ class MoveKind(Enum):
     UNPAUSE = "unpause"
     APPROVE = "approve"
     DRAIN_BY_HAND = "drain_by_hand"
+    RETURN_BY_HAND = "return_by_hand"
+    REPAIR_DONE = "repair_done"
+    """Somebody mends a node that waits for hands, and says so; or does only one of the two."""
+    BEND_CHECKS = "bend_checks"
+    STRAIGHTEN_CHECKS = "straighten_checks"
+    FORGET_WEIGHTS = "forget_weights"
+    """The scheduler restarts, and no node is last choice any more."""
+    RESERVE_BY_OTHERS = "reserve_by_others"
+    LOWER_LIMITS = "lower_limits"
+    """The operator allows less from now on, whatever was planned before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +91,39 @@ FAILING = (
     "release",
     "resume",
     "reboot",
+    "power_off",
+    "power_on",
+    "reset_gpu",
+    "reimage",
+    "start_check",
+    "read_check",
+    "put_last",
+    "put_back",
+    "reserve",
+    "unreserve",
 )
 """Calls that can be made to fail."""
 _FAULTS = tuple(FaultKind)
+_OF_NODES = frozenset(
+    {
+        FaultKind.NODE_UNREACHABLE,
+        FaultKind.NETWORK_PARTITION,
+        FaultKind.LEAF_SWITCH_DOWN,
+        FaultKind.BOOT_HANGS,
+        FaultKind.HIDDEN_DEFECT,
+    }
+)
+_LASTING = frozenset({FaultKind.NETWORK_PARTITION, FaultKind.LEAF_SWITCH_DOWN})
+COURSES: tuple[Course | None, ...] = (
+    None,
+    Course(cure=Cure.POWER_CYCLE),
+    Course(cure=Cure.REPLACEMENT),
+    Course(cure=Cure.REPLACEMENT, returns_after_load_seconds=6.0),
+    Course(cure=Cure.POWER_CYCLE, returns_after_seconds=14.0),
+    Course(cure=Cure.REIMAGE, found_by=("nvml", "dcgm_diag_r2", "dcgm_diag_r3"), failing_check_count=2),
+    None,
+)
+"""How a fault ends, beside what its kind says."""
 
 
 def make(move: Move, stage: Stage) -> None:
@@ -104,10 +149,18 @@ def _wait(stage: Stage, move: Move) -> None:
 
 def _break(stage: Stage, move: Move) -> None:
     kind = _FAULTS[move.number % len(_FAULTS)]
-    is_of_node = kind in (FaultKind.NODE_UNREACHABLE, FaultKind.NETWORK_PARTITION)
-    seconds = float(4 + move.number % 17) if kind is FaultKind.NETWORK_PARTITION else None
+    seconds = float(4 + move.number % 17) if kind in _LASTING else None
+    course = COURSES[move.number // len(_FAULTS) % len(COURSES)] if kind in HAVE_COURSES else None
+    if kind is FaultKind.HIDDEN_DEFECT:
+        course = None  # It is one anyway, until it is replaced.
     with suppress(ImpossibleFaultError):
-        stage.twin.inject(kind, stage.node(move.node), gpu=None if is_of_node else move.number % 2, seconds=seconds)
+        stage.twin.inject(
+            kind,
+            stage.node(move.node),
+            gpu=None if kind in _OF_NODES else move.number % 2,
+            seconds=seconds,
+            course=course,
+        )
 
 
 def _bend_metrics(stage: Stage, move: Move) -> None:
@@ -217,10 +270,12 @@ def _unpause(stage: Stage, move: Move) -> None:
 
 
 def _approve(stage: Stage, move: Move) -> None:
+    """Say yes to the newest plan of an incident that waits, or late to one that another has taken the place of."""
     valid_for = timedelta(seconds=(2, 30, 3600)[move.number % 3])
-    for plan in stage.waiting_plans()[:1]:
+    position = 1 if move.number % 7 == 0 else 0
+    for plan in stage.waiting_plans()[position : position + 1]:
         _, approval = people.approve(plan, stage.desk, actor="day-shift", valid_for=valid_for)
-        stage.orders.approved[plan] = (approval.given_at, approval.expires_at)
+        stage.orders.approved.setdefault(plan, []).append((approval.given_at, approval.expires_at))
 
 
 def _drain_by_hand(stage: Stage, move: Move) -> None:
@@ -231,6 +286,85 @@ def _drain_by_hand(stage: Stage, move: Move) -> None:
         stage.failure_count += 1
     except Crash:
         stage.restart(PERSON)
+
+
+def _return_by_hand(stage: Stage, move: Move) -> None:
+    person = stage.process(PERSON)
+    try:
+        return_by_hand(stage.node(move.node), person.cluster, lease=person.lease, actor="day-shift", why="looks well")
+    except (ByHandRefused, SourceError, LedgerConflict):
+        stage.failure_count += 1
+    except Crash:
+        stage.restart(PERSON)
+
+
+def _repair_done(stage: Stage, move: Move) -> None:
+    now = stage.own_clock.now()
+    present = stage.ledger.read_state(now).incidents
+    waiting = [each for each in present if each.state is IncidentState.IN_REPAIR] or list(present)
+    if not waiting:
+        return
+    incident = waiting[move.node % len(waiting)]
+    is_mended, is_said = ((True, True), (True, True), (False, True), (True, False))[move.number % 4]
+    if is_mended and incident.state is IncidentState.IN_REPAIR:
+        for node in incident.nodes:
+            with suppress(SourceError):
+                stage.twin.repair_by_hand(node)
+    if is_said:
+        with suppress(ByHandRefused, LedgerConflict):
+            mark_repaired(stage.desk, incident.incident, actor="technician", note="a new board", now=now)
+            stage.orders.waiting_for_hands.discard(incident.incident)
+            stage.orders.called_mended.update([incident.incident])
+
+
+def _bend_checks(stage: Stage, move: Move) -> None:
+    stage.mischief.checks = tuple(CheckLie)[move.number % len(CheckLie)]
+
+
+def _straighten_checks(stage: Stage, move: Move) -> None:
+    stage.mischief.checks = None
+
+
+def _forget_weights(stage: Stage, move: Move) -> None:
+    nodes = tuple(each.node for each in SimulatedScheduler(stage.twin).read_nodes())
+    stage.twin.command(EntryKind.PUT_BACK, nodes=nodes)
+
+
+def _reserve_by_others(stage: Stage, move: Move) -> None:
+    until = stage.true_clock.now() + timedelta(seconds=10 + move.number % 200)
+    with suppress(SourceError):
+        stage.twin.command(
+            EntryKind.RESERVE, nodes=(stage.node(move.node),), reservation=f"maintenance-{move.number}", until=until
+        )
+
+
+class Lowered(Enum):
+    """What the operator lowers."""
+
+    REQUEUES = "requeues"
+    HOURLY_LOSS = "hourly_loss"
+    TRIES = "tries"
+    PROBATION = "probation"
+    UNTOUCHABLE = "untouchable"
+
+
+def _lower_limits(stage: Stage, move: Move) -> None:
+    policy = stage.orders.policy
+    match tuple(Lowered)[move.number % len(Lowered)]:
+        case Lowered.REQUEUES:
+            policy = replace(policy, recovery=replace(policy.recovery, max_requeues_count=0))
+        case Lowered.HOURLY_LOSS:
+            policy = replace(policy, blast_caps=replace(policy.blast_caps, max_gpu_hours_per_hour=0.01))
+        case Lowered.TRIES:
+            none = LadderLimits(
+                max_gpu_resets_count=0, max_reboots_count=0, max_power_cycles_count=0, max_reimages_count=0
+            )
+            policy = replace(policy, ladder=none)
+        case Lowered.PROBATION:
+            policy = replace(policy, blast_caps=replace(policy.blast_caps, max_on_probation_count=1))
+        case Lowered.UNTOUCHABLE:
+            policy = replace(policy, untouchable_nodes=policy.untouchable_nodes | {stage.node(move.node)})
+    stage.use_policy(policy)
 
 
 _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
@@ -257,4 +391,11 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.UNPAUSE: _unpause,
     MoveKind.APPROVE: _approve,
     MoveKind.DRAIN_BY_HAND: _drain_by_hand,
+    MoveKind.RETURN_BY_HAND: _return_by_hand,
+    MoveKind.REPAIR_DONE: _repair_done,
+    MoveKind.BEND_CHECKS: _bend_checks,
+    MoveKind.STRAIGHTEN_CHECKS: _straighten_checks,
+    MoveKind.FORGET_WEIGHTS: _forget_weights,
+    MoveKind.RESERVE_BY_OTHERS: _reserve_by_others,
+    MoveKind.LOWER_LIMITS: _lower_limits,
 }

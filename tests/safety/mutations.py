@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, cast
 
-from ops_pipelines.domain import guardrails
+from ops_pipelines.domain import blast_radius, guardrails
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Refusal, drain_reason
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.ports.ledger import Ledger
+from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 
@@ -62,6 +64,11 @@ def _with_done(question: Question, verb: Verb) -> Question:
 def _with_budget(question: Question, **changes: Any) -> Question:
     budget: DrainBudget = replace(question.policy.drain_budget, **changes)
     return replace(question, policy=replace(question.policy, drain_budget=budget))
+
+
+def _with_policy(question: Question, section: str, **changes: Any) -> Question:
+    policy = question.policy
+    return replace(question, policy=replace(policy, **{section: replace(getattr(policy, section), **changes)}))
 
 
 def _no_mode(question: Question) -> Question:
@@ -120,7 +127,7 @@ def _no_known_job(question: Question) -> Question:
 
 
 def _no_idle_node(question: Question) -> Question:
-    if question.action.verb not in (Verb.REBOOT, Verb.RESET_GPU):
+    if question.action.verb not in (Verb.REBOOT, Verb.RESET_GPU, Verb.REIMAGE, Verb.CHECK, Verb.POWER_OFF):
         return question
     name = question.action.node
     is_busy = any(name in job.nodes for job in question.facts.jobs.values())
@@ -140,8 +147,7 @@ def _no_answers_again(question: Question) -> Question:
 
 def _no_our_drain(question: Question) -> Question:
     action = question.action
-    verbs = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON, Verb.RESUME)
-    if action.verb not in verbs:
+    if action.verb not in NEEDS_OUR_DRAIN:
         return question
     ours = _with_node(question, is_drained=True, reason=drain_reason(action.incident, "ours"), reason_set_at=None)
     return _with_done(ours, Verb.DRAIN)
@@ -167,6 +173,24 @@ def _no_silent_node(question: Question) -> Question:
     return replace(question, facts=replace(facts, nodes=nodes))
 
 
+def _no_free_spares(question: Question) -> Question:
+    spares, facts = question.action.spares, question.facts
+    free = {
+        name: replace(
+            facts.nodes[name],
+            state=NodeState.IDLE,
+            is_drained=False,
+            is_responding=True,
+            gpu_in_use_count=0,
+            reserved_as=None,
+        )
+        for name in spares
+        if name in facts.nodes
+    }
+    jobs = {name: replace(job, nodes=job.nodes - set(spares)) for name, job in facts.jobs.items()}
+    return replace(question, facts=replace(facts, nodes={**facts.nodes, **free}, jobs=jobs))
+
+
 def _if_verb(verb: Verb, relax: Relaxation) -> Relaxation:
     return lambda question: relax(question) if question.action.verb is verb else question
 
@@ -186,7 +210,9 @@ RELAXATIONS: Mapping[str, Relaxation] = {
     "off_first": _if_verb(Verb.DECLARE_DOWN, lambda question: _with_done(question, Verb.POWER_OFF)),
     "our_drain": _no_our_drain,
     "foreign_drain": _no_foreign_drain,
-    "requeueable": lambda question: _with_jobs(question, lambda job: replace(job, is_requeueable=True)),
+    "requeueable": lambda question: _with_jobs(
+        question, lambda job: replace(job, is_requeueable=True, checkpointing=Checkpointing.UNKNOWN)
+    ),
     "same_attempt": _no_same_attempt,
     "fenced_first": _if_verb(Verb.RELEASE, lambda question: _with_done(question, Verb.FENCE)),
     "silent_node": _no_silent_node,
@@ -194,17 +220,39 @@ RELAXATIONS: Mapping[str, Relaxation] = {
     "max_out_per_rack_count": lambda question: _with_budget(question, max_out_per_rack_count=10_000),
     "min_in_service_ratio": lambda question: _with_budget(question, min_in_service_ratio=0.0),
     "drain_rate": lambda question: _with_budget(question, max_new_per_hour_count=10_000),
+    "partition_cap": lambda question: _with_policy(question, "blast_caps", max_out_per_partition_ratio=1.0),
+    "leaf_cap": lambda question: _with_policy(question, "blast_caps", max_out_per_leaf_count=None),
+    "nvlink_cap": lambda question: _with_policy(question, "blast_caps", max_out_per_nvlink_domain_count=None),
+    "hourly_loss": lambda question: _with_policy(question, "blast_caps", max_gpu_hours_per_hour=1e12),
+    "probation_cap": lambda question: _with_policy(question, "blast_caps", max_on_probation_count=10_000),
+    "freeze_window": lambda question: replace(question, policy=replace(question.policy, freeze_windows=())),
+    "rung_order": _if_verb(Verb.REIMAGE, lambda question: _with_done(question, Verb.POWER_OFF)),
+    "rung_exhausted": lambda question: _with_policy(
+        question,
+        "ladder",
+        max_gpu_resets_count=10_000,
+        max_reboots_count=10_000,
+        max_power_cycles_count=10_000,
+        max_reimages_count=10_000,
+    ),
+    "cool_down": lambda question: _with_policy(question, "ladder", cool_down=timedelta(0)),
+    "requeue_limit": lambda question: _with_policy(question, "recovery", max_requeues_count=10_000),
+    "min_serving": lambda question: _with_jobs(question, lambda job: replace(job, service="")),
+    "free_spares": _no_free_spares,
+    "storm_brake": lambda question: _with_policy(question, "mass_event", min_node_count=10_000),
 }
 """How each guardrail of `judge` is taken out; the three limits of `drain_budget` one by one."""
 
 ELSEWHERE = frozenset({"ledger_pause", "lease", "is_moot"})
 """Checks that stand outside of `judge`: two in the ledger, and what makes an action needless."""
+PLANNED = frozenset({"judge_proof"})
+"""Checks that keep a plan from being made: a hostile plan has passed them by."""
 
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
     """Take the named checks out while the block runs."""
-    unknown = set(names) - RELAXATIONS.keys() - ELSEWHERE
+    unknown = set(names) - RELAXATIONS.keys() - ELSEWHERE - PLANNED
     if unknown:
         raise ValueError(f"there is no guardrail {', '.join(sorted(unknown))}; there are {', '.join(RELAXATIONS)}")
     with ExitStack() as stack:
@@ -213,6 +261,8 @@ def without(*names: str) -> Iterator[None]:
             stack.enter_context(_replaced(guardrails.judge, _judge_relaxed(relaxations)))
         if "is_moot" in names:
             stack.enter_context(_replaced(guardrails.is_moot, lambda *_: None))
+        if "judge_proof" in names:
+            stack.enter_context(_replaced(blast_radius.judge_proof, lambda *_: None))
         yield
 
 

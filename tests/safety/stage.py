@@ -4,37 +4,54 @@ What happens on it is `moves`' business; whether what the program then does is s
 """
 
 import copy
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
+from typing import Any, cast
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import NodeName, PlanId
+from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+    Mode,
+    Policy,
+    RecoveryLimits,
+)
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
-from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.ledger import Ledger, LedgerConflict
+from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.safety.border import Border, Crash, Mischief
 from tests.safety.judge import Judge
-from tests.safety.rules import PERSON, Orders
+from tests.safety.quick_ledger import Memory, QuickLedger, empty_ledger
+from tests.safety.scene import PERSON, Orders
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
-from tests.simulator.small_cluster import SESSION, TRAINING
+from tests.simulator.fake_clock import BEGINNING
+from tests.simulator.small_cluster import SERVICE, SESSION, TRAINING
 
 RARE_STEP_SECONDS = 2.0
 """A process looks at its witnesses no more often than this: a story has to be cheap."""
 STARTS_AFTER_SECONDS = 12.0
+_PAGES_AT_MOST = 8
+"""Of one incident in one story: a plan that ends with a page, a reminder, a node handed over and mended in vain."""
+FREEZE = FreezeWindow(name="a visit", begins_at=BEGINNING, ends_at=BEGINNING + timedelta(days=1))
 
 
 class Leases(Enum):
@@ -46,6 +63,18 @@ class Leases(Enum):
     """Each takes it for itself, and has it until it runs out: as code servers and their runs do."""
 
 
+class Training(Enum):
+    """How the training job of a stage saves its work."""
+
+    QUICK = "quick"
+    """Every 10 s."""
+    SLOW = "slow"
+    """Every 90 s, declared, with a day before it: a fault that lets it go on is worth waiting for."""
+    UNTOLD = "untold"
+    """Every 40 s, and with a time limit: nobody knows when the next one comes."""
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a stage begins with."""
@@ -53,8 +82,22 @@ class Setting:
     node_count: int = 4
     job_count: int = 1
     has_session: bool = False
+    """One that may not be requeued."""
+    has_movable_session: bool = False
     mode: Mode = Mode.AUTO
     budget: DrainBudget = DrainBudget(max_out_count=2, max_out_per_rack_count=2, min_in_service_ratio=0.3)
+    caps: BlastCaps = BlastCaps()
+    ladder: LadderLimits = LadderLimits()
+    recovery: RecoveryLimits = RecoveryLimits()
+    mass_event: MassEvent = POLICY.mass_event
+    freezes: tuple[FreezeWindow, ...] = ()
+    probation_seconds: float = 0.0
+    training: Training = Training.QUICK
+    replica_count: int = 0
+    """Of a service of which `min_serving_count` must serve."""
+    gpus_per_replica: int = 1
+    min_serving_count: int = 1
+    nodes_per_domain_count: int = 1
     untouchable: int | None = None
     """Index of the node that the operator wants left alone."""
     undeclared: int | None = None
@@ -88,36 +131,47 @@ class Stage:
         self.crash_count = 0
         self.mischief = Mischief()
         self._dress = dress
-        training = replace(TRAINING, gpus_per_node=2, node_count=min(2, setting.node_count - 1))
-        jobs: list[JobSpec] = [training]
-        if setting.job_count > 1:
-            jobs.append(replace(training, name="batch", node_count=1, workload=Workload.BATCH))
-        if setting.has_session:
-            jobs.append(SESSION)
+        jobs = _jobs_of(setting)
         policy = replace(
             POLICY,
             mode=setting.mode,
             drain_budget=setting.budget,
+            blast_caps=setting.caps,
+            ladder=setting.ladder,
+            recovery=setting.recovery,
+            mass_event=setting.mass_event,
+            freeze_windows=setting.freezes,
             untouchable_nodes=frozenset() if setting.untouchable is None else frozenset({name_of(setting.untouchable)}),
-            durations=replace(POLICY.durations, run_patience=timedelta(seconds=6), soak=timedelta(seconds=2)),
+            durations=replace(
+                POLICY.durations,
+                run_patience=timedelta(seconds=6),
+                soak=timedelta(seconds=2),
+                check_limit=timedelta(seconds=30),
+                probation=timedelta(seconds=setting.probation_seconds),
+            ),
         )
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "ledger.sqlite").write_bytes(empty_ledger())
         first = SmallAutopilot(directory, *jobs, node_count=setting.node_count, gpus_per_node=2, policy=policy)
         first.let_pass(STARTS_AFTER_SECONDS)
         self.twin, self.true_clock = first.twin, first.clock
         declared = [name_of(index) for index in range(setting.node_count) if index != setting.undeclared]
         topology = Topology(
             places={
-                name: Place(rack=f"r{index // 2 + 1}", nvlink_domain=name, leaf_switch="leaf1")
+                name: Place(
+                    rack=f"r{index // 2 + 1}", nvlink_domain=_domain_of(name, index, setting), leaf_switch="leaf1"
+                )
                 for index, name in enumerate(declared)
             },
             gpus_per_node=2,
         )
         self.orders = Orders(policy=policy, topology=topology)
-        self.ledger = first.cluster.ledger
+        self._memory = Memory(directory / "ledger.sqlite")
+        self._opened: list[SqlLedger] = []
+        self.ledger = self._quick(first)
         self.judge = Judge(self.twin, self.orders, self.ledger)
         self.own_clock = OwnClock(self.true_clock)
         self.processes: dict[str, SmallAutopilot] = {}
-        self._opened: list[SqlLedger] = []
         self._add_process("first", first)
 
     def close(self) -> None:
@@ -151,19 +205,24 @@ class Stage:
             accepted=self.judge.accept,
         )
         cluster = autopilot.cluster
-        assert isinstance(cluster.ledger, SqlLedger)
-        self._opened.append(cluster.ledger)
         autopilot.cluster = replace(
             cluster,
             scheduler=border.around(cluster.scheduler),
             fleet=border.around(cluster.fleet),
             telemetry=border.around(cluster.telemetry),
             logs=(*(border.around(log) for log in cluster.logs), self.mischief.rumours),
-            ledger=border.around(cluster.ledger),
+            ledger=border.around(self._quick(autopilot)),
             clock=self.own_clock,
             rules=replace(cluster.rules, policy=self.orders.policy, topology=self.orders.topology),
         )
         self._dress(autopilot)
+
+    def _quick(self, autopilot: SmallAutopilot) -> Ledger:
+        ledger = autopilot.cluster.ledger
+        assert isinstance(ledger, SqlLedger)
+        if ledger not in self._opened:
+            self._opened.append(ledger)
+        return cast("Ledger", QuickLedger(ledger, self._memory))
 
     def run_pass(self, name: str = "first", *, renews_lease: bool = True) -> None:
         """Let one process see, decide and act once; what it does not survive is a crash and a restart."""
@@ -182,6 +241,15 @@ class Stage:
             self.failure_count += 1
         except Crash:
             self.restart(name)
+        present = self.ledger.read_state(self.own_clock.now()).incidents
+        self.orders.waiting_for_hands.update(each.incident for each in present if each.state is IncidentState.IN_REPAIR)
+
+    def use_policy(self, policy: Policy) -> None:
+        """Let the operator change the policy: the program and the judge both work by the new one."""
+        self.orders = replace(self.orders, policy=policy)
+        self.judge.orders = self.orders
+        for process in self.processes.values():
+            process.use_policy(policy)
 
     def restart(self, name: str) -> None:
         """Begin a process anew that has just died."""
@@ -212,6 +280,21 @@ class Stage:
         }
         return tuple(plan.plan for plan in plans if plan is not None and plan.incident in waiting)
 
+    def _floods(self) -> list[str]:
+        """Return the messages that came too often.
+
+        One that may have been lost in a crash may come once more, and so may one on a node that was mended in vain.
+        """
+        sent = Counter(self.processes["first"].messages.messages)
+        found = [
+            f"flood: {count} times the same to {message.recipient} of {message.thread}: {message.body[:120]}"
+            for message, count in sent.items()
+            if count > 1 + self.crash_count + self.orders.called_mended[IncidentId(message.thread)]
+        ]
+        pages = Counter(message.thread for message in sent if message.audience is Audience.ON_CALL)
+        found += [f"flood: {count} pages of {thread}" for thread, count in pages.items() if count > _PAGES_AT_MOST]
+        return found
+
     def faults_at_the_end(self) -> list[str]:
         """Return what must never be found after a story: two writers after a release of ours, or a broken chain."""
         found = []
@@ -224,10 +307,49 @@ class Stage:
             job = next(iter(brain.attempts)).job
             if any(at <= brain.seen_at for each, at in released_at.items() if each in (job, None)):
                 found.append(f"split_brain: job {job} has {len(brain.attempts)} writers since {brain.seen_at}")
+        found += self._floods()
         broken = self.ledger.verify_chain()
         if broken.first_broken_seq is not None:
             found.append(f"chain: broken at {broken.first_broken_seq}")
         return found
+
+
+def _domain_of(name: NodeName, index: int, setting: Setting) -> str:
+    return name if setting.nodes_per_domain_count == 1 else f"d{index // setting.nodes_per_domain_count}"
+
+
+def _jobs_of(setting: Setting) -> list[JobSpec]:
+    training = replace(TRAINING, gpus_per_node=2, node_count=min(2, setting.node_count - 1), **_SAVES[setting.training])
+    jobs: list[JobSpec] = [training]
+    if setting.job_count > 1:
+        jobs.append(replace(training, name="batch", node_count=1, workload=Workload.BATCH))
+    if setting.has_session:
+        jobs.append(SESSION)
+    if setting.has_movable_session:
+        jobs.append(replace(SESSION, name="console", is_requeueable=True))
+    replica = replace(
+        SERVICE,
+        node_count=1,
+        gpus_per_node=setting.gpus_per_replica,
+        service="chat",
+        min_serving_count=setting.min_serving_count,
+        time_limit_seconds=200_000.0,
+    )
+    jobs += [replace(replica, name=f"chat-{number}") for number in range(setting.replica_count)]
+    return jobs
+
+
+_SAVES: Mapping[Training, Mapping[str, Any]] = {
+    Training.QUICK: {},
+    Training.SLOW: {
+        "checkpoint_interval_seconds": 90.0,
+        "checkpoint_phase_seconds": 75.0,
+        "checkpointing": Checkpointing.YES,
+        "time_limit_seconds": 200_000.0,
+    },
+    Training.UNTOLD: {"checkpoint_interval_seconds": 40.0, "time_limit_seconds": 200_000.0},
+    Training.NEVER: {"checkpoint_interval_seconds": None, "checkpointing": Checkpointing.NO},
+}
 
 
 def name_of(index: int) -> NodeName:

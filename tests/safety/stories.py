@@ -1,18 +1,31 @@
 """Stories: one seed gives one setting and one sequence of moves, always the same ones; playing it gives a verdict."""
 
+import os
 import random
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+    Mode,
+    RecoveryLimits,
+)
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.moves import Move, MoveKind, make
-from tests.safety.stage import Leases, Setting, Stage
+from tests.safety.quick_ledger import warm_engines
+from tests.safety.stage import Leases, Setting, Stage, Training
 from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.fake_clock import BEGINNING
 
 RAM_DISK = Path("/dev/shm")
 """Where there is one, ledgers of stories are kept there: thousands of them would wear out a disk."""
@@ -20,23 +33,31 @@ RAM_DISK = Path("/dev/shm")
 WEIGHTS = {
     MoveKind.BREAK: 9,
     MoveKind.WAIT: 9,
-    MoveKind.OTHER_PASS: 2,
     MoveKind.CRASH: 3,
     MoveKind.LOSE_ANSWER: 3,
     MoveKind.BEND_METRICS: 3,
     MoveKind.STRAIGHTEN_METRICS: 3,
     MoveKind.STRAIGHTEN_SCHEDULER: 3,
+    MoveKind.STRAIGHTEN_CHECKS: 3,
     MoveKind.MEND_CALLS: 3,
     MoveKind.UNPAUSE: 3,
     MoveKind.APPROVE: 3,
+    MoveKind.REPAIR_DONE: 3,
+    MoveKind.LOWER_LIMITS: 1,
 }
 """How often a move is drawn; 2 where nothing stands."""
 _FAULT_WEIGHTS = {
-    FaultKind.GPU_FELL_OFF_BUS: 3,
-    FaultKind.UNCORRECTABLE_ECC: 3,
-    FaultKind.NODE_UNREACHABLE: 5,
+    FaultKind.GPU_FELL_OFF_BUS: 6,
+    FaultKind.UNCORRECTABLE_ECC: 6,
+    FaultKind.NODE_UNREACHABLE: 7,
     FaultKind.NETWORK_PARTITION: 1,
     FaultKind.APPLICATION_XID31: 1,
+    FaultKind.ROW_REMAP_WAITS: 4,
+    FaultKind.BOOT_HANGS: 1,
+    FaultKind.HIDDEN_DEFECT: 1,
+    FaultKind.UNKILLABLE_PROCESS: 2,
+    FaultKind.RANK_STOPS: 1,
+    FaultKind.LEAF_SWITCH_DOWN: 1,
 }
 _LEASE_HABITS = (1, 2, 3, 1, 2, 3, 4)
 """Numbers of passes: one in seven does not renew its lease first."""
@@ -49,6 +70,9 @@ INTERRUPTIONS = (
     MoveKind.BREAK,
     MoveKind.CANCEL,
     MoveKind.BEND_METRICS,
+    MoveKind.RESERVE_BY_OTHERS,
+    MoveKind.FORGET_WEIGHTS,
+    MoveKind.REPAIR_DONE,
 )
 """What others do in the middle of a pass."""
 
@@ -75,32 +99,56 @@ class Verdict:
 
 
 def draw_story(seed: int) -> Story:
-    """Return the story of a seed: trouble, passes in between, and some at the end when the loudest trouble is over."""
+    """Return the story of a seed: trouble, passes in between, and some at the end when the loudest trouble is over.
+
+    One in three lasts longer: long enough to climb the ladder, to be mended by hands, to relapse on probation.
+    """
     rng = random.Random(seed)
     setting = _draw_setting(rng)
+    is_long = rng.random() < 0.33
     moves = [_draw_break(rng, setting)]
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
+        # What is hidden shows only after something else has broken.
+        moves.insert(0, Move(kind=MoveKind.BREAK, node=moves[0].node, number=_number_of(rng, rng.choice(_BEHIND))))
+    if rng.random() < 0.4:
         # Time for the scheduler to miss a silent node, and for the program to believe that it is silent.
         moves += [Move(kind=MoveKind.WAIT, number=4), Move(kind=MoveKind.PASS, number=1)]
         moves.append(Move(kind=MoveKind.WAIT, number=6))
-    for _ in range(rng.randint(2, 5)):
-        moves += [_draw_move(rng, setting) for _ in range(rng.randint(1, 3))]
+    for _ in range(rng.randint(4, 7) if is_long else rng.randint(1, 4)):
+        moves += [_draw_move(rng, setting) for _ in range(rng.choice((0, 1, 1, 2) if is_long else (1, 2, 3)))]
+        if is_long:
+            moves.append(Move(kind=MoveKind.WAIT, number=rng.choice((2, 6, 12, 19))))
         moves.append(Move(kind=MoveKind.PASS, number=rng.choice(_LEASE_HABITS)))
-    moves += [Move(kind=MoveKind.STRAIGHTEN_METRICS), Move(kind=MoveKind.MEND_CALLS), Move(kind=MoveKind.UNPAUSE)]
+    moves += [Move(kind=kind) for kind in _STRAIGHTENING]
     for seconds in (0, 6):
         moves += [Move(kind=MoveKind.APPROVE, number=2), Move(kind=MoveKind.WAIT, number=seconds)]
+        moves.append(Move(kind=MoveKind.PASS, number=1))
+    if is_long:
+        moves += [Move(kind=MoveKind.REPAIR_DONE), Move(kind=MoveKind.WAIT, number=9)]
+        moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
     return Story(setting=setting, moves=tuple(moves))
 
 
+_BEHIND = (FaultKind.HIDDEN_DEFECT, FaultKind.BOOT_HANGS, FaultKind.UNKILLABLE_PROCESS)
+_STRAIGHTENING = (
+    MoveKind.STRAIGHTEN_METRICS,
+    MoveKind.STRAIGHTEN_CHECKS,
+    MoveKind.MEND_CALLS,
+    MoveKind.UNPAUSE,
+)
+
+
+def _number_of(rng: random.Random, fault: FaultKind) -> int:
+    """Return any number that chooses the fault; its multiple chooses GPU, duration and course."""
+    return tuple(FaultKind).index(fault) + len(FaultKind) * rng.randrange(70)
+
+
 def _draw_break(rng: random.Random, setting: Setting) -> Move:
     kind = rng.choices(tuple(_FAULT_WEIGHTS), tuple(_FAULT_WEIGHTS.values()))[0]
-    return Move(
-        kind=MoveKind.BREAK,
-        node=rng.randrange(setting.node_count),
-        # Any number that chooses the fault; its multiple chooses GPU and duration.
-        number=tuple(FaultKind).index(kind) + len(FaultKind) * rng.randrange(50),
-    )
+    # The first nodes are those that run jobs.
+    node = rng.randrange(setting.node_count if rng.random() < 0.5 else 2)
+    return Move(kind=MoveKind.BREAK, node=node, number=_number_of(rng, kind))
 
 
 def _draw_setting(rng: random.Random) -> Setting:
@@ -108,19 +156,64 @@ def _draw_setting(rng: random.Random) -> Setting:
     return Setting(
         node_count=node_count,
         job_count=rng.randint(1, 2),
-        has_session=rng.random() < 0.4,
-        mode=rng.choices((Mode.AUTO, Mode.APPROVE, Mode.OBSERVE), (20, 3, 1))[0],
+        has_session=rng.random() < 0.2,
+        has_movable_session=rng.random() < 0.25,
+        replica_count=rng.choice((0, 0, 0, 2, 3)),
+        gpus_per_replica=rng.randint(1, 2),
+        min_serving_count=rng.randint(1, 2),
+        training=rng.choices(tuple(Training), (5, 3, 2, 1))[0],
+        mode=rng.choices((Mode.AUTO, Mode.APPROVE, Mode.OBSERVE), (20, 4, 1))[0],
         budget=DrainBudget(
             max_out_count=rng.randint(1, 3),
             max_out_per_rack_count=rng.randint(1, 2),
             min_in_service_ratio=rng.choice((0.0, 0.4, 0.7)),
             max_new_per_hour_count=rng.choice((1, 3, 12)),
         ),
-        untouchable=rng.randrange(node_count) if rng.random() < 0.2 else None,
-        undeclared=rng.randrange(node_count) if rng.random() < 0.2 else None,
+        caps=BlastCaps(
+            max_out_per_partition_ratio=rng.choice((0.25, 0.5, 1.0)),
+            max_out_per_leaf_count=rng.choice((None, None, 1, 2)),
+            max_out_per_nvlink_domain_count=rng.choice((None, 1)),
+            max_jobs_per_plan_count=rng.choice((1, 16)),
+            max_gpu_hours_per_hour=rng.choice((0.45, 0.9, 10_000.0, 10_000.0)),
+            max_on_probation_count=rng.randint(1, 2),
+        ),
+        ladder=_draw_ladder(rng),
+        recovery=RecoveryLimits(
+            max_requeues_count=rng.choice((0, 1, 1, 3)),
+            interactive_notice=timedelta(seconds=rng.choice((4, 15))),
+            checkpoint_wait=timedelta(seconds=rng.choice((30, 7200))),
+        ),
+        mass_event=MassEvent(
+            min_node_count=rng.choice((2, 3, 6)),
+            window=timedelta(seconds=rng.choice((10, 60))),
+            brake_window=timedelta(seconds=rng.choice((0, 20, 600))),
+        ),
+        freezes=_draw_freezes(rng),
+        probation_seconds=rng.choice((0.0, 8.0, 40.0)),
+        nodes_per_domain_count=rng.choice((1, 2)),
+        untouchable=rng.randrange(node_count) if rng.random() < 0.15 else None,
+        undeclared=rng.randrange(node_count) if rng.random() < 0.15 else None,
         leases=rng.choice(tuple(Leases)),
-        has_reflex=rng.random() < 0.7,
+        has_reflex=rng.random() < 0.6,
     )
+
+
+def _draw_ladder(rng: random.Random) -> LadderLimits:
+    return LadderLimits(
+        max_gpu_resets_count=rng.randint(0, 2),
+        max_reboots_count=rng.randint(0, 2),
+        max_power_cycles_count=rng.randint(0, 2),
+        max_reimages_count=rng.randint(0, 1),
+        cool_down=timedelta(seconds=rng.choice((0, 0, 10, 300))),
+    )
+
+
+def _draw_freezes(rng: random.Random) -> tuple[FreezeWindow, ...]:
+    if rng.random() < 0.8:
+        return ()
+    begins_at = BEGINNING + timedelta(seconds=rng.choice((0, 20, 30, 50)))
+    ends_at = begins_at + timedelta(seconds=rng.choice((20, 40, 86_400)))
+    return (FreezeWindow(name="a visit", begins_at=begins_at, ends_at=ends_at, allows_drains=rng.random() < 0.5),)
 
 
 def _draw_move(rng: random.Random, setting: Setting) -> Move:
@@ -136,9 +229,12 @@ def _draw_move(rng: random.Random, setting: Setting) -> Move:
 
 def play(story: Story, *, seed: int = -1, dress: Callable[[SmallAutopilot], None] = lambda _: None) -> Verdict:
     """Play a story and return the verdict; an error that the program should not make is a violation too."""
-    parent = RAM_DISK if RAM_DISK.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=parent, prefix="safety-") as directory:
-        stage = Stage(Path(directory), story.setting, dress=dress)
+    parent = RAM_DISK if RAM_DISK.is_dir() else Path(tempfile.gettempdir())
+    # The same path for every story of this process: see `warm_engines`.
+    directory = parent / f"safety-{os.getpid()}"
+    shutil.rmtree(directory, ignore_errors=True)
+    with warm_engines():
+        stage = Stage(directory, story.setting, dress=dress)
         found: list[str] = []
         rules: set[str] = set()
         made: Counter[MoveKind] = Counter()
@@ -151,6 +247,7 @@ def play(story: Story, *, seed: int = -1, dress: Callable[[SmallAutopilot], None
             rules.add("error")
         ends = stage.faults_at_the_end()
         stage.close()
+    shutil.rmtree(directory, ignore_errors=True)
     return Verdict(
         seed=seed,
         violations=(*(str(each) for each in stage.judge.violations), *found, *ends),

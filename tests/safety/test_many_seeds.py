@@ -1,25 +1,53 @@
-"""A few score of stories, whatever happens in them: no unsafe act; and enough acts for that to mean something."""
+"""Half a hundred stories, whatever happens in them: no unsafe act; and enough acts for that to mean something."""
+
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from ops_pipelines.domain.action import MESSAGES, Verb
+from ops_pipelines.domain.policy import LadderLimits, Mode
+from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.directed_stories import PASS, break_by, wait
+from tests.safety.hostile_plans import WIDE
 from tests.safety.many_seeds import Tally, count, lines_of, play_all
-from tests.safety.moves import MoveKind
-from tests.safety.stories import draw_story
+from tests.safety.moves import Move, MoveKind, make
+from tests.safety.quick_ledger import QuickLedger
+from tests.safety.stage import Setting, Stage
+from tests.safety.stories import Story, draw_story, play
 
-SEED_COUNT = 100
+SEED_COUNT = 50
 LEAST_COMMAND_COUNTS = {
-    Verb.DRAIN: 40,
-    Verb.HOLD: 20,
-    Verb.EXCLUDE: 20,
-    Verb.RELEASE: 20,
-    Verb.REBOOT: 10,
-    Verb.RESET_GPU: 10,
-    Verb.POWER_OFF: 5,
-    Verb.DECLARE_DOWN: 5,
-    Verb.POWER_ON: 5,
-    Verb.RESUME: 20,
+    Verb.DRAIN: 20,
+    Verb.RESERVE: 2,
+    Verb.HOLD: 5,
+    Verb.EXCLUDE: 5,
+    Verb.UNRESERVE: 2,
+    Verb.RELEASE: 5,
+    Verb.REBOOT: 2,
+    Verb.RESET_GPU: 1,
+    Verb.POWER_OFF: 1,
+    Verb.DECLARE_DOWN: 1,
+    Verb.POWER_ON: 1,
+    Verb.CHECK: 5,
+    Verb.PUT_LAST: 1,
+    Verb.RESUME: 3,
 }
+SELDOM = {Verb.REIMAGE, Verb.PUT_BACK}
+"""Too seldom for so few stories; the story of the whole ladder has them."""
+WHOLE_LADDER = Story(
+    setting=Setting(
+        budget=WIDE,
+        ladder=LadderLimits(max_reimages_count=1, cool_down=timedelta(0)),
+        probation_seconds=8.0,
+    ),
+    moves=(
+        break_by(FaultKind.UNCORRECTABLE_ECC, 3, course=2),
+        *[PASS, wait(10)] * 6,
+        Move(kind=MoveKind.REPAIR_DONE),
+        *[wait(10), PASS] * 3,
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +65,28 @@ def test_stories_make_the_autopilot_act(tally: Tally, verb: Verb) -> None:
 
 
 def test_every_verb_that_is_sent_to_a_cluster_is_counted() -> None:
-    assert LEAST_COMMAND_COUNTS.keys() == set(Verb) - MESSAGES - {Verb.FENCE}
+    assert LEAST_COMMAND_COUNTS.keys() == set(Verb) - MESSAGES - {Verb.FENCE} - SELDOM
+
+
+def test_story_climbs_the_whole_ladder_to_hands_and_back_over_probation() -> None:
+    verdict = play(WHOLE_LADDER)
+
+    climbed = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE, Verb.PUT_LAST, Verb.RESUME, Verb.PUT_BACK)
+    assert verdict.violations == ()
+    assert [verdict.commands[verb] for verb in climbed] == [1] * len(climbed)
+
+
+def test_ledger_with_a_memory_answers_as_the_ledger_does(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Setting(mode=Mode.APPROVE))
+    for move in (break_by(FaultKind.GPU_FELL_OFF_BUS, 3), PASS, Move(kind=MoveKind.APPROVE, number=2), PASS):
+        make(move, stage)
+        now = stage.own_clock.now()
+
+        assert isinstance(stage.ledger, QuickLedger)
+        assert stage.ledger.read_state(now) == stage.ledger.plain.read_state(now)
+
+    assert stage.judge.watched[Verb.DRAIN] == 1
+    stage.close()
 
 
 def test_stories_contain_every_kind_of_trouble(tally: Tally) -> None:

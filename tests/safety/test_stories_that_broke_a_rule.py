@@ -2,11 +2,13 @@
 
 import pytest
 
-from ops_pipelines.domain.policy import DrainBudget
-from tests.safety.directed_stories import PASS, lose_gpu, number_of
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget
+from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import TelemetryLie
-from tests.safety.moves import Move, MoveKind
+from tests.safety.moves import FAILING, Lowered, Move, MoveKind
 from tests.safety.stage import Setting
 from tests.safety.stories import Story, play
 
@@ -31,3 +33,34 @@ def test_drain_by_hand_in_the_middle_of_a_pass_counts_in_the_budget(during: int)
     verdict = play(Story(setting=Setting(budget=ONE_MAY_BE_OUT), moves=(lose_gpu(3), by_hand, PASS)))
 
     assert verdict.violations == ()
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["marked", "the scheduler refuses the mark"])
+def test_node_on_probation_counts_although_the_scheduler_does_not_know_it(is_marked: bool) -> None:
+    refuse = Move(kind=MoveKind.FAIL_CALL, node=1, number=FAILING.index("put_last"))
+    mend = Move(kind=MoveKind.MEND_CALLS)
+    setting = Setting(budget=WIDE, probation_seconds=600.0, caps=BlastCaps(max_on_probation_count=1))
+
+    verdict = play(Story(setting=setting, moves=(mend if is_marked else refuse, lose_gpu(2), lose_gpu(3), *[PASS] * 4)))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.RESUME] == 1
+
+
+def test_owner_is_told_once_although_each_plan_has_its_notice() -> None:
+    useless = break_by(FaultKind.UNCORRECTABLE_ECC, 2, course=1)
+    story = Story(setting=Setting(budget=WIDE, has_session=True), moves=(useless, *[PASS] * 5))
+
+    assert play(story).violations == ()
+
+
+@pytest.mark.parametrize("node", [2, 3])
+def test_reset_without_an_answer_that_helps_nothing_is_sent_once_more_at_most(node: int) -> None:
+    lose = Move(kind=MoveKind.LOSE_ANSWER, node=node, number=2)
+    begun = (lower(Lowered.PROBATION), PASS, lose, *[PASS, wait(12)] * 5)
+    story = Story(setting=Setting(budget=WIDE), moves=(break_by(FaultKind.UNCORRECTABLE_ECC, node, course=1), *begun))
+
+    verdict = play(story)
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.RESET_GPU] <= 2

@@ -1,8 +1,10 @@
 """The whole loop without Dagster: twin, ledger and flow on a clock that tests advance."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 from ops_pipelines.domain.decision import Rules, decide
@@ -23,7 +25,7 @@ from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.sql_ledger import SqlLedger
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
-from ops_pipelines.simulator.journal import Entry, EntryKind
+from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING, FakeClock
@@ -41,11 +43,12 @@ POLICY = Policy(
         fence_limit=timedelta(seconds=30),
         reset_limit=timedelta(seconds=30),
         reboot_limit=timedelta(seconds=60),
+        probation=timedelta(0),
     ),
 )
 
 
-COMMANDS = tuple(kind for kind in EntryKind if kind not in (EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL))
+COMMANDS = tuple(kind for kind in EntryKind if kind not in NOT_COMMANDS)
 
 
 class MessagesInMemory:
@@ -59,8 +62,20 @@ class MessagesInMemory:
         return f"message {len(self.messages)}"
 
 
+@cache
+def _empty_ledger() -> bytes:
+    """Return the file of a ledger that was just made: a thousand tests begin with one, and migrations cost time."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "ledger.sqlite"
+        SqlLedger(f"sqlite:///{file}").close()
+        return file.read_bytes()
+
+
 class SmallAutopilot:
     """A twin of `node_count` nodes with the given jobs, and the autopilot on it."""
+
+    verify_patience = timedelta(seconds=5)
+    """How long a pass waits for nodes that soak."""
 
     def __init__(
         self,
@@ -101,6 +116,9 @@ class SmallAutopilot:
     def _begin_on(self, directory: Path, twin: Twin, policy: Policy) -> None:
         self.directory = directory
         self.twin = twin
+        file = directory / "ledger.sqlite"
+        if self.ledger_url is None and not file.exists():
+            file.write_bytes(_empty_ledger())
         scenario = twin.scenario
         topology = Topology(
             places={
@@ -115,7 +133,7 @@ class SmallAutopilot:
             fleet=SimulatedFleet(self.twin),
             telemetry=SimulatedTelemetry(self.twin),
             logs=(SimulatedLogs(self.twin),),
-            ledger=SqlLedger(self.ledger_url or f"sqlite:///{directory / 'ledger.sqlite'}"),
+            ledger=SqlLedger(self.ledger_url or f"sqlite:///{file}"),
             notifier=self.messages,
             clock=self.clock,
             rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),
@@ -162,7 +180,7 @@ class SmallAutopilot:
             lease=self.lease,
             patience=policy.durations.run_patience,
         )
-        verify_repaired(self.cluster, lease=self.lease, patience=timedelta(seconds=5))
+        verify_repaired(self.cluster, lease=self.lease, patience=self.verify_patience)
 
     def run_once(self) -> None:
         self.observe_and_decide()

@@ -145,6 +145,8 @@ class Hopeless:
     never: tuple[EntryKind, ...] = (EntryKind.RESUME,)
     is_drained: bool = True
     policy: Policy = field(default=PATIENT)
+    state: IncidentState = IncidentState.ESCALATED
+    """Or IN_REPAIR, where every rung was tried."""
 
 
 def nothing(autopilot: SmallAutopilot) -> None:
@@ -180,37 +182,44 @@ HOPELESS = {
         equip=scheduler(release=None), jobs=(SMALL_TRAINING,), says=["release of job 1001", "still held"],
         limit_seconds=90, never=(EntryKind.REBOOT, EntryKind.RESUME),
     ),
-    "a reboot that never returns": Hopeless(
-        equip=fleet(reboot=None), says=["reboot of gpu001", "no witness within 60 s"], limit_seconds=120,
+    "reboots and power cycles that never return": Hopeless(
+        equip=fleet(reboot=None, power_on=None), state=IncidentState.IN_REPAIR, limit_seconds=220,
+        says=["reboot of gpu001", "no witness within 60 s", "power_on of gpu001", "needs hands"],
     ),
-    "a reboot that is never answered": Hopeless(
-        equip=fleet(reboot=unanswered), says=["reboot of gpu001", "within"], limit_seconds=150,
+    "reboots and power switches that are never answered": Hopeless(
+        equip=fleet(reboot=unanswered, power_off=unanswered), state=IncidentState.IN_REPAIR, limit_seconds=220,
+        says=["reboot of gpu001", "no witness within 60 s", "power_off of gpu001"],
     ),
-    "a reset that never ends": Hopeless(
-        equip=fleet(reset_gpu=None), fault=FaultKind.UNCORRECTABLE_ECC,
-        says=["reset_gpu of gpu001", "no witness within 30 s"], limit_seconds=100,
+    "a reset that never ends, and nothing stronger does": Hopeless(
+        equip=fleet(reset_gpu=None, reboot=refused, power_off=refused), fault=FaultKind.UNCORRECTABLE_ECC,
+        state=IncidentState.IN_REPAIR, says=["reset_gpu of gpu001", "no witness within 30 s", "access denied"],
+        limit_seconds=100,
     ),
     "a power switch that does nothing": Hopeless(
-        equip=fleet(power_off=None), fault=FaultKind.NODE_UNREACHABLE, says=["power_off of gpu001", "reads on"],
+        equip=fleet(power_off=None), fault=FaultKind.NODE_UNREACHABLE,
+        state=IncidentState.IN_REPAIR, says=["power_off of gpu001", "reads on"],
         limit_seconds=100, never=(EntryKind.DECLARE_DOWN, EntryKind.POWER_ON, EntryKind.RESUME),
     ),
     "a power switch that lies": Hopeless(
-        equip=fleet(power_state=power_switch_lies), fault=FaultKind.NODE_UNREACHABLE, says=["power_off of gpu001"],
+        equip=fleet(power_state=power_switch_lies), fault=FaultKind.NODE_UNREACHABLE,
+        state=IncidentState.IN_REPAIR, says=["power_off of gpu001"],
         limit_seconds=100, never=(EntryKind.DECLARE_DOWN, EntryKind.POWER_ON, EntryKind.RESUME),
     ),
     "a power switch that never answers": Hopeless(
         equip=fleet(power_off=unanswered, power_state=unanswered), fault=FaultKind.NODE_UNREACHABLE,
+        state=IncidentState.IN_REPAIR,
         says=["power_off of gpu001"], limit_seconds=120, never=(EntryKind.DECLARE_DOWN, EntryKind.RESUME),
     ),
     "a power switch that gives no power back": Hopeless(
-        equip=fleet(power_on=None), fault=FaultKind.NODE_UNREACHABLE, says=["power_on of gpu001"], limit_seconds=180,
+        equip=fleet(power_on=None), fault=FaultKind.NODE_UNREACHABLE,
+        state=IncidentState.IN_REPAIR, says=["power_on of gpu001"], limit_seconds=180,
     ),
     "a verification for which the metrics never come": Hopeless(
         equip=no_metrics_after(EntryKind.REBOOT), says=["could not be proven well", "no metrics since the repair"],
         limit_seconds=160,
     ),
     "a verification that is never quiet": Hopeless(
-        equip=reboot_breaks_again, says=["gpu001 is not well"], limit_seconds=120,
+        equip=reboot_breaks_again, says=["gpu001 is not well"], limit_seconds=140, state=IncidentState.IN_REPAIR,
     ),
     "a return that never shows": Hopeless(
         equip=scheduler(resume=None), says=["gpu001 is well but could not be returned", "still drained"],
@@ -233,7 +242,7 @@ def begin(directory: Path, row: Hopeless) -> SmallAutopilot:
 def test_what_never_ends_is_handed_to_a_human_once_with_the_reason(tmp_path: Path, row: Hopeless) -> None:
     autopilot = begin(tmp_path, row)
 
-    autopilot.run_until(IncidentState.ESCALATED, seconds=row.limit_seconds)
+    autopilot.run_until(row.state, seconds=row.limit_seconds)
     commands_before = autopilot.commands()
     autopilot.run_for(30)
     autopilot.let_pass(200)
@@ -241,7 +250,7 @@ def test_what_never_ends_is_handed_to_a_human_once_with_the_reason(tmp_path: Pat
 
     (page,) = autopilot.pages()
     assert [words for words in row.says if words not in page.body.replace("gpu003", "gpu001")] == []
-    assert autopilot.incident().state is IncidentState.ESCALATED
+    assert autopilot.incident().state is row.state
     assert any(node.is_drained for node in autopilot.cluster.scheduler.read_nodes()) is row.is_drained
     assert autopilot.received(*row.never) == ()
     assert autopilot.commands() == commands_before
@@ -370,7 +379,7 @@ class NobodyTakes(MessagesInMemory):
 
 
 def test_reminder_and_escalation_that_no_channel_takes_go_out_when_one_does(tmp_path: Path) -> None:
-    for equip in (no_budget, fleet(reboot=refused)):
+    for equip in (no_budget, fleet(reboot=refused, power_off=refused)):
         autopilot = begin(Path(tempfile.mkdtemp(dir=tmp_path)), Hopeless(equip=equip, says=(), limit_seconds=0))
         notifier = NobodyTakes()
         autopilot.messages = notifier
@@ -381,7 +390,7 @@ def test_reminder_and_escalation_that_no_channel_takes_go_out_when_one_does(tmp_
         notifier.is_back = True
         autopilot.run_for(9)
 
-        assert before is not IncidentState.ESCALATED
+        assert before in (IncidentState.OPEN, IncidentState.ACTING)
         assert len(autopilot.pages()) == 1
 
 

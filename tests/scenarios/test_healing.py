@@ -19,10 +19,13 @@ from tests.simulator.small_cluster import SESSION, TRAINING
 
 REBOOTED = [
     EntryKind.DRAIN,
+    EntryKind.RESERVE,
     EntryKind.HOLD,
     EntryKind.EXCLUDE,
+    EntryKind.UNRESERVE,
     EntryKind.RELEASE,
     EntryKind.REBOOT,
+    EntryKind.START_CHECK,
     EntryKind.RESUME,
 ]
 POWER_CYCLED = [
@@ -33,9 +36,13 @@ POWER_CYCLED = [
     EntryKind.EXCLUDE,
     EntryKind.RELEASE,
     EntryKind.POWER_ON,
+    EntryKind.START_CHECK,
     EntryKind.RESUME,
 ]
 RESET = [kind if kind is not EntryKind.REBOOT else EntryKind.RESET_GPU for kind in REBOOTED]
+IDLE_REBOOTED = [EntryKind.DRAIN, EntryKind.REBOOT, EntryKind.START_CHECK, EntryKind.RESUME]
+OF_JOBS = (EntryKind.RESERVE, EntryKind.HOLD, EntryKind.UNRESERVE, EntryKind.RELEASE)
+"""Of these the node that is broken is none."""
 
 
 @pytest.fixture
@@ -151,8 +158,8 @@ def test_faults_on_two_nodes_at_once_are_healed_side_by_side(tmp_path: Path) -> 
     }
     assert len(autopilot.incidents()) == 2
     assert by_node == {
-        "gpu001": [EntryKind.DRAIN, EntryKind.EXCLUDE, EntryKind.REBOOT, EntryKind.RESUME],
-        "gpu003": [kind for kind in POWER_CYCLED if kind not in (EntryKind.HOLD, EntryKind.RELEASE)],
+        "gpu001": [kind for kind in REBOOTED if kind not in OF_JOBS],
+        "gpu003": [kind for kind in POWER_CYCLED if kind not in OF_JOBS],
     }
     assert [autopilot.job(name).restart_count for name in ("pretrain", "second")] == [1, 1]
     assert_all_is_well(autopilot)
@@ -217,9 +224,9 @@ def test_node_with_a_job_that_must_not_be_requeued_waits_for_its_end_and_then_he
     assert state_before is JobState.RUNNING
     assert while_it_runs == [EntryKind.DRAIN]
     assert autopilot.job("notebook").state is JobState.COMPLETED
-    assert autopilot.commands() == [EntryKind.DRAIN, EntryKind.REBOOT, EntryKind.RESUME]
+    assert autopilot.commands() == IDLE_REBOOTED
     (told,) = autopilot.owners_told()
-    assert "may not be requeued" in told.body
+    assert "It is left running: it may not be requeued" in told.body
     assert_all_is_well(autopilot)
 
 
@@ -233,7 +240,8 @@ def test_job_that_ends_between_plan_and_act_needs_no_hold(autopilot: SmallAutopi
     autopilot.act_and_verify()
     autopilot.run_until(IncidentState.RESOLVED)
 
-    assert autopilot.commands() == [EntryKind.DRAIN, EntryKind.REBOOT, EntryKind.RESUME]
+    of_room = (EntryKind.RESERVE, EntryKind.UNRESERVE)
+    assert [kind for kind in autopilot.commands() if kind not in of_room] == IDLE_REBOOTED
     assert autopilot.job().state is JobState.CANCELLED
     assert autopilot.pages() == []
 
@@ -283,14 +291,17 @@ class FaultAfterBoot:
         return found
 
 
-def test_fault_that_outlives_its_repair_is_escalated_once_and_the_node_stays_drained(autopilot: SmallAutopilot) -> None:
+def test_fault_that_outlives_every_repair_is_queued_for_hands_once_and_the_node_stays_drained(
+    autopilot: SmallAutopilot,
+) -> None:
     autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", FaultAfterBoot(autopilot)))
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
 
-    autopilot.run_until(IncidentState.ESCALATED)
-    autopilot.run_for(120)
+    autopilot.run_until(IncidentState.IN_REPAIR)
+    autopilot.run_for(60)
 
-    assert autopilot.incident().state is IncidentState.ESCALATED
+    assert autopilot.incident().state is IncidentState.IN_REPAIR
+    assert [each.response for each in autopilot.incident().tries] == [Response.REBOOT_NODE, Response.POWER_CYCLE]
     assert autopilot.node("gpu001").is_drained
     assert len(autopilot.pages()) == 1
     assert autopilot.received(EntryKind.RESUME) == ()
@@ -303,7 +314,7 @@ def test_idle_broken_node_is_healed_without_touching_any_job(autopilot: SmallAut
 
     autopilot.run_until(IncidentState.RESOLVED)
 
-    assert autopilot.commands() == [EntryKind.DRAIN, EntryKind.REBOOT, EntryKind.RESUME]
+    assert autopilot.commands() == IDLE_REBOOTED
     assert autopilot.owners_told() == []
     assert autopilot.job().restart_count == 0
 

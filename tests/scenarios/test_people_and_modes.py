@@ -190,7 +190,7 @@ def test_pause_in_the_middle_of_a_plan_holds_over_a_restart_until_it_is_lifted(t
     people.resume_autopilot(autopilot.cluster, actor="day-shift")
     autopilot.run_until(IncidentState.RESOLVED)
 
-    assert while_paused == [EntryKind.DRAIN, EntryKind.HOLD]
+    assert while_paused == [EntryKind.DRAIN, EntryKind.RESERVE, EntryKind.HOLD]
     assert all(record.outcome is not None for record in records)
     assert autopilot.job().restart_count == 1
     assert not autopilot.node("gpu001").is_drained

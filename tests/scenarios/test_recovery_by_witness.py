@@ -21,6 +21,7 @@ from ops_pipelines.flow.intake import take_in_logs
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.killed_at_every_step import FINAL, QUICK, Act, Story, choose, differences, tell
 from tests.scenarios.small_autopilot import SmallAutopilot
@@ -32,6 +33,10 @@ NOTEBOOK_NODE = "gpu003"
 SLOW_MASS = replace(QUICK, mass_event=MassEvent(min_node_count=2, window=timedelta(seconds=60)))
 HASTY = replace(QUICK, durations=replace(QUICK.durations, run_patience=timedelta(seconds=1)))
 """For stories with a long wait: most of it between the passes, not in them."""
+WATCHED = replace(
+    HASTY,
+    durations=replace(HASTY.durations, reset_limit=timedelta(seconds=6), probation=timedelta(seconds=6)),
+)
 UNTOUCHABLE = replace(QUICK, untouchable_nodes=frozenset({GPU1}))
 PARTITION_SECONDS = 120.0
 
@@ -121,17 +126,22 @@ LOSES_GPU = breaks(FaultKind.GPU_FELL_OFF_BUS, gpu=1)
 FOREIGN_DRAIN = Act(name="nature", do=drained_by_someone_else)
 HEALS = loop_until(IncidentState.RESOLVED)
 IS_HANDED_OVER = loop_until(IncidentState.ESCALATED)
+IS_IN_REPAIR = loop_until(IncidentState.IN_REPAIR)
 
 
 def by_person(do: Callable[[SmallAutopilot], None]) -> Act:
     return Act(name=do.__name__, do=do, is_by_person=True)
 
 
+def break_until_reboot(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=1, course=Course(cure=Cure.REBOOT))
+
+
 # -- machines that do not do as they are told -------------------------------------------------------------------------
 
 
-class RefusesReboot:
-    """A fleet that refuses every reboot."""
+class RefusesRestarts:
+    """A fleet that refuses every reboot, and every cut of the power."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -141,6 +151,9 @@ class RefusesReboot:
 
     def reboot(self, node: NodeName, *, reason: str) -> None:
         raise SourceRefused(f"reboot: not allowed on {node}")
+
+    def power_off(self, node: NodeName) -> None:
+        raise SourceRefused(f"power_off: not allowed on {node}")
 
 
 class BreaksAgain:
@@ -160,8 +173,8 @@ class BreaksAgain:
         return found
 
 
-def refuse_reboot(autopilot: SmallAutopilot) -> None:
-    autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", RefusesReboot(autopilot.cluster.fleet)))
+def refuse_restarts(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster = replace(autopilot.cluster, fleet=cast("Fleet", RefusesRestarts(autopilot.cluster.fleet)))
 
 
 def break_again(autopilot: SmallAutopilot) -> None:
@@ -176,14 +189,18 @@ STORIES = {
         acts=(LOSES_GPU, Act(name="the reflex", do=react_at_once), HEALS), least_step_count=70
     ),
     "a silent node: power cycle": Story(acts=(breaks(FaultKind.NODE_UNREACHABLE), HEALS), least_step_count=80),
-    "a memory error: reset": Story(acts=(breaks(FaultKind.UNCORRECTABLE_ECC, gpu=1), HEALS), least_step_count=52),
+    "a memory error: a reset that does not help, a reboot that does, a probation": Story(
+        acts=(Act(name="nature", do=break_until_reboot), HEALS), policy=WATCHED, least_step_count=95
+    ),
     "a program's own fault: its owner is told": Story(
         acts=(breaks(FaultKind.APPLICATION_XID31, gpu=0), HEALS), least_step_count=10
     ),
     "a page instead of a plan": Story(acts=(LOSES_GPU, IS_HANDED_OVER), policy=UNTOUCHABLE, least_step_count=11),
-    "a step that fails is escalated": Story(acts=(LOSES_GPU, IS_HANDED_OVER), equip=refuse_reboot, least_step_count=40),
-    "a verification that fails is escalated": Story(
-        acts=(LOSES_GPU, IS_HANDED_OVER), equip=break_again, jobs=(), least_step_count=43
+    "no repair can be begun: the node is queued for hands": Story(
+        acts=(LOSES_GPU, IS_IN_REPAIR), equip=refuse_restarts, least_step_count=60
+    ),
+    "no repair helps: the node is queued for hands": Story(
+        acts=(LOSES_GPU, IS_IN_REPAIR), equip=break_again, jobs=(), least_step_count=60
     ),
     "many nodes at once: one page, then quiet": Story(
         acts=(

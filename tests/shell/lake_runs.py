@@ -59,7 +59,7 @@ def fill(
 ) -> Run:
     """Run the job of the lake over one hour, or over all hours from the first to the last in one run."""
     keys = [key_of_hour(hour) for hour in hours]
-    with dg.instance_for_test() if instance is None else nullcontext(instance) as opened:
+    with dg.DagsterInstance.ephemeral() if instance is None else nullcontext(instance) as opened:
         # Definitions remember the instance that was current last: they are built while this one is.
         job = lake_definitions(observatory, clock=clock).resolve_job_def("fill_hour")
         result = job.execute_in_process(

@@ -10,7 +10,7 @@ from ops_pipelines.definitions import LAKE_ASSETS, defs
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
-HISTORY = ("lemon_scores", "wear_out", "fleet_defects")
+HISTORY = ("lemon_scores", "wear_out", "fleet_defects", "interruption_costs")
 HEAVY = (
     "pandas",
     "pyarrow",
@@ -42,12 +42,14 @@ def test_asset_graph_follows_the_flow() -> None:
         "lemon_scores": ["inventory", "job_accounting", "kernel_events"],
         "wear_out": ["fabric_telemetry", "gpu_telemetry", "storage_telemetry"],
         "fleet_defects": ["inventory"],
+        "interruption_costs": ["job_accounting", "job_allocations", "job_logs"],
         "validated_observations": [],
         "health_findings": ["validated_observations"],
         "incidents": ["health_findings"],
         "remediation_plan": ["incidents"],
         "action_log": ["remediation_plan"],
         "verifications": ["action_log"],
+        "remediation_page": ["verifications"],
         "shift_report": ["verifications"],
     }
 
@@ -68,6 +70,7 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         "remediation_plan": "act",
         "action_log": "act",
         "verifications": "verify",
+        "remediation_page": "report",
         "shift_report": "report",
     }
     assert all(graph.get(key).description for key in graph.get_all_asset_keys())
@@ -86,6 +89,9 @@ def test_every_plan_check_blocks() -> None:
         "targets_are_known": True,
         "order_is_hold_fence_exclude_release": True,
         "stays_within_drain_budget": True,
+        "stays_within_blast_caps": True,
+        "keeps_freeze_windows": True,
+        "keeps_services_serving": True,
         "mass_event_is_left_alone": True,
         "only_repairs_touch_nodes": True,
     }

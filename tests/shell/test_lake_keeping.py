@@ -30,7 +30,7 @@ def keep(lake: ParquetLake, directory: Path, settings: RetentionSettings) -> tup
     clock.wait((OLD + timedelta(days=10) - clock.now()).total_seconds())
     keeper = Housekeeper(lake, settings=settings, clock=clock)
     seen = [keeper.keep()]
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         job = definitions_on(SmallAutopilot(directory).cluster, lake_keeper=keeper).resolve_job_def("keep_lake")
         return job.execute_in_process(instance=instance).success, seen[0]
 

@@ -30,7 +30,7 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def turn(autopilot: SmallAutopilot, child: FakeChild) -> str:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_sensor_context(
             instance=instance,
             resources={"cluster": autopilot.cluster, "live_cycle": child},

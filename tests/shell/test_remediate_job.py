@@ -38,7 +38,7 @@ def metadata_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, obje
 
 
 def test_a_run_on_a_healthy_cluster_plans_and_does_nothing(autopilot: SmallAutopilot) -> None:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         result = run_job(autopilot, "remediate", instance)
 
     assert result.success
@@ -50,7 +50,7 @@ def test_a_run_on_a_healthy_cluster_plans_and_does_nothing(autopilot: SmallAutop
 def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(autopilot: SmallAutopilot) -> None:
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
 
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         first = run_job(autopilot, "remediate", instance)
         for _ in range(6):
             autopilot.let_pass(4.0)
@@ -67,16 +67,19 @@ def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(a
     assert incident.state is IncidentState.RESOLVED
     assert [entry.kind for entry in autopilot.received(*EntryKind)][1:] == [
         EntryKind.DRAIN,
+        EntryKind.RESERVE,
         EntryKind.HOLD,
         EntryKind.EXCLUDE,
+        EntryKind.UNRESERVE,
         EntryKind.RELEASE,
         EntryKind.REBOOT,
+        EntryKind.START_CHECK,
         EntryKind.RESUME,
     ]
 
 
 def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: SmallAutopilot) -> None:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         paused = run_job(
             autopilot,
             "pause_autopilot",
@@ -96,7 +99,7 @@ def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: Small
 
 def test_a_node_drained_by_hand_is_returned_by_hand(autopilot: SmallAutopilot) -> None:
     config = {"actor": "operator", "node": "gpu009", "reason": "replace a fan"}
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         drained = run_job(autopilot, "drain_node", instance, **hand_config("drain_one_node", **config))
         (owner,) = autopilot.cluster.ledger.read_state(autopilot.clock.now()).incidents
         returned = run_job(autopilot, "return_node", instance, **hand_config("return_one_node", **config))
@@ -120,7 +123,7 @@ def test_a_node_drained_by_hand_is_returned_by_hand(autopilot: SmallAutopilot) -
 def test_a_drain_by_hand_of_what_is_not_known_fails_and_touches_nothing(
     autopilot: SmallAutopilot, op: str, config: dict[str, object]
 ) -> None:
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         try:
             succeeded = run_job(autopilot, "drain_node", instance, **hand_config(op, **config)).success
         except dg.DagsterInvalidConfigError:

@@ -1,14 +1,14 @@
 """The twin as the world that the contract suites ask for. Four nodes without work, on simulated time."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines.simulator.scenario import PARTITION, SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
 from tests.simulator.fake_clock import FakeClock
 
@@ -28,10 +28,22 @@ class SimulatedWorld:
             ports.logs,
         )
         self.node_names = tuple(node.name for node in scenario.nodes)
+        self.partition = PARTITION
         self.gpus_per_node = scenario.gpus_per_node
         self.first_scrape_at = self.clock.now()
 
-    def submit(self, *, name: str, node_count: int, workload: Workload, gpus_per_node: int = 8) -> JobId:
+    def submit(
+        self,
+        *,
+        name: str,
+        node_count: int,
+        workload: Workload,
+        gpus_per_node: int = 8,
+        time_limit: timedelta | None = None,
+        comment: str = "",
+    ) -> JobId:
+        words = dict(word.split("=", 1) for word in comment.split())
+        every = words.get("ckpt_every")
         return self.twin.submit(
             JobSpec(
                 name=name,
@@ -40,6 +52,11 @@ class SimulatedWorld:
                 workload=workload,
                 node_count=node_count,
                 gpus_per_node=gpus_per_node,
+                time_limit_seconds=None if time_limit is None else time_limit.total_seconds(),
+                service=words.get("service", ""),
+                min_serving_count=int(words.get("min_serving", "0")),
+                checkpointing=Checkpointing.NO if words.get("ckpt") == "none" else Checkpointing.UNKNOWN,
+                declared_interval_seconds=None if every is None else float(every),
             )
         )
 

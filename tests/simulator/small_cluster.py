@@ -96,5 +96,7 @@ class SmallCluster:
             ground_truth.read_nodes(self.twin),
             ground_truth.read_lost_gpu_hours(self.twin),
             ground_truth.read_split_brains(self.twin),
+            ground_truth.read_reservations(self.twin),
+            ground_truth.read_serving(self.twin),
             self.twin.entries(),
         )

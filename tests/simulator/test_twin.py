@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,24 +13,33 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
+from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.consistency import ImpossibleStateError, check_consistency
+from ops_pipelines.simulator.course import Course, Cure
+from ops_pipelines.simulator.defects import HAVE_COURSES
 from ops_pipelines.simulator.hardware import PCI_BUSES
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Arrivals, Scenario, cluster_nodes, demo_scenario
+from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Arrivals, Bug, Scenario, cluster_nodes, demo_scenario
 from ops_pipelines.simulator.twin import Twin, TwinError
 from tests.simulator.fake_clock import FakeClock
 from tests.simulator.small_cluster import GPU1, GPU2, SESSION, TRAINING, SmallCluster
 
 NODES = [node.name for node in cluster_nodes(6)]
+CRASHING = replace(SESSION, bug=Bug.CRASHES, requeues_itself=True, service="chat", min_serving_count=1)
 BUSY = Scenario(
     nodes=cluster_nodes(6),
     durations=replace(SHORT_DURATIONS, slurmd_timeout_seconds=15.0),
-    initial_jobs=(TRAINING, replace(TRAINING, node_count=3), replace(SESSION, work_seconds=40.0)),
+    initial_jobs=(TRAINING, replace(TRAINING, node_count=3), replace(SESSION, work_seconds=40.0), CRASHING),
     arrivals=(Arrivals(job=SESSION, mean_gap_seconds=4.0, min_work_seconds=2.0, max_work_seconds=30.0),),
+)
+
+COURSES = (
+    Course(cure=Cure.REBOOT),
+    Course(cure=Cure.REPLACEMENT, returns_after_seconds=4.0, found_by=("nvml",)),
+    Course(cure=Cure.POWER_CYCLE, returns_after_load_seconds=3.0, found_by=("nvml",), failing_check_count=2),
 )
 
 steps = st.one_of(
@@ -38,6 +48,17 @@ steps = st.one_of(
     st.tuples(st.sampled_from(list(FaultKind)), st.sampled_from(NODES), st.integers(0, 7)),
     st.tuples(
         st.sampled_from(["drain", "resume", "declare_down", "reboot", "power_off", "power_on", "reset_gpu"]),
+        st.sampled_from(NODES),
+        st.integers(0, 7),
+    ),
+    st.tuples(
+        st.just("course"),
+        st.sampled_from(sorted(HAVE_COURSES, key=str)),
+        st.sampled_from(NODES),
+        st.sampled_from(COURSES),
+    ),
+    st.tuples(
+        st.sampled_from(["reserve", "unreserve", "put_last", "put_back", "check", "reimage", "repair_by_hand"]),
         st.sampled_from(NODES),
         st.integers(0, 7),
     ),
@@ -60,6 +81,16 @@ def play(cluster: SmallCluster, step: tuple[object, ...]) -> None:
             case (FaultKind() as fault, str(node), int(gpu)):
                 needs_gpu = fault not in (FaultKind.NODE_UNREACHABLE, FaultKind.NETWORK_PARTITION)
                 cluster.twin.inject(fault, node, gpu=gpu if needs_gpu else None, seconds=gpu + 0.5)
+            case ("course", FaultKind() as fault, str(node), Course() as course):
+                cluster.twin.inject(fault, node, gpu=None if fault is FaultKind.NODE_UNREACHABLE else 3, course=course)
+            case ("reserve", str(node), int(gpu)):
+                until = cluster.clock.now() + timedelta(seconds=gpu + 0.5)
+                cluster.scheduler.reserve([NodeName(node)], name=f"INC-{gpu % 2}", until=until)
+            case ("unreserve", str(), int(gpu)):
+                cluster.scheduler.unreserve(f"INC-{gpu % 2}")
+            case ("check", str(node), int(gpu)):
+                key = ActionKey(f"key-{gpu}")
+                cluster.fleet.start_check(NodeName(node), suite="all", tests=("nvml", "nccl_loopback"), key=key)
             case (str(command), str(node), int(gpu)):
                 address = f"0000:{PCI_BUSES[gpu]}:00"
                 kind = EntryKind(command)

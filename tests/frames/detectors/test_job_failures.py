@@ -258,7 +258,7 @@ ATTEMPTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(attempts=ATTEMPTS, data=st.data())
 def test_neither_order_nor_repetition_changes_anything(attempts: list[EndedAttempt], data: st.DataObject) -> None:
     told_again = data.draw(st.lists(st.sampled_from(attempts), max_size=5)) if attempts else []

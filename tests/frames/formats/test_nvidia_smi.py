@@ -321,7 +321,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(body=damaged(SEEDS + [content(path) for path in CARDS + OUTPUTS if path.stat().st_size < 13000]))
 def test_no_bytes_break_it(body: bytes) -> None:
     try:

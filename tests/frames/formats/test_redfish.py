@@ -354,7 +354,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=damaged(SEEDS))
 def test_no_bytes_break_it(body: bytes) -> None:
     try:
@@ -377,7 +377,7 @@ Location FirmwareVersion MemorySummary ProcessorSummary CapacityMiB Model links 
 _NAMES = st.sampled_from(_FIELDS.split())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     kind=st.sampled_from(
         ["Thermal", "Power", "Sensor", "Fan", "PowerSupply", "ComputerSystem", "Drive", "Memory", "Processor"]

@@ -488,7 +488,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_files_that_were_damaged_close_their_counts(data: st.DataObject) -> None:
     body = bytearray(data.draw(st.sampled_from(SEEDS)))

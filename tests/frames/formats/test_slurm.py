@@ -318,7 +318,7 @@ if PUBLIC.exists():
     SEEDS += sorted(path for path in PUBLIC.rglob("*.txt") if 0 < path.stat().st_size < 20_000)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_files_that_were_damaged_close_their_counts(data: st.DataObject) -> None:
     body = bytearray(data.draw(st.sampled_from(SEEDS)).read_bytes()[:8000])

@@ -192,7 +192,7 @@ def test_a_file_of_another_kind_says_why(body: bytes, reason: str) -> None:
 SEEDS = [json.dumps(a_disk(), indent=1).encode(), *(content(path) for path in FILES if path.stat().st_size < 2500)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=damaged(SEEDS))
 def test_no_bytes_break_it(body: bytes) -> None:
     try:
@@ -211,7 +211,7 @@ _ANYTHING = st.recursive(
 _ROW = st.dictionaries(st.sampled_from(["id", "name", "value", "raw"]), _ANYTHING | st.sampled_from([5, 187, 197]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     changed=st.dictionaries(st.sampled_from([*sorted(a_disk()), "wwn", "vendor", "scsi_error_counter_log"]), _ANYTHING),
     table=st.lists(_ROW | _ANYTHING, max_size=3),

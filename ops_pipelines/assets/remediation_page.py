@@ -1,0 +1,201 @@
+"""The page of remediation: where nodes stand, who waits for hands, what is watched, what was saved, what plans touch.
+
+Pictures first, then few words, then tables. Shows; decides nothing. Words of jobs, logs and people are untrusted: no
+Markdown of theirs is left as such.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import dagster as dg
+
+from ops_pipelines.assets.report import GROUP
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.blast_radius import BlastRadius, TouchedJob
+from ops_pipelines.domain.incident import Incident, Recovery
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair_text import escape_markdown
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.repairs import WaitingRepair, queue_of
+from ops_pipelines.flow.standings import Probation, Standing, probations_of, standings_of
+from ops_pipelines.flow.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
+
+BACK = timedelta(days=7)
+"""Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""
+PLANS_SHOWN = 3
+_SHOWN_IN_PLACE = 890
+"""As in `frames.pictures`: longer Markdown is behind a link."""
+_JOBS_NAMED = 4
+_WORDS_AT_MOST = 160
+
+
+@dg.asset(group_name=GROUP, deps=["verifications"], code_version="1")
+def remediation_page(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+    """Where each node stands, the repair queue, probation, GPU-hours saved, and the newest plans with their proof."""
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    return dg.Output(
+        None,
+        metadata=dict(
+            describe_remediation(
+                standings_of(cluster, state),
+                queue_of(cluster),
+                probations_of(cluster, state),
+                recent_remediation(cluster.ledger, now=now, back=BACK),
+                now=now,
+            )
+        ),
+    )
+
+
+def describe_remediation(
+    standings: Sequence[Standing],
+    waiting: Sequence[WaitingRepair],
+    probations: Sequence[Probation],
+    recent: RecentRemediation,
+    *,
+    now: datetime,
+) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page shows: pictures that open in place, the newest plans, tables, pictures for the dialog."""
+    from ops_pipelines.frames import remediation_pictures as pictures
+
+    sums = sum_by_day_and_team(recent.savings)
+    drawn = {
+        "ladder": pictures.ladder_picture(
+            [pictures.LadderRow(node=each.node, rung=each.rung, failed=each.failed) for each in standings]
+        ),
+        "repair_queue": pictures.queue_picture(
+            [pictures.TimeBar(node=each.report.node, begins_at=each.since, ends_at=None) for each in waiting], now=now
+        ),
+        "probation": pictures.probation_picture(
+            [pictures.TimeBar(node=each.node, begins_at=each.since, ends_at=each.until) for each in probations],
+            now=now,
+        ),
+        "time_saved": pictures.saved_picture(sums, uncounted_job_count=recent.uncounted_job_count),
+    }
+    shown: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.md(picture.small) for name, picture in drawn.items()}
+    for number, (incident, plan) in enumerate(recent.plans[:PLANS_SHOWN], start=1):
+        if plan.proof is not None:
+            drawn[f"plan_{number}_leaves"] = proof = pictures.proof_picture(plan.proof)
+            shown[f"plan_{number}_leaves"] = dg.MetadataValue.md(proof.small)
+        shown[f"plan_{number}"] = dg.MetadataValue.md(plan_paragraph(incident, plan))
+    shown |= {
+        "node_count_on_ladder": count(standings),
+        "node_count_in_repair": count(waiting),
+        "node_count_on_probation": count(probations),
+        "saved_gpu_hours": dg.MetadataValue.float(
+            round(sum((each.saved_gpu_hours for each in recent.savings), 0.0), 3)
+        ),
+        "nodes_on_ladder": table(_standing_row(each) for each in standings),
+        "nodes_in_repair": table(_waiting_row(each) for each in waiting),
+        "nodes_on_probation": table(_probation_row(each) for each in probations),
+        "jobs_moved": table(_recovery_row(each) for each in reversed(recent.recoveries)),
+        "saved_by_day": table(
+            {"day": day, "team": team, "gpu_hours": round(hours, 2)}
+            for day in sorted(sums, reverse=True)
+            for team, hours in sorted(sums[day].items())
+        ),
+    }
+    shown |= {f"{name}_large": dg.MetadataValue.md(picture.large) for name, picture in drawn.items() if picture.rows}
+    return shown
+
+
+def plan_paragraph(incident: Incident, plan: IncidentPlan) -> str:
+    """Return a plan with its proof as a person reads it, short enough for the UI to show in place."""
+    for remaining_count, at_most in ((6, _WORDS_AT_MOST), (4, 120), (2, 80), (0, 60)):
+        text = _compose(incident, plan, remaining_count=remaining_count, at_most=at_most)
+        if len(text) <= _SHOWN_IN_PLACE:
+            return text
+    return f"{escape_markdown(plan.plan, at_most=40)}: its proof is in the tables of the ledger"
+
+
+def _compose(incident: Incident, plan: IncidentPlan, *, remaining_count: int, at_most: int) -> str:
+    def words(text: str) -> str:
+        return escape_markdown(text, at_most=at_most)
+
+    head = f"**{words(plan.plan)}** for {words(incident.incident)}, {plan.response.name.lower().replace('_', ' ')}"
+    lines = [f"{head}: {words(plan.reason)}"]
+    if plan.proof is None:
+        return "\n\n".join([*lines, "It was made by a version that kept no proof."])
+    proof = plan.proof
+    lines.append(f"**Touches** {words(_touched(proof))}")
+    kept = [
+        f"- {words(each.kind.replace('_', ' '))} {words(each.name)}: {each.total_count - each.out_after_count:,} of "
+        f"{each.total_count:,} stay{f', {words(each.limit)}' if each.limit else ''}"
+        for each in proof.remaining[:remaining_count]
+    ]
+    lines += ["**Remains**\n" + "\n".join(kept)] if kept else []
+    broken = [f"- {words(each)}" for each in proof.violations[: max(1, remaining_count // 2)]]
+    lines.append("**Breaks**\n" + "\n".join(broken) if broken else "It breaks no limit.")
+    return "\n\n".join(lines)
+
+
+def _touched(proof: BlastRadius) -> str:
+    interrupted = [each for each in proof.jobs if each.is_interrupted]
+    if not proof.jobs:
+        return "no job"
+    named = ", ".join(_job(each) for each in proof.jobs[:_JOBS_NAMED])
+    more = f" and {len(proof.jobs) - _JOBS_NAMED} more" if len(proof.jobs) > _JOBS_NAMED else ""
+    unknown = f", of {proof.unknown_loss_count} not known" if proof.unknown_loss_count else ""
+    teams = ", ".join(proof.teams) or "no team"
+    return (
+        f"{len(proof.jobs)} jobs ({named}{more}) of {teams}; {len(interrupted)} interrupted, "
+        f"{proof.lost_gpu_hours:,.1f} GPU-hours lost{unknown}"
+    )
+
+
+def _job(job: TouchedJob) -> str:
+    return f"{job.job}, {job.gpu_count} GPUs" + ("" if job.is_interrupted else ", goes on")
+
+
+def _standing_row(standing: Standing) -> Mapping[str, object]:
+    """Return few columns: the UI cuts off what is wider than its page."""
+    tried = "; ".join(f"{each.response.name.lower()}: {each.why}" for each in standing.incident.tries)
+    return {
+        "node": standing.node,
+        "rung": standing.rung.name.lower(),
+        "since": f"{standing.since:%d %b %H:%M}",
+        "incident": standing.incident.incident,
+        "did_not_help": tried,
+        "next": "" if standing.next_rung is None else standing.next_rung.name.lower(),
+        "waits_for": standing.waits_for,
+    }
+
+
+def _waiting_row(waiting: WaitingRepair) -> Mapping[str, object]:
+    return {
+        "node": waiting.report.node,
+        "incident": waiting.incident.incident,
+        "days": round(waiting.age / timedelta(days=1), 1),
+        "what_is_asked_for": "; ".join(waiting.report.asks),
+    }
+
+
+def _probation_row(probation: Probation) -> Mapping[str, object]:
+    jobs = probation.jobs
+    return {
+        "node": probation.node,
+        "incident": probation.incident.incident,
+        "since": f"{probation.since:%d %b %H:%M}",
+        "until": f"{probation.until:%d %b %H:%M}",
+        "jobs": "not known" if jobs is None else ", ".join(jobs) or "none",
+    }
+
+
+def _recovery_row(recovery: Recovery) -> Mapping[str, object]:
+    """Return one moved job with the proof that it goes on, or what is known instead."""
+    if recovery.progressed_at is not None:
+        proof = f"a newer checkpoint at {recovery.progressed_at:%d %b %H:%M}"
+    elif recovery.ended_as:
+        proof = f"none: {recovery.ended_as}"
+    else:
+        proof = "none yet" if recovery.resumed_at is not None else "not started again yet"
+    checkpoint = recovery.checkpointed_at
+    return {
+        "job": recovery.attempt.job,
+        "gpus": recovery.gpu_count,
+        "held": f"{recovery.held_at:%d %b %H:%M}",
+        "checkpoint": "not known" if checkpoint is None else f"{checkpoint:%d %b %H:%M}",
+        "resumed": "" if recovery.resumed_at is None else f"{recovery.resumed_at:%d %b %H:%M}",
+        "proof_of_progress": proof,
+    }

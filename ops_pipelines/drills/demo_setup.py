@@ -1,0 +1,75 @@
+"""The state directory of the demo: its cluster.yaml, its policy, what restarts cost there; nothing of an earlier run.
+
+The program is configured by files, as everywhere; that durations are short is all that is special about the demo.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.drills.stack import project_file
+from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
+from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
+from ops_pipelines.wiring import TWIN_DIRECTORY
+
+POLICY = """\
+# The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
+mode: auto
+drain_budget: {max_out_count: 10, max_out_per_rack_count: 6, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
+# Seven nodes are repaired side by side here; the switch that goes down has 16.
+mass_event: {min_node_count: 12, window_seconds: 60, brake_window_seconds: 60}
+durations:
+  confirm_unreachable_after_seconds: 5
+  confirm_gpu_missing_after_seconds: 5
+  telemetry_stale_after_seconds: 12
+  look_every_seconds: 1
+  retry_after_seconds: 3
+  run_patience_seconds: 12
+  soak_seconds: 5
+  fence_limit_seconds: 30
+  reset_limit_seconds: 8
+  reboot_limit_seconds: 60
+  check_limit_seconds: 60
+  probation_seconds: 12
+ladder: {memory_seconds: 600, cool_down_seconds: 3}
+recovery: {requeue_window_seconds: 300, interactive_notice_seconds: 9}
+"""
+_COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seconds=60.0)
+"""Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""
+_LEFTOVERS = ("ledger.sqlite*", "messages.jsonl*", "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE)
+
+
+def clear(state: Path) -> None:
+    """Remove what an earlier demo left; what anybody else put there stays."""
+    for leftover in ("dagster", TWIN_DIRECTORY, "lake", BUNDLE_DIRECTORY):
+        shutil.rmtree(state / leftover, ignore_errors=True)
+    for pattern in _LEFTOVERS:
+        for path in state.glob(pattern):
+            path.unlink()
+
+
+def write_configuration(state: Path) -> Path:
+    """Write what the program reads; return its cluster.yaml. Raise StackError outside of the project's directory."""
+    cluster_file = state / "cluster.yaml"
+    shipped = project_file("cluster.yaml").read_text()
+    text = shipped.replace("name: simulated", "name: demo", 1).replace(
+        "state_directory: .ops_pipelines", "state_directory: .", 1
+    )
+    cluster_file.write_text(text)
+    (state / "policy.yaml").write_text(POLICY)
+    JobFactsFile(state).keep_costs(_COSTS)
+    return cluster_file
+
+
+def call_program(words: Sequence[str], *, cluster_file: Path) -> str:
+    """Return what `ops-pipelines` prints, as for a person; raise RuntimeError with its complaint if it refuses."""
+    program = Path(sys.executable).with_name("ops-pipelines")
+    argv = [str(program), *words, "--cluster", str(cluster_file)]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        raise RuntimeError(f"ops-pipelines {' '.join(words)}: exit code {done.returncode}: {said}")
+    return done.stdout

@@ -1,0 +1,122 @@
+"""Whether the moment has come to interrupt a job whose plan waits: its next checkpoint, or its owner's time to save.
+
+The moment itself was chosen by `domain.timing` when the plan was made. Asked by the executor before each hold, and by
+the sensor, so that a run starts within seconds of the checkpoint.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.guardrails import ClusterFacts
+from ops_pipelines.domain.identity import JobAttempt, digest_of
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.job_moves import hazard_for, is_leaving, noticed_at
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
+from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.timing import JobTiming, Moment, is_moment
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.due import Due
+from ops_pipelines.flow.perform import read_facts
+from ops_pipelines.ports.ledger import LedgerState
+from ops_pipelines.ports.source_error import SourceError
+
+_WAITED_FOR = frozenset({Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
+_BEGINNINGS = frozenset({Verb.RESERVE, Verb.HOLD})
+CHEAP = frozenset({Verb.DRAIN})
+"""Facts for a drain do not ask for the metrics; a moment needs the jobs only."""
+
+
+def why_it_waits(plan: IncidentPlan, incident: Incident, attempt: JobAttempt, facts: ClusterFacts) -> str | None:
+    """Return what a job is left running for before it is held; None if its moment has come, or it waits for none.
+
+    A fault that turns worse meanwhile ends the waiting, but for whoever was given time to save. A checkpoint counts if
+    it was completed after the plan began.
+    """
+    timing = next((each for each in plan.timings if each.attempt == attempt), None)
+    if timing is None or timing.moment not in _WAITED_FOR or is_begun(plan, attempt, facts.records):
+        return None
+    is_dead = hazard_for(incident, facts).has_ended_job
+    if is_dead and timing.moment is Moment.NEXT_CHECKPOINT:
+        return None
+    job = facts.jobs.get(attempt.job)
+    if job is not None and (job.state not in MAY_HAVE_PROCESSES or is_leaving(job)):
+        return None  # It ends by itself: there is nothing to hold any more.
+    told_at = None if job is None else noticed_at(job, facts)
+    if is_moment(_anchored(timing, plan, incident, facts), job, noticed_at=told_at, now=facts.taken_at):
+        return None
+    until = "" if timing.until is None else f", until {timing.until:%H:%M:%S} UTC at the latest"
+    what = "its next checkpoint" if timing.moment is Moment.NEXT_CHECKPOINT else "its owner to save"
+    return f"moment: job {attempt.job} waits for {what}{until}"
+
+
+def is_begun(plan: IncidentPlan, attempt: JobAttempt, records: Collection[ActionRecord]) -> bool:
+    """Return whether the attempt's move was begun: what has begun is not put off again."""
+    return any(
+        record.plan == plan.plan
+        and record.action.attempt == attempt
+        and record.action.verb in (Verb.RESERVE, Verb.HOLD)
+        for record in records
+    )
+
+
+def _anchored(timing: JobTiming, plan: IncidentPlan, incident: Incident, facts: ClusterFacts) -> JobTiming:
+    begun = (record.begun_at for record in facts.records if record.plan == plan.plan)
+    begun_at = min(begun, default=incident.changed_at)
+    known = timing.checkpointed_at
+    return replace(timing, checkpointed_at=begun_at if known is None else max(begun_at, known))
+
+
+def waiting_moment(incident: Incident, cluster: Cluster) -> str | None:
+    """Return what the plan in force waits for before it moves a job; None if for none, or if that cannot be read."""
+    plan = None if incident.plan is None else cluster.ledger.plan(incident.plan)
+    if plan is None or not any(each.moment in _WAITED_FOR for each in plan.timings):
+        return None
+    try:
+        facts = read_facts(CHEAP, cluster)
+    except SourceError:
+        return None
+    waits = [why_it_waits(plan, incident, each.attempt, facts) for each in plan.timings]
+    return next((each for each in waits if each is not None), None)
+
+
+def due_moment(cluster: Cluster, state: LedgerState) -> Due | None:
+    """Return the run that is due because the moment of a waiting job has come, None while all wait, or none does."""
+    waiting = [
+        (incident, plan)
+        for incident in state.incidents
+        if incident.state is IncidentState.ACTING
+        and incident.plan is not None
+        and (plan := cluster.ledger.plan(incident.plan)) is not None
+        and any(each.moment in _WAITED_FOR and not is_begun(plan, each.attempt, state.records) for each in plan.timings)
+    ]
+    if not waiting:
+        return None
+    try:
+        facts = read_facts(CHEAP, cluster)
+    except SourceError:
+        return None
+    found = [
+        due
+        for incident, plan in waiting
+        for timing in plan.timings
+        if (due := _due_of(timing, plan, incident, facts)) is not None
+    ]
+    if len(found) < 2:
+        return found[0] if found else None
+    # What was asked for already, such as for a job that has ended, must not hide the moment of another.
+    keys = digest_of(*sorted(due.run_key for due in found))[:12]
+    return Due(run_key=f"{found[0].run_key}+{keys}", reason=f"{found[0].reason}; so has that of {len(found) - 1} more")
+
+
+def _due_of(timing: JobTiming, plan: IncidentPlan, incident: Incident, facts: ClusterFacts) -> Due | None:
+    if timing.moment not in _WAITED_FOR or is_begun(plan, timing.attempt, facts.records):
+        return None
+    if why_it_waits(plan, incident, timing.attempt, facts) is not None:
+        return None
+    job = facts.jobs.get(timing.attempt.job)
+    saved = "" if job is None or job.checkpointed_at is None else job.checkpointed_at.isoformat()
+    return Due(
+        run_key=f"moment:{plan.plan}:{timing.attempt.job}:{saved}",
+        reason=f"the moment of job {timing.attempt.job} has come",
+    )

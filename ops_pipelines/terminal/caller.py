@@ -1,0 +1,63 @@
+"""Who calls, which cluster they mean, and which incident: what every command begins with.
+
+Imports nothing heavy at the top: `--help` passes through here.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops_pipelines.terminal.edge import ExitCode, complain
+
+if TYPE_CHECKING:
+    from ops_pipelines.domain.incident import Incident
+    from ops_pipelines.flow.cluster import Cluster
+
+ClusterFile = Annotated[
+    Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
+RECENT = timedelta(days=30)
+
+
+def open_named(ctx: typer.Context, cluster_file: Path) -> "Cluster":
+    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
+    from ops_pipelines.wiring import open_cluster
+
+    opener: Callable[[Path], Cluster] = ctx.obj or open_cluster
+    try:
+        return opener(cluster_file.absolute())
+    except OSError as problem:
+        complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
+        raise typer.Exit(ExitCode.USAGE) from problem
+
+
+def who_calls() -> str:
+    """Return the user as the operating system knows them; an environment variable can say anything."""
+    import os
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def find_incident(name: str, cluster: "Cluster") -> "Incident":
+    """Return the incident of that name; refuse an unknown one with the names that come near."""
+    from difflib import get_close_matches
+
+    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.flow.by_hand import ByHandRefused
+
+    incident = cluster.ledger.incident(IncidentId(name))
+    if incident is not None:
+        return incident
+    known = [each.incident for each in cluster.ledger.incidents_since(cluster.clock.now() - RECENT)]
+    near = get_close_matches(name.upper(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`ops-pipelines incidents --all` lists the recent ones"
+    raise ByHandRefused(f"there is no incident {name}; {hint}")

@@ -1,0 +1,209 @@
+"""What `ladder`, `probation` and `repair` answer, as values in the shape of their JSON.
+
+Field names of the views are the JSON keys: renaming one breaks the scripts of operators. Printing is `ladder_tables`'.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.ladder import RUNGS, Rung, max_tries, rung_of
+from ops_pipelines.domain.policy import Durations, LadderLimits
+from ops_pipelines.flow.repairs import WaitingRepair
+from ops_pipelines.flow.standings import Probation, Standing
+from ops_pipelines.terminal.outlook import Outlook
+from ops_pipelines.terminal.tables import moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryView:
+    """One repair that did not help."""
+
+    repair: str
+    ended_at: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingView:
+    """Where one node stands. `next_rung` is null where nothing comes next by itself."""
+
+    node: str
+    incident: str
+    state: str
+    rung: str
+    rung_number: int
+    since: datetime
+    for_seconds: float
+    cause: str
+    tries: tuple[TryView, ...]
+    next_rung: str | None
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderView:
+    """Answer of `ladder --json`."""
+
+    cluster: str
+    taken_at: datetime
+    nodes: tuple[StandingView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungView:
+    """One rung as the table of the program has it. Both limits are null where there is none."""
+
+    rung: str
+    number: int
+    acts: tuple[str, ...]
+    precondition: str
+    witness: str
+    compensation: str
+    limit_seconds: float | None
+    max_tries: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungsView:
+    """Answer of `ladder --explain --json`."""
+
+    cluster: str
+    rungs: tuple[RungView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbationView:
+    """One node on probation. `jobs` is null if the scheduler did not answer."""
+
+    node: str
+    incident: str
+    since: datetime
+    until: datetime
+    left_seconds: float
+    ends_with: str
+    jobs: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbationsView:
+    """Answer of `probation --json`."""
+
+    cluster: str
+    taken_at: datetime
+    nodes: tuple[ProbationView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingView:
+    """One node in the repair queue."""
+
+    node: str
+    incident: str
+    since: datetime
+    age_seconds: float
+    cause: str
+    parts: tuple[str, ...]
+    asks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """Answer of `repair list --json`."""
+
+    cluster: str
+    taken_at: datetime
+    nodes: tuple[WaitingView, ...]
+
+
+def view_standing(standing: Standing, outlook: Outlook, *, now: datetime) -> StandingView:
+    """Return a standing; of an open incident with what its plan waits for."""
+    incident = standing.incident
+    waits_for = standing.waits_for
+    if incident.state is IncidentState.OPEN:
+        present = outlook.present(incident.incident)
+        if isinstance(present, Refusal):
+            waits_for = f"{present.guardrail}: {present.reason}"
+        else:
+            waits_for = outlook.view(incident).waits_for or waits_for
+    return StandingView(
+        node=standing.node,
+        incident=incident.incident,
+        state=incident.state.value,
+        rung=rung_word(standing.rung),
+        rung_number=int(standing.rung),
+        since=standing.since,
+        for_seconds=max(0.0, (now - standing.since).total_seconds()),
+        cause=incident.cause,
+        tries=tuple(
+            TryView(repair=rung_word(rung_of(each.response)), ended_at=each.ended_at, why=each.why)
+            for each in incident.tries
+        ),
+        next_rung=None if standing.next_rung is None else rung_word(standing.next_rung),
+        waits_for=waits_for,
+    )
+
+
+def view_probation(probation: Probation, *, now: datetime) -> ProbationView:
+    """Return a probation with what would end it, either way."""
+    return ProbationView(
+        node=probation.node,
+        incident=probation.incident.incident,
+        since=probation.since,
+        until=probation.until,
+        left_seconds=max(0.0, (probation.until - now).total_seconds()),
+        ends_with=(
+            f"no fault on it until {moment(probation.until)}: it is chosen like any other again; "
+            "a fault on it before: it is drained, and the next repair is planned"
+        ),
+        jobs=probation.jobs,
+    )
+
+
+def view_waiting(waiting: WaitingRepair) -> WaitingView:
+    """Return a node of the repair queue in short; its report has the rest."""
+    return WaitingView(
+        node=waiting.report.node,
+        incident=waiting.incident.incident,
+        since=waiting.since,
+        age_seconds=waiting.age.total_seconds(),
+        cause=waiting.report.what_broke,
+        parts=tuple(f"{each.part}{f', serial {each.serial}' if each.serial else ''}" for each in waiting.report.parts),
+        asks=waiting.report.asks,
+    )
+
+
+def view_rungs(durations: Durations, limits: LadderLimits) -> tuple[RungView, ...]:
+    """Return the table of rungs with the limits that policy.yaml sets."""
+    tried: Mapping[Rung, int] = {
+        rung_of(each): max_tries(each, limits)
+        for each in (Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE, Response.REIMAGE)
+    }
+    return tuple(
+        RungView(
+            rung=rung_word(rung),
+            number=int(rung),
+            acts=tuple(verb.value for verb in rule.verbs),
+            precondition=rule.precondition,
+            witness=rule.witness,
+            compensation=rule.compensation,
+            limit_seconds=_seconds(rule.limit, durations),
+            max_tries=tried.get(rung),
+        )
+        for rung, rule in RUNGS.items()
+    )
+
+
+def _seconds(limit: str, durations: Durations) -> float | None:
+    found = getattr(durations, limit) if limit else None
+    return found.total_seconds() if isinstance(found, timedelta) else None
+
+
+def rung_word(rung: Rung) -> str:
+    """Return the name of a rung as people read it and scripts compare it."""
+    return rung.name.lower()

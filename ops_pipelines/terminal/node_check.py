@@ -1,0 +1,206 @@
+"""`ops-pipelines node-check`: tests this node, now or under a key that is asked for later. And `gates`: their limits.
+
+Runs on the node, without a cluster.yaml. What the tests are is `resources.node_check`; what a result proves of the node
+is `domain.health_gates`, where the cluster is run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+
+if TYPE_CHECKING:
+    from ops_pipelines.domain.health_gates import Suite
+    from ops_pipelines.domain.identity import NodeName
+    from ops_pipelines.domain.node_check import NodeCheck
+
+_DIRECTORY = Path("/var/lib/ops_pipelines/checks")
+_BY_HAND = "by_hand"
+_SHORTEST_LIMIT = 1.0
+EXIT_NO_RESULT, EXIT_REFUSED = 4, 77
+
+gates_app = typer.Typer(
+    help="The limits by which a tested node is judged.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@at_the_edge
+def node_check(
+    suite: Annotated[
+        str | None, typer.Option(help="The suite of tests, as in catalogue/verification_suites.csv; default: general.")
+    ] = None,
+    test: Annotated[
+        list[str] | None, typer.Option("--test", help="A test, or several joined by commas, in place of a suite.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="The node's name in the cluster (default: the host name up to its first dot).")
+    ] = None,
+    limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=_SHORTEST_LIMIT, help="What the whole check may take.")
+    ] = 10_500.0,
+    start: Annotated[
+        bool, typer.Option("--start", help="Begin in the background under --key, and return at once.")
+    ] = False,
+    key: Annotated[str | None, typer.Option(help="32 digits 0-9a-f; the same key starts one check.")] = None,
+    result: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Print what the check under this key found.")
+    ] = None,
+    state: Annotated[Path, typer.Option(metavar="DIR", help="Where checks under a key keep their files.")] = _DIRECTORY,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+) -> None:
+    """Test the node that this runs on; change nothing.
+
+    A tool that is not installed, or does not come to its end, is told as not run, never as passed. Best run as root:
+    part of what it looks at is hidden from others.
+
+    \b
+    Exit codes: 0 every required test passed; 1 a test failed; 3 nothing failed, and a required test was not run;
+    2 wrong usage. --start: 0 begun, or begun before; 77 refused, as another check runs, or this version does not
+    know the suite. --result: 0 it is printed, whatever it says; 4 `running`, or `none` under this key.
+
+    \b
+    JSON: node, key, suite, started_at, finished_at, gpu_models [text], tests [test, result (passed, failed, not_run),
+    said, seconds, measurements [name, value, unit, gpu or null]], serials [part, serial, model, firmware]; and, if
+    NVML can be read, boot_id, booted_at, inspected_at, chassis_serial, gpus and failures as `inspect` prints them.
+    """
+    if result is not None:
+        if start or suite is not None or test:
+            raise _usage("--result stands alone: it starts nothing")
+        _print_result(result, state)
+        return
+    if start and key is None:
+        raise _usage("--start wants --key: the result is asked for by it")
+    try:
+        chosen = _choose(suite, test)
+        name = _name_of(node)
+    except ValueError as problem:
+        raise _usage(str(problem), code=EXIT_REFUSED if start else ExitCode.USAGE) from problem
+    if start and key is not None:
+        _start(key, name, chosen, limit=limit, state=state)
+        return
+    _run(name, chosen, key=key, limit=limit, as_json=json)
+
+
+def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
+    from ops_pipelines.domain.health_gates import Suite, suite_for, suite_named
+    from ops_pipelines.domain.node_check import parse_test_name
+    from ops_pipelines.resources.catalogue_gates import read_suites
+
+    if suite is not None and tests:
+        raise ValueError("give --suite or --test, not both")
+    if tests:
+        names = tuple(dict.fromkeys(parse_test_name(name) for word in tests for name in word.split(",")))
+        return Suite(name=_BY_HAND, families=frozenset(), tests=names, required=frozenset(names))
+    return suite_for((), read_suites()) if suite is None else suite_named(suite, read_suites())
+
+
+def _name_of(node: str | None) -> "NodeName":
+    import platform
+
+    from ops_pipelines.domain.identity import parse_node_name
+
+    return parse_node_name(node or platform.node().split(".", 1)[0])
+
+
+def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, as_json: bool) -> None:
+    import secrets
+
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.domain.node_check import parse_check_key
+    from ops_pipelines.resources.node_check import exit_code_of, run_check
+    from ops_pipelines.resources.node_documents import check_to_json
+
+    try:
+        known = parse_check_key(key or secrets.token_hex(16))
+    except ValueError as problem:
+        raise _usage(str(problem)) from problem
+    check = run_check(node, suite.tests, key=known, suite=suite.name, clock=SystemClock(), limit_seconds=limit)
+    if as_json:
+        typer.echo(check_to_json(check))
+    else:
+        _print_table(check)
+    raise typer.Exit(exit_code_of(check, suite.required))
+
+
+def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.domain.node_check import parse_check_key
+    from ops_pipelines.resources.check_runs import AnotherCheckRuns, CheckRuns
+
+    try:
+        known = parse_check_key(key)
+        runs = CheckRuns(state.absolute(), clock=SystemClock())
+        is_new = runs.start(known, node=node, suite=suite.name, tests=suite.tests, limit_seconds=limit)
+    except (AnotherCheckRuns, ValueError) as problem:
+        raise _usage(str(problem), code=EXIT_REFUSED) from problem
+    except OSError as problem:
+        raise _usage(f"{state} cannot be used: {problem}. Check its owner and mode", code=EXIT_REFUSED) from problem
+    typer.echo("started" if is_new else "started before")
+
+
+def _print_result(key: str, state: Path) -> None:
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.domain.node_check import parse_check_key
+    from ops_pipelines.resources.check_runs import CheckRuns
+    from ops_pipelines.resources.node_documents import check_to_json
+
+    try:
+        known = parse_check_key(key)
+    except ValueError as problem:
+        raise _usage(str(problem)) from problem
+    try:
+        check = CheckRuns(state.absolute(), clock=SystemClock()).read(known)
+    except KeyError as problem:
+        typer.echo("none")
+        raise typer.Exit(EXIT_NO_RESULT) from problem
+    except (ValueError, OSError) as problem:
+        raise _usage(f"the files of {known} in {state} make no sense: {problem}", code=ExitCode.NO_ANSWER) from problem
+    if check is None:
+        typer.echo("running")
+        raise typer.Exit(EXIT_NO_RESULT)
+    typer.echo(check_to_json(check))
+
+
+def _print_table(check: "NodeCheck") -> None:
+    from ops_pipelines.terminal.tables import printable
+
+    typer.echo(f"{check.node}, suite {check.suite}: {', '.join(check.gpu_models) or 'no GPU that NVML tells of'}")
+    for run in check.tests:
+        typer.echo(
+            f"  {run.test:<14} {run.result.value.replace('_', ' '):<8} {run.seconds:8.1f} s  {printable(run.said)}"
+        )
+
+
+@gates_app.command()
+@at_the_edge
+def lint(
+    table: Annotated[Path | None, typer.Argument(help="A table of your own; default: the shipped one.")] = None,
+) -> None:
+    """Refuse gates that cannot fail or cannot pass, that judge nothing, and units that differ.
+
+    \b
+    Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
+    """
+    from ops_pipelines.domain.gate_lint import lint_gates
+    from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, shipped_table
+
+    name = f"catalogue/{GATES_TABLE}" if table is None else str(table)
+    try:
+        text = shipped_table(GATES_TABLE) if table is None else table.read_text(encoding="utf-8")
+        gates = parse_gates(text, table=name)
+    except (OSError, ValueError) as problem:
+        raise _usage(str(problem)) from problem
+    faults = lint_gates(gates)
+    for fault in faults:
+        complain(fault)
+    if faults:
+        raise typer.Exit(ExitCode.USAGE)
+    typer.echo(f"{name}: {len(gates)} gates; each can fail, and can be passed")
+
+
+def _usage(message: str, *, code: int = ExitCode.USAGE) -> typer.Exit:
+    complain(message)
+    return typer.Exit(code)

@@ -1,0 +1,225 @@
+"""`ops-pipelines prove`: the proof of one plan, computed anew from the snapshot that the plan was made from.
+
+Reads only, and nothing but the ledger. What a proof is stands in `domain.blast_radius`.
+"""
+
+import json as documents
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, open_named
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ops_pipelines.domain.blast_radius import BlastRadius
+    from ops_pipelines.domain.decision import Snapshot
+    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.domain.remediation import IncidentPlan
+    from ops_pipelines.flow.cluster import Cluster
+
+_ENTRIES_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailView:
+    """One guardrail: what it is judged on, its limit here, and what it says of the plan's acts as of then."""
+
+    guardrail: str
+    judged_on: str
+    limit: str
+    says: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofView:
+    """Answer of `prove --json`."""
+
+    cluster: str
+    plan: str
+    incident: str
+    taken_at: datetime
+    """Of the snapshot."""
+    holds: bool
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    proof: dict[str, object]
+    guardrails: tuple[GuardrailView, ...]
+
+
+@at_the_edge
+def prove(
+    ctx: typer.Context,
+    plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` and `show` name them.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
+    """Prove a plan again: what it touches, what stays healthy, and whether its stored proof holds as of then.
+
+    Everything is computed from the snapshot that the plan was made from, so that the answer is the same years later.
+    Ends with 1 if the proof does not hold.
+
+    \b
+    JSON: cluster, plan, incident, taken_at, holds, problems [text], notes [text], proof {jobs [job, account, gpu_count,
+    lost_gpu_hours or null, is_interrupted], teams [text], lost_gpu_hours, unknown_loss_count, remaining [kind, name,
+    total_count, out_before_count, out_after_count, limit], violations [text]}, guardrails [guardrail, judged_on,
+    limit, says [text]].
+    """
+    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.domain.plan_proof import prove_again
+    from ops_pipelines.flow.by_hand import ByHandRefused
+    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.terminal.views import to_json
+
+    cluster = open_named(ctx, cluster_file)
+    known = cluster.ledger.plan(PlanId(plan))
+    if known is None:
+        raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits")
+    snapshot = find_snapshot(known, cluster)
+    if snapshot is None:
+        raise ByHandRefused(f"the ledger does not say from which snapshot {plan} was made; nothing can be proven")
+    proof = prove_again(known, snapshot, cluster.rules)
+    view = view_proof(known, snapshot, proof, cluster)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_proof(console(), view, proof)
+    for problem in view.problems:
+        complain(problem)
+    if not view.holds:
+        raise typer.Exit(ExitCode.UNEXPECTED)
+
+
+def find_snapshot(plan: "IncidentPlan", cluster: "Cluster") -> "Snapshot | None":
+    """Return the snapshot that a plan was made from: that of the decision before the plan's own line."""
+    from ops_pipelines.domain.identity import Digest
+    from ops_pipelines.ports.ledger import EntryKind
+
+    seq = _line_of(plan.plan, plan, cluster)
+    while seq is not None and seq > 0:
+        after = max(0, seq - _ENTRIES_AT_ONCE)
+        for entry in reversed(cluster.ledger.entries(after=after, limit=seq - after)):
+            if entry.kind is EntryKind.DECISION:
+                return cluster.ledger.load_snapshot(Digest(str(documents.loads(entry.body)["inputs"])))
+        seq = after
+    return None
+
+
+def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | None:
+    from ops_pipelines.ports.ledger import EntryKind
+    from ops_pipelines.terminal.outlook import entries_of
+
+    incident = cluster.ledger.incident(plan.incident)
+    if incident is None:
+        return None
+    head = cluster.ledger.read_state(cluster.clock.now()).head_seq
+    for entry in entries_of(incident, cluster.ledger, head_seq=head):
+        if entry.kind is EntryKind.PLAN and documents.loads(entry.body)["plan"] == name:
+            return entry.seq
+    return None
+
+
+def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius", cluster: "Cluster") -> ProofView:
+    """Return what is shown of a proof that was computed anew."""
+    from ops_pipelines.domain.plan_proof import PROOFS, re_prove
+
+    rules = cluster.rules
+    problems = list(re_prove(plan, snapshot, rules))
+    for _, find_contradictions in PROOFS.values():
+        problems += [each for each in find_contradictions((plan,), snapshot, rules) if each not in problems]
+    is_same = snapshot.rules_digest == cluster.rules_digest
+    changed = "policy.yaml, cluster.yaml or the catalogue have changed since: what is said here is by the present ones"
+    return ProofView(
+        cluster=cluster.name,
+        plan=plan.plan,
+        incident=plan.incident,
+        taken_at=snapshot.taken_at,
+        holds=not problems,
+        problems=tuple(problems),
+        notes=() if is_same else (changed,),
+        proof=asdict(proof),
+        guardrails=_view_guardrails(plan, snapshot, cluster),
+    )
+
+
+def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Cluster") -> tuple[GuardrailView, ...]:
+    """Return each guardrail with what it said, as of then, of the plan's acts, had somebody approved it."""
+    from ops_pipelines.domain.guardrails import Authority, judge
+    from ops_pipelines.domain.plan_proof import facts_behind
+    from ops_pipelines.domain.rulebook import read_rulebook
+    from ops_pipelines.domain.verification import explain_action
+
+    rules = cluster.rules
+    facts = facts_behind(plan, snapshot, rules)
+    says: dict[str, list[str]] = {}
+    for action in plan.actions:
+        refusal = judge(action, facts, policy=rules.policy, topology=rules.topology, authority=Authority.APPROVED_PLAN)
+        if refusal is not None:
+            # A later step is judged again when its turn comes: here it is judged as if it were the next.
+            said = f"{explain_action(action)}, had it been the next step: {refusal.reason}"
+            says.setdefault(refusal.guardrail, []).append(said)
+    return tuple(
+        GuardrailView(
+            guardrail=each.guardrail,
+            judged_on=each.judged_on,
+            limit=each.limit,
+            says=tuple(says.get(each.guardrail, ())),
+        )
+        for each in read_rulebook(rules.policy)
+    )
+
+
+def print_proof(out: "Console", view: ProofView, proof: "BlastRadius") -> None:
+    """Print the verdict first, then what is touched, what remains, and every guardrail."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable
+
+    verdict = "the proof holds" if view.holds else "THE PROOF DOES NOT HOLD; why is on standard error"
+    out.print(Text(f"{printable(view.plan)} for {printable(view.incident)}: {verdict}", style="bold"))
+    unknown = f", and {proof.unknown_loss_count} job(s) of unknown loss" if proof.unknown_loss_count else ""
+    print_fields(
+        out,
+        {
+            "as of": moment(view.taken_at),
+            "expected loss": f"{proof.lost_gpu_hours:.2f} GPU-hours{unknown}",
+            "teams": "; ".join(proof.teams) or "none",
+        },
+    )
+    print_lines(out, [f"note: {note}" for note in view.notes])
+    jobs = Table(title="Jobs", title_justify="left", box=None)
+    for name in ("job", "account", "GPUs", "what happens", "expected loss"):
+        jobs.add_column(name, overflow="fold")
+    for job in proof.jobs:
+        loss = "unknown" if job.lost_gpu_hours is None else f"{job.lost_gpu_hours:.2f} GPU-hours"
+        what = "interrupted" if job.is_interrupted else "waited for"
+        row = (job.job, job.account, str(job.gpu_count), what, loss if job.is_interrupted else "none")
+        jobs.add_row(*(Text(printable(cell)) for cell in row))
+    if proof.jobs:
+        out.print(jobs)
+    parts = Table(title="What stays in service", title_justify="left", box=None)
+    for name in ("part", "in service before", "after", "limit"):
+        parts.add_column(name, overflow="fold")
+    for part in proof.remaining:
+        before = f"{part.total_count - part.out_before_count} of {part.total_count}"
+        cells = (
+            f"{part.kind.replace('_', ' ')} {part.name}".strip(),
+            before,
+            str(part.total_count - part.out_after_count),
+            part.limit or "none",
+        )
+        parts.add_row(*(Text(printable(cell)) for cell in cells))
+    if proof.remaining:
+        out.print(parts)
+    rules = Table(title="Guardrails, as of then", title_justify="left", box=None)
+    for name in ("guardrail", "judged on", "limit", "says"):
+        rules.add_column(name, overflow="fold")
+    for rule in view.guardrails:
+        said = "; ".join(rule.says) or "passes"
+        rules.add_row(*(Text(printable(cell)) for cell in (rule.guardrail, rule.judged_on, rule.limit, said)))
+    out.print(rules)

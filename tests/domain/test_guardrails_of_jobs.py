@@ -1,0 +1,262 @@
+"""What jobs and services may lose by us: how often, how much, and what must go on serving."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState
+from ops_pipelines.domain.policy import BlastCaps, Policy, RecoveryLimits
+from ops_pipelines.domain.timing import RestartCosts
+from tests.domain.builders import (
+    INCIDENT,
+    NODE,
+    OTHER_NODE,
+    action,
+    ago,
+    attempt,
+    begun,
+    ended,
+    facts,
+    foreign_node,
+    job,
+    node,
+    policy,
+    topology,
+)
+
+HOLD = action(Verb.HOLD, of=attempt())
+DAY_SECONDS = 86_400
+
+
+def judged(what: Action, known: ClusterFacts, *, by: Policy | None = None) -> Refusal | None:
+    return judge(what, known, policy=by or policy(), topology=topology(), authority=Authority.AUTOPILOT)
+
+
+def rule_of(refusal: Refusal | None) -> str | None:
+    return None if refusal is None else refusal.guardrail
+
+
+def hold_of(number: int, *, seconds_ago: float, **changes: object) -> ActionRecord:
+    """Return a hold of the `number`th earlier attempt of job 42, for whatever incident."""
+    earlier = attempt(started_at=ago(100_000 + number))
+    return ended(action(Verb.HOLD, of=earlier, incident=f"INC-{number:04d}"), seconds_ago=seconds_ago, **changes)  # type: ignore[arg-type]  # a test's own changes
+
+
+# -- how often --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("records", "rule"),
+    [
+        pytest.param([], None, id="never"),
+        pytest.param([hold_of(1, seconds_ago=9), hold_of(2, seconds_ago=8)], None, id="one left"),
+        pytest.param([hold_of(n, seconds_ago=9) for n in (1, 2, 3)], "requeue_limit", id="as often as allowed"),
+        pytest.param([hold_of(n, seconds_ago=9) for n in (1, 2, 3, 4)], "requeue_limit", id="more often"),
+        pytest.param(
+            [hold_of(1, seconds_ago=DAY_SECONDS), *(hold_of(n, seconds_ago=9) for n in (2, 3))], None, id="a day ago"
+        ),
+        pytest.param(
+            [hold_of(1, seconds_ago=DAY_SECONDS - 1), *(hold_of(n, seconds_ago=9) for n in (2, 3))],
+            "requeue_limit",
+            id="within a day",
+        ),
+        pytest.param([replace(hold_of(1, seconds_ago=9)) for _ in range(4)], None, id="one attempt held again"),
+        pytest.param([ended(HOLD) for _ in range(4)], None, id="this very attempt"),
+        pytest.param(
+            [ended(action(Verb.HOLD, of=attempt(started_at=ago(n))), OutcomeKind.FAILED) for n in (4000, 5000, 6000)],
+            None,
+            id="holds that failed",
+        ),
+    ],
+)
+def test_a_requeue_loop_is_stopped(records: list[ActionRecord], rule: str | None) -> None:
+    refusal = judged(HOLD, facts(jobs=[job()], records=records))
+
+    assert rule_of(refusal) == rule
+    assert refusal is None or refusal.patience is Patience.NEVER
+
+
+def test_a_limit_of_no_requeues_means_that_no_job_is_moved() -> None:
+    by = policy(recovery=RecoveryLimits(max_requeues_count=0))
+
+    assert rule_of(judged(HOLD, facts(jobs=[job()]), by=by)) == "requeue_limit"
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "rule"),
+    [(Checkpointing.YES, None), (Checkpointing.UNKNOWN, None), (Checkpointing.NO, "requeueable")],
+)
+def test_a_job_that_keeps_no_checkpoint_is_left_running(checkpointing: Checkpointing, rule: str | None) -> None:
+    refusal = judged(HOLD, facts(jobs=[job(checkpointing=checkpointing)]))
+
+    assert rule_of(refusal) == rule
+    assert refusal is None or refusal.patience is Patience.NEVER
+
+
+# -- how much ---------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_recomputed_work_and_the_time_until_it_goes_on() -> None:
+    known = facts(costs=RestartCosts(restart_seconds=300, queue_seconds=60))
+
+    assert expected_loss(job(checkpointed_at=ago(1440)), known) == pytest.approx(8 * 0.5)
+    assert expected_loss(job(checkpointed_at=None), known) is None
+
+
+@pytest.mark.parametrize(
+    ("lost_before", "seconds_ago", "rule"),
+    [
+        pytest.param(5.9, 10, None, id="room is left"),
+        pytest.param(6.0, 10, None, id="exactly used up"),
+        pytest.param(6.1, 10, "hourly_loss", id="passed"),
+        pytest.param(6.1, 3599, "hourly_loss", id="within the hour"),
+        pytest.param(6.1, 3600, None, id="an hour ago"),
+        pytest.param(None, 10, None, id="a loss that nobody knew"),
+    ],
+)
+def test_the_holds_of_one_hour_may_cost_so_much(
+    lost_before: float | None, seconds_ago: float, rule: str | None
+) -> None:
+    by = policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=10.0))
+    before = ended(action(Verb.HOLD, of=attempt("7")), seconds_ago=seconds_ago, lost_gpu_hours=lost_before)
+
+    known = facts(jobs=[job(checkpointed_at=ago(1440))], records=[before])
+
+    assert rule_of(judged(HOLD, known, by=by)) == rule
+
+
+def test_the_hold_itself_is_not_counted_twice_when_it_is_sent_again() -> None:
+    by = policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=4.0))
+    known = facts(jobs=[job(checkpointed_at=ago(1440))], records=[begun(HOLD, lost_gpu_hours=4.0)])
+
+    assert judged(HOLD, known, by=by) is None
+
+
+# -- services ---------------------------------------------------------------------------------------------------
+
+
+def replicas(count: int, **changes: object) -> list[JobStatus]:
+    """Return job 42 on gpu001 and its fellows on the nodes after it, all of one service."""
+    names = ["42", *(str(100 + number) for number in range(1, count))]
+    return [
+        job(name, **{"nodes": (f"gpu{number:03d}",), "service": "chat", **changes})  # type: ignore[arg-type]  # as above
+        for number, name in enumerate(names, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "declared", "rule"),
+    [
+        pytest.param(4, 2, None, id="more than enough others"),
+        pytest.param(4, 3, None, id="just enough others"),
+        pytest.param(4, 4, "min_serving", id="one too few"),
+        pytest.param(4, 0, None, id="half of four, by policy"),
+        pytest.param(2, 0, None, id="half of two"),
+        pytest.param(1, 0, "min_serving", id="half of one is one"),
+        pytest.param(3, 0, None, id="half of three is two"),
+    ],
+)
+def test_a_replica_is_moved_only_while_enough_others_serve(count: int, declared: int, rule: str | None) -> None:
+    refusal = judged(HOLD, facts(jobs=replicas(count, min_serving_count=declared)))
+
+    assert rule_of(refusal) == rule
+    assert refusal is None or refusal.patience is Patience.WAIT
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        pytest.param({}, None, id="serves"),
+        pytest.param({"state": JobState.PENDING, "nodes": frozenset()}, "min_serving", id="waits"),
+        pytest.param({"is_held": True}, "min_serving", id="is held"),
+        pytest.param({"nodes": frozenset({NodeName("gpu009")})}, "min_serving", id="its node is silent"),
+        pytest.param({"nodes": frozenset({NodeName("gpu010")})}, "min_serving", id="its node is down"),
+        pytest.param({"nodes": frozenset({NodeName("gpu011")})}, None, id="its node is drained, and it serves"),
+        pytest.param({"service": "search"}, "min_serving", id="another service"),
+        pytest.param({"account": "rivals"}, "min_serving", id="a namesake of another account"),
+    ],
+)
+def test_only_what_serves_counts(changes: dict[str, object], rule: str | None) -> None:
+    mine, other = replicas(2, min_serving_count=1)
+    nodes = [node("gpu009", is_responding=False), node("gpu010", state=NodeState.DOWN), foreign_node("gpu011")]
+
+    known = facts(nodes=nodes, jobs=[mine, replace(other, **changes)])  # type: ignore[arg-type]  # as above
+
+    assert rule_of(judged(HOLD, known)) == rule
+
+
+def test_another_account_cannot_keep_a_service_from_being_moved() -> None:
+    rival = job("900", nodes=(OTHER_NODE,), service="chat", account="rivals", min_serving_count=1000)
+
+    assert judged(HOLD, facts(jobs=[*replicas(3), rival])) is None
+
+
+def test_a_replica_on_a_silent_node_serves_nobody_and_is_moved_at_once() -> None:
+    known = facts(nodes=[node(NODE, is_responding=False)], jobs=replicas(2, min_serving_count=2))
+
+    assert judged(HOLD, known) is None
+
+
+def test_a_hold_under_way_counts_before_it_shows() -> None:
+    jobs = replicas(3, min_serving_count=2)
+    other = action(Verb.HOLD, of=jobs[1].attempt, incident="INC-0002")
+
+    assert judged(HOLD, facts(jobs=jobs)) is None
+    assert rule_of(judged(HOLD, facts(jobs=jobs, records=[begun(other, seconds_ago=600)]))) == "min_serving"
+    assert judged(HOLD, facts(jobs=jobs, records=[begun(other, seconds_ago=601)])) is None
+
+
+# -- spare nodes ------------------------------------------------------------------------------------------------
+
+
+def reserve(*spares: str) -> Action:
+    return Action(verb=Verb.RESERVE, incident=INCIDENT, attempt=attempt(), spares=tuple(map(NodeName, spares)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        pytest.param({}, None, id="free"),
+        pytest.param({"is_drained": True}, "free_spares", id="drained"),
+        pytest.param({"state": NodeState.DOWN}, "free_spares", id="down"),
+        pytest.param({"is_responding": False}, "free_spares", id="silent"),
+        pytest.param({"gpu_in_use_count": 1}, "free_spares", id="in use by what is hidden from us"),
+        pytest.param({"reserved_as": "maintenance"}, "free_spares", id="reserved by somebody"),
+    ],
+)
+def test_only_free_nodes_are_kept_for_a_job(changes: dict[str, object], rule: str | None) -> None:
+    refusal = judged(reserve("gpu008", "gpu009"), facts(nodes=[node("gpu009", **changes)], jobs=[job()]))
+
+    assert rule_of(refusal) == rule
+    assert refusal is None or refusal.patience is Patience.WAIT
+
+
+def test_a_spare_with_a_job_on_it_is_none() -> None:
+    busy = job("7", nodes=("gpu009",))
+
+    assert rule_of(judged(reserve("gpu009"), facts(jobs=[job(), busy]))) == "free_spares"
+
+
+@pytest.mark.parametrize(("spare", "rule"), [("gpu009", "untouchable"), ("stranger", "known_node")])
+def test_a_node_that_is_not_ours_to_touch_is_no_spare(spare: str, rule: str) -> None:
+    by = policy(untouchable_nodes=frozenset({NodeName("gpu009")}))
+
+    refusal = judged(reserve("gpu008", spare), facts(nodes=[node("stranger")], jobs=[job()]), by=by)
+
+    assert refusal is not None
+    assert (refusal.guardrail, refusal.patience) == (rule, Patience.NEVER)
+
+
+def test_a_reservation_is_given_back_although_its_job_is_gone() -> None:
+    assert judged(action(Verb.UNRESERVE, of=attempt()), facts()) is None
+
+
+def test_the_requeue_window_is_the_operators() -> None:
+    by = policy(recovery=RecoveryLimits(max_requeues_count=1, requeue_window=timedelta(minutes=1)))
+
+    assert judged(HOLD, facts(jobs=[job()], records=[hold_of(1, seconds_ago=60)]), by=by) is None
+    assert rule_of(judged(HOLD, facts(jobs=[job()], records=[hold_of(1, seconds_ago=59)]), by=by)) == "requeue_limit"

@@ -1,0 +1,273 @@
+"""Jobs are moved in one order, each to a node that is really free, and never below what its service needs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.fault import Family, FirstAction
+from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.hazard import Hazard
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.incident import Try
+from ops_pipelines.domain.job_moves import (
+    ActionMaker,
+    Move,
+    count_moves,
+    find_spare,
+    has_surely_ended,
+    hazard_for,
+    is_leaving,
+    is_still_serving,
+    let_go_on,
+    noticed_at,
+    share_spares,
+    take_off,
+    time_jobs,
+)
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.timing import Moment
+from tests.domain.builders import (
+    NODE,
+    OTHER_NODE,
+    action,
+    ago,
+    attempt,
+    begun,
+    ended,
+    facts,
+    foreign_node,
+    held_job,
+    incident,
+    job,
+    node,
+    policy,
+    topology,
+    xid,
+)
+
+DEADLY = Hazard(family=Family.GPU, first_action=None, ends_job_per_hour=float("inf"), slowdown_ratio=0.0, source="test")
+MILD = replace(DEADLY, ends_job_per_hour=0.05)
+THIRD = "gpu003"
+POLICY, TOPOLOGY = policy(), topology(4)
+ORDER = (Verb.RESERVE, Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.UNRESERVE, Verb.RELEASE)
+
+
+def read(*jobs: JobStatus, **changes: Any) -> Any:
+    return facts(jobs=jobs, node_count=4, **{"hazards": (DEADLY,)} | changes)
+
+
+def spare(work: JobStatus | None = None, **changes: Any) -> NodeName | None:
+    return find_spare(work or job(), read(work or job(), **changes), policy=POLICY, topology=TOPOLOGY)
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        pytest.param(foreign_node(OTHER_NODE), id="drained"),
+        pytest.param(node(OTHER_NODE, is_responding=False), id="silent"),
+        pytest.param(node(OTHER_NODE, state=NodeState.DOWN), id="down"),
+        pytest.param(node(OTHER_NODE, state=NodeState.MIXED), id="in use"),
+        pytest.param(node(OTHER_NODE, gpu_in_use_count=1), id="in use by what we cannot see"),
+        pytest.param(node(OTHER_NODE, is_last_choice=True), id="on probation"),
+        pytest.param(node(OTHER_NODE, reserved_as="somebody"), id="reserved"),
+        pytest.param(node(OTHER_NODE, gpu_count=7), id="too small"),
+        pytest.param(node(OTHER_NODE, partitions=frozenset({"debug"})), id="of another partition"),
+    ],
+)
+def test_a_node_that_is_not_really_free_is_no_spare(taken: NodeStatus) -> None:
+    assert spare(job(partition="batch"), nodes=[taken]) == THIRD
+
+
+def test_the_nearest_free_node_is_taken_and_none_that_the_job_is_on_or_kept_off() -> None:
+    assert spare() == OTHER_NODE
+    assert spare(job(excluded_nodes=frozenset({NodeName(OTHER_NODE)}))) == THIRD
+    assert spare(job(nodes=(NODE, OTHER_NODE), gpu_count=16)) == THIRD
+
+
+def test_a_node_that_is_promised_to_another_job_is_no_spare() -> None:
+    promised = begun(action(Verb.RESERVE, of=attempt("7")))  # It names the second node.
+
+    assert spare(records=[promised]) == THIRD
+    assert spare(records=[ended(action(Verb.RESERVE, of=attempt("7")))]) == OTHER_NODE
+
+
+def test_an_untouchable_node_is_no_spare() -> None:
+    hands_off = replace(POLICY, untouchable_nodes=frozenset({NodeName(OTHER_NODE)}))
+
+    assert find_spare(job(), read(job()), policy=hands_off, topology=TOPOLOGY) == THIRD
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6))
+def test_no_node_is_kept_for_two_jobs(are_moved: list[bool]) -> None:
+    jobs = [job(str(number), gpu_count=2) for number in range(len(are_moved))]
+    timings = time_jobs(incident(xid(79)), jobs, read(*jobs), policy=POLICY, topology=TOPOLOGY)
+    chosen = [
+        replace(timing, moment=Moment.NOW if is_moved else Moment.JOB_END)
+        for timing, is_moved in zip(timings, are_moved, strict=True)
+    ]
+
+    found = share_spares(jobs, chosen, read(*jobs), policy=POLICY, topology=TOPOLOGY)
+
+    names = [name for names in found.values() for name in names]
+    assert len(names) == len(set(names))
+    assert len(names) == min(3, sum(are_moved))
+    assert set(found) <= {JobId(str(number)) for number, is_moved in enumerate(are_moved) if is_moved}
+
+
+# -- when -------------------------------------------------------------------------------------------------------------
+
+
+def moment(work: JobStatus, *others: JobStatus, **changes: Any) -> Moment:
+    timings = time_jobs(incident(xid(79)), [work], read(work, *others, **changes), policy=POLICY, topology=TOPOLOGY)
+    return timings[0].moment
+
+
+def test_a_session_has_time_to_save_unless_its_node_is_silent() -> None:
+    session = job(workload=Workload.INTERACTIVE)
+
+    assert moment(session) is Moment.AFTER_NOTICE
+    assert moment(session, nodes=[node(is_responding=False)]) is Moment.NOW
+
+
+def replica(name: str, on: str, gpu_count: int = 8, **changes: Any) -> JobStatus:
+    defaults = {"workload": Workload.INFERENCE, "service": "chat", "min_serving_count": 2, "checkpointed_at": None}
+    return job(name, nodes=(on,), gpu_count=gpu_count, **defaults | changes)
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "expected"),
+    [
+        pytest.param(8, Moment.NOW, id="all GPUs of the node: it is dead, and serves nobody"),
+        pytest.param(7, Moment.JOB_END, id="some: it may be on the others, and serve"),
+    ],
+)
+def test_a_replica_that_may_still_serve_stays_while_its_service_needs_it(gpu_count: int, expected: Moment) -> None:
+    assert moment(replica("1", NODE, gpu_count), replica("2", OTHER_NODE)) is expected
+
+
+def test_a_replica_on_a_silent_node_is_moved_whatever_its_service_needs() -> None:
+    assert moment(replica("1", NODE, 1), replica("2", OTHER_NODE), nodes=[node(is_responding=False)]) is Moment.NOW
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param([replica("2", OTHER_NODE)], False, id="one other serves, two must"),
+        pytest.param([replica("2", OTHER_NODE), replica("3", THIRD)], True, id="two others serve"),
+        pytest.param(
+            [replica("2", OTHER_NODE), replica("3", THIRD, is_held=True)], False, id="one of them is about to end"
+        ),
+        pytest.param(
+            [replica("2", OTHER_NODE), replica("3", THIRD, account="other")], False, id="one is of another account"
+        ),
+    ],
+)
+def test_a_service_keeps_what_it_needs(others: list[JobStatus], expected: bool) -> None:
+    mine = replica("1", NODE)
+
+    assert is_still_serving(mine, read(mine, *others), policy=POLICY) is expected
+
+
+@pytest.mark.parametrize(
+    ("hazard", "work", "expected"),
+    [
+        pytest.param(DEADLY, job(gpu_count=8), True, id="it had every GPU"),
+        pytest.param(DEADLY, job(gpu_count=7), False, id="it may have had the others"),
+        pytest.param(DEADLY, job(nodes=(NODE, OTHER_NODE), gpu_count=16), True, id="every GPU of two nodes"),
+        pytest.param(DEADLY, job(nodes=(NODE, OTHER_NODE), gpu_count=15), False, id="nearly every one"),
+        pytest.param(MILD, job(gpu_count=8), False, id="the fault lets it go on"),
+    ],
+)
+def test_only_what_had_the_broken_part_has_surely_ended(hazard: Hazard, work: JobStatus, expected: bool) -> None:
+    assert has_surely_ended(work, hazard, read(work)) is expected
+
+
+def test_after_a_repair_that_did_not_help_nothing_is_waited_for() -> None:
+    mild = incident(replace(xid(48), first_action=FirstAction.RESET_GPU_AT_JOB_END))
+    known = read(hazards=(MILD,))
+    tried = Try(response=Response.RESET_GPU, ended_at=ago(1), why="a test")
+
+    assert not hazard_for(mild, known).has_ended_job
+    assert hazard_for(replace(mild, tries=(tried,)), known).has_ended_job
+    assert hazard_for(replace(mild, response=Response.POWER_CYCLE), known).has_ended_job
+    assert hazard_for(mild, read(hazards=())).has_ended_job
+
+
+# -- what is counted --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        pytest.param(begun(action(Verb.HOLD, of=attempt("42", started_at=ago(9000)))), 1, id="an earlier attempt"),
+        pytest.param(begun(action(Verb.HOLD, of=attempt("42"))), 0, id="the present attempt"),
+        pytest.param(begun(action(Verb.HOLD, of=attempt("7"))), 0, id="another job"),
+        pytest.param(
+            begun(action(Verb.HOLD, of=attempt("42", started_at=ago(90_000))), seconds_ago=86_400), 0, id="a day ago"
+        ),
+        pytest.param(
+            begun(action(Verb.HOLD, of=attempt("42", started_at=ago(90_000))), seconds_ago=86_399), 1, id="just within"
+        ),
+    ],
+)
+def test_moves_of_a_job_are_counted_by_its_earlier_attempts(record: Any, expected: int) -> None:
+    assert count_moves(job(), read(job(), records=[record]), policy=POLICY) == expected
+
+
+def test_an_owner_was_told_when_the_first_message_of_this_attempt_went_out() -> None:
+    told = [
+        ended(action(Verb.NOTIFY_OWNER, of=attempt("42")), seconds_ago=20),
+        ended(action(Verb.NOTIFY_OWNER, of=attempt("42"), try_number=2), seconds_ago=5),
+        ended(action(Verb.NOTIFY_OWNER, of=attempt("42", started_at=ago(9000))), seconds_ago=900),
+        begun(action(Verb.NOTIFY_OWNER, of=attempt("42"), try_number=3), seconds_ago=60),
+    ]
+
+    assert noticed_at(job(), read(job(), records=told)) == ago(20)
+    assert noticed_at(job(), read(job(), records=told[2:])) is None
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        pytest.param(job(), False, id="running"),
+        pytest.param(job(state=JobState.COMPLETING), False, id="completing, to be requeued"),
+        pytest.param(job(state=JobState.COMPLETING, ended_at=ago(1)), True, id="completing, at its end"),
+        pytest.param(held_job(state=JobState.COMPLETING), True, id="requeued by somebody already"),
+    ],
+)
+def test_what_is_leaving_is_not_held(work: JobStatus, expected: bool) -> None:
+    assert is_leaving(work) is expected
+
+
+# -- the order --------------------------------------------------------------------------------------------------------
+
+
+MOVES = st.lists(
+    st.builds(
+        Move,
+        attempt=st.integers(1, 99).map(lambda number: attempt(str(number))),
+        moment=st.just(Moment.NOW),
+        is_held=st.booleans(),
+        spares=st.sampled_from([(), (NodeName(OTHER_NODE),)]),
+    ),
+    max_size=5,
+    unique_by=lambda move: move.attempt,
+)
+
+
+@given(MOVES)
+def test_each_job_is_moved_in_one_order_and_no_other(moves: list[Move]) -> None:
+    act = ActionMaker(incident(xid(79)))
+    actions: list[Action] = [*take_off(act, moves), *let_go_on(act, moves, NodeName(NODE))]
+
+    for move in moves:
+        verbs = [each.verb for each in actions if each.attempt == move.attempt]
+        left_out = ({Verb.HOLD} if move.is_held else set()) | (set() if move.spares else {Verb.RESERVE, Verb.UNRESERVE})
+        assert verbs == [verb for verb in ORDER if verb not in left_out]

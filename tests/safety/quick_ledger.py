@@ -1,0 +1,167 @@
+"""A ledger that keeps its answers until the next write: thousands of stories ask the same things over and over.
+
+It answers as the ledger itself would in a story, which lasts less than the day for which a ledger shows actions. All
+processes of one story share one memory, and everything that writes to the story's ledger goes through it.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.ports.ledger import Approval, LedgerState, Pause
+from ops_pipelines.resources import ledger_database
+from ops_pipelines.resources.documents import decode
+from ops_pipelines.resources.ledger_chain import Decision
+from ops_pipelines.resources.sql_ledger import SqlLedger
+
+_NAMES = frozenset(
+    {
+        "checks",
+        "conditions",
+        "current_lease",
+        "cursor",
+        "entries",
+        "evidence_after",
+        "evidence_since",
+        "head_hash",
+        "heartbeats",
+        "incident",
+        "incidents_since",
+        "load_snapshot",
+        "plan",
+        "records",
+        "rejected",
+        "resent_at",
+    }
+)
+"""Questions whose answer depends on what was asked and on the ledger alone."""
+
+
+_OF_EVIDENCE = frozenset({"conditions", "cursor", "evidence_after", "evidence_since", "rejected", "read_state"})
+_STALES: dict[str, frozenset[str]] = {
+    "store": frozenset(),
+    "store_snapshot": frozenset(),
+    "load": frozenset(),
+    "verify_chain": frozenset(),
+    "take_lease": frozenset({"current_lease"}),
+    "take_in": _OF_EVIDENCE,
+    "take_in_conditions": _OF_EVIDENCE,
+}
+"""What a call may change the answers of; any other call may change all."""
+
+
+class Memory:
+    """What a story's ledger has answered since it was last written to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._answers: dict[str, dict[object, object]] = {}
+
+    def ask(self, name: str, question: object, answer: Callable[[], Any]) -> Any:
+        known = self._answers.setdefault(name, {})
+        if question not in known:
+            known[question] = answer()
+        return known[question]
+
+    def forget(self, names: frozenset[str] | None) -> None:
+        """Forget the answers of these names; None: all."""
+        for name in tuple(self._answers) if names is None else names:
+            self._answers.pop(name, None)
+
+    def read_state(self) -> LedgerState:
+        """Return the state with every approval that there ever was, read by the plainest SQL."""
+        with closing(sqlite3.connect(self._path)) as database:
+
+            def bodies(statement: str) -> list[str]:
+                return [row[0] for row in database.execute(statement)]
+
+            def newest(statement: str) -> Any:
+                return next(iter(bodies(statement)), None)
+
+            opened = database.execute(
+                "SELECT incident, last_change_seq, body FROM incidents WHERE is_open = 1 ORDER BY opened_at, number"
+            ).fetchall()
+            decision = newest("SELECT body FROM entries WHERE kind = 'decision' ORDER BY seq DESC LIMIT 1")
+            resumed_seq = newest("SELECT max(seq) FROM entries WHERE kind = 'resume_autopilot'") or 0
+            pause = newest(
+                f"SELECT body FROM entries WHERE kind = 'pause' AND seq > {resumed_seq} ORDER BY seq LIMIT 1"
+            )
+            return LedgerState(
+                head_seq=newest("SELECT max(seq) FROM entries") or 0,
+                decided_through=0 if decision is None else _decoded(Decision, decision).decided_through,
+                evidence_head=newest("SELECT max(seq) FROM evidence") or 0,
+                incidents=tuple(_decoded(Incident, row[2]) for row in opened),
+                incident_count=newest("SELECT max(number) FROM incidents") or 0,
+                last_change_seq={IncidentId(row[0]): row[1] for row in opened},
+                records=tuple(
+                    _decoded(ActionRecord, each) for each in bodies("SELECT body FROM actions ORDER BY begun_seq")
+                ),
+                approvals=tuple(_decoded(Approval, each) for each in bodies("SELECT body FROM approvals ORDER BY seq")),
+                pause=None if pause is None else _decoded(Pause, pause),
+            )
+
+
+@lru_cache(maxsize=4096)
+def _decoded(kind: type[Any], body: str) -> Any:
+    return decode(kind, body)
+
+
+class QuickLedger:
+    """One process's ledger, with the memory of its story."""
+
+    def __init__(self, ledger: SqlLedger, memory: Memory) -> None:
+        self.plain = ledger
+        self._memory = memory
+
+    def read_state(self, now: datetime) -> LedgerState:
+        state: LedgerState = self._memory.ask("read_state", None, self._memory.read_state)
+        if not state.approvals:
+            return state
+        return replace(state, approvals=tuple(each for each in state.approvals if each.expires_at > now))
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.plain, name)
+
+        def remember(*args: Any, **options: Any) -> Any:
+            question = (args, tuple((key, repr(option)) for key, option in sorted(options.items())))
+            return self._memory.ask(name, question, lambda: method(*args, **options))
+
+        def forget(*args: Any, **options: Any) -> Any:
+            try:
+                return method(*args, **options)
+            finally:
+                self._memory.forget(_STALES.get(name))
+
+        return remember if name in _NAMES else forget
+
+
+@contextmanager
+def warm_engines() -> Iterator[None]:
+    """Let ledgers of the same path share what SQLAlchemy has compiled, over stories; each engine would begin anew."""
+    original = ledger_database._sqlite_engine
+    ledger_database._sqlite_engine = _warm_engine
+    try:
+        yield
+    finally:
+        ledger_database._sqlite_engine = original
+
+
+_warm_engine = cache(ledger_database._sqlite_engine)
+
+
+@cache
+def empty_ledger() -> bytes:
+    """Return the file of a ledger in which nothing stands: to make one anew takes as long as a pass."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "ledger.sqlite"
+        SqlLedger(f"sqlite:///{path}").close()
+        return path.read_bytes()
