@@ -29,6 +29,7 @@ bench: $(READY)           ## telemetry, diagnosis, then the real lab: latency, t
 	@$(BIN)/python -m bench.classify
 	@$(BIN)/python -m bench.diagnosis
 	@$(BIN)/python -m bench.real_cases
+	@$(BIN)/python -m bench.timing
 	@$(BIN)/python -m bench.titan
 	@$(BIN)/python -m bench.wear
 	@$(BIN)/python -m bench.intake || echo "the burst bound of the intake is missed: docs/DIAGNOSIS.md says by how much"

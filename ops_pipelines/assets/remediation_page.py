@@ -74,7 +74,9 @@ def describe_remediation(
         "time_saved": pictures.saved_picture(sums, uncounted_job_count=recent.uncounted_job_count),
     }
     shown: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.md(picture.small) for name, picture in drawn.items()}
-    for number, (incident, plan) in enumerate(recent.plans[:PLANS_SHOWN], start=1):
+    # What touches something first: a page alone needs no proof.
+    newest = sorted(recent.plans, key=lambda each: each[1].proof is None)[:PLANS_SHOWN]
+    for number, (incident, plan) in enumerate(newest, start=1):
         if plan.proof is not None:
             drawn[f"plan_{number}_leaves"] = proof = pictures.proof_picture(plan.proof)
             shown[f"plan_{number}_leaves"] = dg.MetadataValue.md(proof.small)
@@ -116,7 +118,7 @@ def _compose(incident: Incident, plan: IncidentPlan, *, remaining_count: int, at
     head = f"**{words(plan.plan)}** for {words(incident.incident)}, {plan.response.name.lower().replace('_', ' ')}"
     lines = [f"{head}: {words(plan.reason)}"]
     if plan.proof is None:
-        return "\n\n".join([*lines, "It was made by a version that kept no proof."])
+        return "\n\n".join([*lines, "It touches no node and no job."])
     proof = plan.proof
     lines.append(f"**Touches** {words(_touched(proof))}")
     kept = [

@@ -208,7 +208,10 @@ class _Case:
         if math.isinf(self.rate):
             only = (self._option(Moment.NOW, unsaved + self.move_seconds, lost),)
             return self.timing(Moment.NOW, only, reason="it is dead or stands still already: nothing is waited for")
-        found = [(self._job_end(), Moment.JOB_END, "goes on under the fault to its end")]
+        found: list[tuple[float, Moment, str]] = []
+        # A service has no end: to wait for it would keep its node out for ever.
+        if self.job.workload is not Workload.INFERENCE or self.job.ends_by is not None:
+            found.append((self._job_end(), Moment.JOB_END, "goes on under the fault to its end"))
         waited = self._next_checkpoint()
         until = None
         if waited is not None:

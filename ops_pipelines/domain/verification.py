@@ -374,8 +374,9 @@ def judge_probation(
         return Verdict(
             recovery=Recovery.UNKNOWN, facts=("the node could not be looked at when its probation was over",)
         )
-    hours = durations.probation.total_seconds() / 3600
-    return Verdict(recovery=Recovery.RECOVERED, facts=(*proofs, f"well through {hours:g} h of probation"))
+    minutes = durations.probation.total_seconds() / 60
+    length = f"{minutes / 60:g} h" if minutes >= 60 else f"{minutes:.1f} min"
+    return Verdict(recovery=Recovery.RECOVERED, facts=(*proofs, f"well through {length} of probation"))
 
 
 def judge_recovery(

@@ -14,6 +14,9 @@ GUARDED_TWICE = [
     pytest.param(case, kept, id=f"{case} but {kept}") for case, plan in HOSTILE_PLANS.items() for kept in plan.also
 ]
 
+KEPT_BY_VERIFICATION = {"proven"}
+"""Rules of the judge that no guardrail keeps: a hostile plan that returns a node has passed by its proof."""
+
 
 @contextmanager
 def stage_of(case: str, directory: Path, *taken_out: str) -> Iterator[Stage]:
@@ -42,7 +45,7 @@ def test_hostile_plan_breaks_just_the_rule_whose_guardrail_is_taken_out(case: st
     with stage_of(case, tmp_path, guardrail, *plan.also) as stage:
         attempt_to_send(plan.arrange(stage), stage)
 
-        assert stage.judge.broken_rules == {guardrail}
+        assert stage.judge.broken_rules - KEPT_BY_VERIFICATION == {guardrail}
 
 
 @pytest.mark.parametrize(("case", "kept"), GUARDED_TWICE)

@@ -43,9 +43,9 @@ WHOLE_LADDER = Story(
     ),
     moves=(
         break_by(FaultKind.UNCORRECTABLE_ECC, 3, course=2),
-        *[PASS, wait(10)] * 6,
+        *[PASS, wait(10)] * 8,
         Move(kind=MoveKind.REPAIR_DONE),
-        *[wait(10), PASS] * 3,
+        *[wait(10), PASS] * 4,
     ),
 )
 

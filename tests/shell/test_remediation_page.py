@@ -136,13 +136,13 @@ def test_saved_hours_are_a_number_over_time_and_a_table_by_day_and_team() -> Non
     ]
 
 
-def test_only_the_newest_plans_are_shown_and_one_without_a_proof_says_so() -> None:
+def test_only_the_newest_plans_are_shown_and_one_that_only_tells_says_so() -> None:
     many = tuple((KNOWN, plan(proof=False, name=f"PLAN-{number}")) for number in range(PLANS_SHOWN + 1))
 
     shown = describe_remediation([], [], [], recent(plans=many), now=NOW)
 
     assert [name for name in shown if name.startswith("plan_")] == ["plan_1", "plan_2", "plan_3"]
-    assert "kept no proof" in str(shown["plan_1"].value)
+    assert "touches no node" in str(shown["plan_1"].value)
 
 
 def test_plan_says_what_it_touches_and_what_remains() -> None:
