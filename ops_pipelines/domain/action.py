@@ -180,6 +180,10 @@ class OutcomeKind(Enum):
     """Neither done nor provably not done: a human must look."""
 
 
+NOT_NEEDED = "not needed: "
+"""Begins the witness of an act that had lost its object before it was sent or took effect."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of one action, with the witness in words."""
@@ -187,6 +191,11 @@ class Outcome:
     kind: OutcomeKind
     witness: str
     finished_at: datetime
+    @property
+    def was_needed(self) -> bool:
+        """Whether anything was done: an act that had lost its object ends well, and has done nothing."""
+        return not self.witness.startswith(NOT_NEEDED)
+
     witnessed_at: datetime | None = None
     """The time that the asked system itself gives (of a drain: when its reason was set); None if it gives none."""
 

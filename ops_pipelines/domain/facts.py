@@ -145,7 +145,8 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
         for record in ours
         if record.action.verb is Verb.HOLD
         and record.action.attempt not in released
-        and (record.outcome is None or record.outcome.kind is not OutcomeKind.FAILED)
+        # What had lost its object, such as a job that ended by itself, was never held by us.
+        and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
     )
 
 

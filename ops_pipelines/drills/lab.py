@@ -42,7 +42,7 @@ from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster, open_observatory
 
-_NODE_COUNT = 28
+_NODE_COUNT = 32
 _LEDGER_URL_FILE = "ledger.url"
 _DAGSTER_DATABASE, _LEDGER_DATABASE = "dagster", "ledger"
 _SEED = 7
@@ -54,7 +54,7 @@ _SOCKET_ROOM_BYTES = 60
 POLICY = """\
 # The lab's own policy: acts by itself, on short durations, and lets a drill break many nodes within minutes.
 mode: auto
-drain_budget: {max_out_count: 13, max_out_per_rack_count: 8, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
+drain_budget: {max_out_count: 16, max_out_per_rack_count: 8, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
 mass_event: {min_node_count: 20, window_seconds: 60, brake_window_seconds: 60}
 durations:
   confirm_unreachable_after_seconds: 10

@@ -11,6 +11,7 @@ from enum import Enum
 
 from ops_pipelines.domain.action import (
     MESSAGES,
+    NOT_NEEDED,
     Action,
     ActionRecord,
     Outcome,
@@ -113,7 +114,7 @@ def perform(
     moot = is_moot(action, facts) or _why_told(action, facts)
     known = next((record for record in facts.records if record.action.key == action.key), None)
     if known is None and moot is not None:
-        return Progress(stage=Stage.DONE, reason=f"not needed: {moot}")
+        return Progress(stage=Stage.DONE, reason=f"{NOT_NEEDED}{moot}")
     token = lease.token(cluster.ledger, cluster.clock.now())
     if token is None:
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
@@ -282,7 +283,7 @@ def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor:
             return Progress(stage=Stage.UNDER_WAY, reason=str(problem))  # A failed page would never be sent again.
         needless = _why_needless(action, cluster)
         if needless is not None:
-            return finish(record, cluster, OutcomeKind.DONE, f"not needed: {needless}", actor=actor)
+            return finish(record, cluster, OutcomeKind.DONE, f"{NOT_NEEDED}{needless}", actor=actor)
         return finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
     except SourceError as problem:
         if action.verb not in MESSAGES and _is_overdue(record, cluster):
@@ -331,7 +332,7 @@ def _follow_up(
         return finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
     moot = is_moot(action, facts)
     if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
-        return finish(record, cluster, OutcomeKind.DONE, f"not needed: {moot}", actor=actor)
+        return finish(record, cluster, OutcomeKind.DONE, f"{NOT_NEEDED}{moot}", actor=actor)
     if _may_send_again(record, testimony.witness, resent_at, cluster):
         begun = begin_again(record, len(resent_at))
         if isinstance(begun, Begun):
