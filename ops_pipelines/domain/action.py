@@ -191,6 +191,7 @@ class Outcome:
     kind: OutcomeKind
     witness: str
     finished_at: datetime
+
     @property
     def was_needed(self) -> bool:
         """Whether anything was done: an act that had lost its object ends well, and has done nothing."""

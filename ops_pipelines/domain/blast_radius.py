@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
 from ops_pipelines.domain.facts import ClusterFacts, expected_loss
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.job_limits import lost_within_hour, must_serve, serving_replicas
+from ops_pipelines.domain.job_limits import lost_within_hour, must_serve, owner_of, serving_replicas
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.redundancy import Remaining, count_parts
@@ -178,11 +178,11 @@ def _count_services(
         serving = {job.job for job in serving_replicas(jobs[0], facts)}
         at_once = _most_at_once(actions, serving & {job.job for job in jobs})
         must = must_serve(jobs[0], facts, policy=policy)
-        account, name = service
+        owner, name = service
         remaining.append(
             Remaining(
                 kind="service",
-                name=f"{name} of {account}" if account else name,
+                name=f"{name} of {owner}" if owner else name,
                 total_count=len(serving),
                 out_before_count=0,
                 out_after_count=at_once,
@@ -202,7 +202,7 @@ def _held_services(actions: Sequence[Action], facts: ClusterFacts) -> Mapping[tu
     for action in actions:
         job = None if action.attempt is None else facts.jobs.get(action.attempt.job)
         if action.verb is Verb.HOLD and job is not None and job.service and not action.has_ended:
-            services.setdefault((job.account, job.service), []).append(job)
+            services.setdefault((owner_of(job), job.service), []).append(job)
     return services
 
 

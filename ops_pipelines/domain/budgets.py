@@ -5,7 +5,7 @@ operator's (`policy`); a cap that is None, or does not speak of this verb, limit
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, OutcomeKind, Verb
@@ -16,10 +16,11 @@ from ops_pipelines.domain.facts import (
     nodes_out_of_service,
 )
 from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.ladder import max_tries
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.refusal import Authority, Refusal, never, wait
+from ops_pipelines.domain.timing import Moment
 
 REPAIR_OF: Mapping[Verb, Response] = {
     Verb.RESET_GPU: Response.RESET_GPU,
@@ -28,6 +29,8 @@ REPAIR_OF: Mapping[Verb, Response] = {
     Verb.REIMAGE: Response.REIMAGE,
 }
 """The acts by which a try of each repair is counted."""
+_TOUCHES = DESTRUCTIVE_VERBS - {Verb.CHECK}
+"""The acts by which a storm is counted; a test follows a repair that was counted, and ends nothing."""
 _AN_HOUR = timedelta(hours=1)
 _NOT_ENDED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
 
@@ -134,9 +137,9 @@ def brakes_in_storm(case: Case) -> Refusal | None:
     within that time is carried on; a person's own acts are not doubted.
     """
     event, action = case.policy.mass_event, case.action
-    if case.authority is Authority.PERSON or action.verb not in DESTRUCTIVE_VERBS:
+    if case.authority is Authority.PERSON or action.verb not in _TOUCHES:
         return None
-    begun = [each.action for each in _begun_within(event.brake_window, case) if each.action.verb in DESTRUCTIVE_VERBS]
+    begun = [each.action for each in _begun_within(event.brake_window, case) if each.action.verb in _TOUCHES]
     nodes = {each.node for each in begun if each.node is not None}
     if action.node in nodes or any(each.incident == action.incident for each in begun):
         return None
@@ -191,11 +194,15 @@ def keeps_tries(case: Case) -> Refusal | None:
 
 
 def fences_held_jobs(case: Case) -> bool:
-    """Return whether an act on a silent node is what its held jobs wait for: they were held, and are owed a release."""
+    """Return whether an act on a silent node is what its held jobs wait for: they were held, and are owed a release.
+
+    Whichever incident of ours holds them: a job on two broken nodes is held by one, and fenced by both.
+    """
     node = case.action.node
     if node is None or node not in case.facts.nodes or case.facts.nodes[node].is_responding:
         return False
-    return any(node in record.attempt_nodes for record in held_and_not_released(case.action.incident, case.facts))
+    incidents = {record.action.incident for record in case.facts.records if record.action.verb is Verb.HOLD}
+    return any(node in record.attempt_nodes for each in incidents for record in held_and_not_released(each, case.facts))
 
 
 def _is_same_try(record: ActionRecord, case: Case) -> bool:
@@ -210,30 +217,59 @@ def keeps_probation_cap(case: Case) -> Refusal | None:
     cap = case.policy.blast_caps.max_on_probation_count
     if case.action.verb is not Verb.RESUME:
         return None
-    others = [
-        name
-        for name in _on_probation(case)
-        if name != case.action.node and case.topology.knows(name) and not case.facts.nodes[name].is_drained
-    ]
+    others = {name for name in _on_probation(case) if name != case.action.node and case.topology.knows(name)}
     if len(others) < cap:
         return None
     return wait("probation_cap", f"{len(others)} nodes are on probation; max_on_probation_count is {cap}")
 
 
 def _on_probation(case: Case) -> frozenset[NodeName]:
-    """Return the nodes marked as last choice, and those whose mark the scheduler refused or forgot, in our records."""
-    marked = {name for name, node in case.facts.nodes.items() if node.is_last_choice}
+    """Return the nodes in service as last choice, and those that we return, or have returned, to be that.
+
+    The second for what the scheduler does not show yet, has refused or forgot: for no longer than a probation lasts. On
+    a node that is drained the mark means nothing: it is left from a probation that did not end well.
+    """
+    nodes, durations = case.facts.nodes, case.policy.durations
+    since = case.facts.taken_at - durations.probation - durations.reboot_limit
+    watched = {name for name, node in nodes.items() if node.is_last_choice and not node.is_drained}
+    marked = {_try_on(each) for each in case.facts.records if each.action.verb is Verb.PUT_LAST}
+    ended_at = {
+        each.action.node: each.begun_at
+        for each in case.facts.records
+        if each.action.verb in (Verb.PUT_BACK, Verb.DRAIN)
+    }
     for record in case.facts.records:
-        name = record.action.node
-        if name is None or name not in case.facts.nodes:
+        name, outcome = record.action.node, record.outcome
+        if record.action.verb is not Verb.RESUME or name is None or name not in nodes or _try_on(record) not in marked:
             continue
-        if record.action.verb is Verb.PUT_LAST:
-            marked.add(name)
-        elif record.action.verb is Verb.PUT_BACK and record.outcome is not None:
-            is_marked = case.facts.nodes[name].is_last_choice
-            if record.outcome.kind is OutcomeKind.DONE and not is_marked:
-                marked.discard(name)
-    return frozenset(marked)
+        if outcome is None:
+            watched.add(name)
+        elif outcome.kind is OutcomeKind.DONE and outcome.finished_at > since:
+            is_over = name in ended_at and ended_at[name] > record.begun_at
+            watched |= set() if is_over else {name}
+    return frozenset(watched)
+
+
+def _try_on(record: ActionRecord) -> tuple[IncidentId, NodeName | None, int]:
+    return record.action.incident, record.action.node, record.action.try_number
+
+
+def leaves_no_place(plan_moments: Collection[Moment], drain: Case) -> Refusal | None:
+    """Judge a drain only to wait for the end of jobs: it leaves a place of the budget for what cannot wait.
+
+    Such a drain may last for a day. Where the budget is one node, there is no place to be left.
+    """
+    name, budget = _newly_drained(drain), drain.policy.drain_budget
+    if name is None or budget.max_out_count <= 1 or not plan_moments or set(plan_moments) != {Moment.JOB_END}:
+        return None
+    out = nodes_out_of_service(drain.facts, drain.topology) | {name}
+    if len(out) < budget.max_out_count:
+        return None
+    return wait(
+        "drain_budget",
+        f"{len(out)} nodes would be out of service, and {name} only until its jobs end; of "
+        f"{budget.max_out_count} places (max_out_count) one is left for faults that cannot wait",
+    )
 
 
 BUDGETS: tuple[Rule, ...] = (keeps_tries, keeps_drain_budget, keeps_part_caps, keeps_probation_cap, brakes_in_storm)

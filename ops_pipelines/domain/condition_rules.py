@@ -3,10 +3,10 @@
 The numbers that a condition begins at are those of its detector; here is only what follows once it holds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.observation import Observation, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,3 +217,17 @@ CONDITION_RULES = {
     ),
 }
 """Every signal of `frames.detectors`."""
+
+_BY_CODE = {
+    (Signal.ROW_REMAP, 2): FirstAction.RMA,
+    (Signal.ROW_REMAP, 3): FirstAction.DRAIN_INSPECT,
+}
+"""Where the same signal with another code calls for another step: no reset brings back a remap that failed, or a spare
+row that is used up. Source: NVIDIA GPU memory error management."""
+
+
+def rule_of_condition(observation: Observation) -> ConditionRule:
+    """Return what a condition means, with its code."""
+    rule = CONDITION_RULES[observation.signal]
+    action = None if observation.code is None else _BY_CODE.get((observation.signal, observation.code))
+    return rule if action is None else replace(rule, first_action=action)

@@ -592,11 +592,15 @@ class _Board:
             # A node on probation works: what a program there does wrong is a story of its own.
             and (incident.state is not IncidentState.PROBATION or _speaks_of_node(finding))
         ]
+        wide = [incident for incident in self._incidents.values() if self._is_explained_by(incident, finding)]
+        if wide and all(each.state is IncidentState.PROBATION for each in repairs):
+            return wide[0]  # What a whole switch does to it says nothing against a node on probation.
         if repairs and finding.family not in _APART_FAMILIES and not _is_repetition([finding]):
             return repairs[0]
-        wide = [incident for incident in self._incidents.values() if self._is_explained_by(incident, finding)]
         if wide:
             return wide[0]
+        # What lasts on a node on probation, and is no repair, is a story of its own: else nobody would hear of it.
+        on_node = [incident for incident in on_node if incident.state is not IncidentState.PROBATION]
         if finding.is_secondary or (finding.family in _DAMAGE_FAMILIES and finding.node == NO_NODE):
             return self._cause_of(finding, but=None) or self._same_job(finding)
         if finding.response in REPAIRS:
@@ -885,7 +889,8 @@ def _is_silence_after_acting(incident: Incident, finding: Finding) -> bool:
 
 def _speaks_of_node(finding: Finding) -> bool:
     """Return whether a finding is about the node and its parts, and not about what runs there."""
-    return not finding.is_secondary and (finding.response in REPAIRS or finding.response is Response.PAGE)
+    is_event = finding.response is Response.PAGE and (not finding.is_lasting or finding.family is Family.SILENCE)
+    return not finding.is_secondary and (finding.response in REPAIRS or is_event)
 
 
 def _is_damage(incident: Incident) -> bool:

@@ -150,6 +150,24 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
     )
 
 
+def is_holding(incident: IncidentId, attempt: JobAttempt | None, facts: ClusterFacts) -> bool:
+    """Return whether an incident has a hold of its own on an attempt: what others hold is theirs to release."""
+    return any(record.action.attempt == attempt for record in held_and_not_released(incident, facts))
+
+
+def is_cut_off(job: JobStatus, facts: ClusterFacts) -> bool:
+    """Return whether a node of the job is silent: the job has ended as a whole, or will when the node is given up."""
+    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in job.nodes)
+
+
+def has_died_with_its_node(case: Case) -> bool:
+    """Return whether a hold is of what a silent node has ended: it ends nothing, it keeps a second copy from starting.
+
+    Both are asked: that the plan knew the fault to have ended it, and that a node of it is still silent.
+    """
+    return case.action.has_ended and is_cut_off(case.job, case.facts)
+
+
 def is_done(
     facts: ClusterFacts,
     *,
@@ -158,7 +176,10 @@ def is_done(
     node: NodeName | None = None,
     attempt: JobAttempt | None = None,
 ) -> bool:
-    """Return whether an incident's act was witnessed; on any node or attempt where none is named."""
+    """Return whether an incident's act was witnessed; on any node or attempt where none is named.
+
+    What had lost its object was not done: a node that answered again has not lost its power.
+    """
     return any(
         record.action.verb is verb
         and record.action.incident == incident
@@ -166,6 +187,7 @@ def is_done(
         and (attempt is None or record.action.attempt == attempt)
         and record.outcome is not None
         and record.outcome.kind is OutcomeKind.DONE
+        and record.outcome.was_needed
         for record in facts.records
     )
 
@@ -185,6 +207,8 @@ def expected_loss(job: JobStatus, facts: ClusterFacts) -> float | None:
     """
     if job.checkpointed_at is None:
         return None
-    recomputed_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
+    # What an attempt has not done it cannot lose: one that just began from an old checkpoint has little to lose.
+    began_at = job.checkpointed_at if job.started_at is None else max(job.checkpointed_at, job.started_at)
+    recomputed_seconds = max(0.0, (facts.taken_at - began_at).total_seconds())
     idle_seconds = facts.costs.restart_seconds + facts.costs.queue_seconds
     return (recomputed_seconds + idle_seconds) * job.gpu_count / 3600

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import IntEnum
 
 from ops_pipelines.domain.catalogue import Catalogue, CodeRule, LogRule
-from ops_pipelines.domain.condition_rules import CONDITION_RULES
+from ops_pipelines.domain.condition_rules import CONDITION_RULES, rule_of_condition
 from ops_pipelines.domain.fault import AtFault, Component, Family, FirstAction
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.nvlink_subcodes import NVLINK_CODES, judge_nvlink, judge_sxid
@@ -180,7 +180,7 @@ def find_signature(observation: Observation, catalogue: Catalogue) -> Finding:
 
 def find_condition(observation: Observation, catalogue: Catalogue) -> Finding:
     """Return what a condition means that a detector sees in the samples; its text says what was measured."""
-    rule = CONDITION_RULES[observation.signal]
+    rule = rule_of_condition(observation)
     return _finding(
         observation,
         rule=observation.signal.value,

@@ -6,10 +6,10 @@ and a sample of AWS asks 800 GB/s of an all-reduce that reaches 480. What a gate
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ops_pipelines.domain.health_gates import HealthGate, Suite, covers
-from ops_pipelines.domain.node_check import TESTS
+from ops_pipelines.domain.node_check import GPU_COUNT, TESTS
 
 CANNOT_FAIL_BELOW_RATIO = 0.2
 """# Assumption: a part that brings less than a fifth of what is usual is not slow but broken, and is seen to be so."""
@@ -17,6 +17,22 @@ CANNOT_PASS_ABOVE_RATIO = 1.05
 """# Assumption: healthy parts differ by a few percent; a floor 5 % above what is typical holds most of them back."""
 MIN_BASELINE_RATIO, MAX_BASELINE_RATIO = 0.2, 0.98
 """# Assumption: two runs on one healthy node differ by up to 2 %; closer, and half of all runs would be faults."""
+_MEASURED: Mapping[str, frozenset[str]] = {
+    "nvml": frozenset({
+        "ecc_uncorrectable", "ecc_corrected", "rows_remapped", "pcie_width", "pcie_generation",
+        "nvlinks_active", "nvlinks_inactive", "temperature",
+    }),
+    "nvidia_smi": frozenset(),
+    "dcgm_diag_r1": frozenset({"host_to_gpu", "gpu_to_host"}),
+    "dcgm_diag_r2": frozenset({"host_to_gpu", "gpu_to_host"}),
+    "dcgm_diag_r3": frozenset({"host_to_gpu", "gpu_to_host"}),
+    "dcgm_memtest": frozenset(),
+    "nccl_loopback": frozenset({"busbw", GPU_COUNT}),
+    "nic_pairwise": frozenset({"rate_ratio", "nic_count"}),
+    "software": frozenset({"free_ratio"}),
+    "host": frozenset({"host_memory_corrected"}),
+}  # fmt: skip
+"""Test -> what `node-check` measures in it."""
 _UNIT_SLIPS = (1e3, 1e6, 1e9, 8.0, 8e3, 2.0**10, 2.0**20, 2.0**30)
 """What separates units that are taken for each other: kilo, mega, giga, bits and bytes, powers of 1024."""
 
@@ -86,6 +102,10 @@ def _faults_of(gate: HealthGate) -> list[str]:
         faults += _faults_of_ceiling(gate, gate.high)
     if gate.baseline_ratio is not None:
         faults += _faults_of_ratio(gate, gate.baseline_ratio)
+    measured = _MEASURED.get(gate.test, frozenset())
+    if not faults and gate.measurement not in measured:
+        words = ", ".join(sorted(measured)) or "nothing"
+        faults.append(f"it judges nothing: {gate.test} measures no {gate.measurement[:80]!r}, but {words}")
     return faults
 
 

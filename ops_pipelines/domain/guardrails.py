@@ -20,6 +20,7 @@ from ops_pipelines.domain.facts import (
     held_and_not_released,
     is_begun,
     is_drain_of,
+    is_holding,
     nodes_out_of_service,
 )
 from ops_pipelines.domain.identity import NodeName
@@ -139,9 +140,10 @@ def _is_not_frozen(case: Case) -> Refusal | None:
 
     Fencing, excluding, releasing, powering on and returning take nothing away and go on. So does what the fence of a
     silent node needs once a job of it is held: its drain, the power switch, its being declared down, and the holds of
-    the other jobs that are as dead as the first. Otherwise that job would stay held until the window ends.
+    the other jobs that are as dead as the first. Otherwise that job would stay held until the window ends. Tests run on
+    a node that is drained and repaired: without them what was begun before the window would come to no end.
     """
-    if case.action.verb not in DESTRUCTIVE_VERBS:
+    if case.action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK}:
         return None
     window = frozen_by(case.policy, case.action.verb, at=case.facts.taken_at)
     if window is None or _finishes_move(case):
@@ -192,7 +194,8 @@ GUARDRAILS: tuple[Rule, ...] = (
 def is_moot(action: Action, facts: ClusterFacts) -> str | None:
     """Return why an action of a plan in progress has lost its object, None if it still has one.
 
-    A job that ended, or went on to another attempt without us, needs no hold and no fence; a silent node that
+    A job that ended, or went on to another attempt without us, needs no hold and no fence; one that others hold is
+    neither held once more nor released, for it is theirs. A silent node that
     answers again before its power was cut is fenced like any reachable node. One that was rebooted for the same
     incident, and answers, is cycled because that did not help: `judge` says whether it may be.
     """
@@ -204,6 +207,11 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
             return f"job {action.attempt.job} is on another attempt"
         if job.state is JobState.COMPLETING and job.ended_at is not None and action.verb is not Verb.FENCE:
             return f"job {action.attempt.job} ends by itself"
+        if not is_holding(action.incident, action.attempt, facts):
+            if action.verb not in (Verb.RESERVE, Verb.HOLD):
+                return f"{action.incident} does not hold job {action.attempt.job}"
+            if job.state is JobState.PENDING or job.is_held:
+                return f"job {action.attempt.job} waits already; who held it releases it"
     if action.node is not None and action.verb in (Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON):
         node = facts.nodes.get(action.node)
         was_cut = is_begun(facts, verb=Verb.POWER_OFF, incident=action.incident, node=action.node)

@@ -11,7 +11,7 @@ from enum import Enum
 from statistics import median
 
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
+from ops_pipelines.domain.node_check import GPU_COUNT, LOAD_TESTS, Measurement, NodeCheck, TestResult, TestRun
 
 MIN_BASELINE_COUNT = 3
 """# Assumption: of fewer earlier checks the median is whatever one of them was."""
@@ -60,7 +60,7 @@ class Suite:
     tests: tuple[str, ...]
     """In this order."""
     required: frozenset[str]
-    """Without these having passed the node is not proven well; the others count if they were run."""
+    """Without these having passed the node is not proven well; of the others, those whose tool is on the node."""
 
 
 def gate_for(
@@ -129,11 +129,11 @@ class CheckVerdict:
     faults: tuple[str, ...]
     """What failed or stayed below its limit, one sentence each; empty unless NOT_WELL."""
     unknowns: tuple[str, ...]
-    """Why required tests prove nothing, one sentence each."""
+    """Why tests prove nothing, one sentence each: a required one without its tool, any that came to no end."""
     proofs: tuple[str, ...]
-    """What passed, and by which numbers."""
+    """What passed, and by which numbers; and in so many words if nothing was put under load."""
     not_run: tuple[str, ...]
-    """Tests of the suite that are not required and gave no result: they neither prove nor accuse."""
+    """Tests of the suite that are not required and not on the node: they neither prove nor accuse."""
     unjudged: tuple[str, ...]
     """Numbers that a test is judged by elsewhere, and for which this node has neither a floor nor a past."""
 
@@ -144,7 +144,9 @@ def judge_check(
     """Return what a check proves, by the floors and by the node's own past.
 
     `baseline`: earlier checks that were found well, of the same node. A check of another node or other GPU models is
-    passed over; with fewer than three the floor alone judges. A failed test is a fault, required or not.
+    passed over; with fewer than three the floor alone judges. A failed test is a fault, required or not. One that
+    came to no end, or is not told of, leaves the node unproven, required or not: a node that breaks under a test looks
+    like that. Its numbers may accuse, and prove nothing.
     """
     past = [
         each
@@ -162,19 +164,26 @@ def judge_check(
         if run is not None and run.result is TestResult.FAILED:
             faults.append(f"{test} failed: {run.said}")
             continue
-        if run is None or run.result is TestResult.NOT_RUN:
+        if run is None:
+            unknowns.append(f"{test} was asked for, and the node does not tell of it")
+            continue
+        if run.result is TestResult.NOT_RUN:
+            faults += _judge_numbers(run, check, gates, past).faults
             if test in suite.required:
-                unknowns.append(
-                    f"{test} must pass and was not run: {run.said if run else 'the node does not tell why'}"
-                )
-            else:
+                unknowns.append(f"{test} must pass and was not run: {run.said}")
+            elif run.is_absent:
                 not_run.append(test)
+            else:
+                unknowns.append(f"{test} came to no end: {run.said}")
             continue
         numbers = _judge_numbers(run, check, gates, past)
         faults += numbers.faults
         unjudged += numbers.unjudged
         if not numbers.faults:
             proofs.append(f"{test} passed" + (f": {'; '.join(numbers.proofs)}" if numbers.proofs else ""))
+    loads = [test for test in suite.tests if test in LOAD_TESTS]
+    if loads and set(loads) <= set(not_run):
+        proofs.append(f"untested under load: {', '.join(loads)} cannot be run on this node")
     state = CheckState.NOT_WELL if faults else CheckState.UNKNOWN if unknowns else CheckState.WELL
     return CheckVerdict(
         state=state,
@@ -196,7 +205,7 @@ class _Numbers:
 def _judge_numbers(run: TestRun, check: NodeCheck, gates: Sequence[HealthGate], past: Sequence[NodeCheck]) -> _Numbers:
     told = _Numbers(faults=[], proofs=[], unjudged=[])
     judged = {gate.measurement for gate in gates if gate.test == run.test}
-    used = _gpus_used(run)
+    used = count_gpus_used(run)
     for found in run.measurements:
         gate = gate_for(gates, test=run.test, measurement=found.name, models=check.gpu_models, gpu_count=used)
         where = f" of GPU {found.gpu}" if found.gpu else ""
@@ -229,14 +238,15 @@ def _usual(found: Measurement, test: str, used: int | None, past: Sequence[NodeC
         each.value
         for check in past
         for run in check.tests
-        if run.test == test and run.result is TestResult.PASSED and _gpus_used(run) == used
+        if run.test == test and run.result is TestResult.PASSED and count_gpus_used(run) == used
         for each in run.measurements
         if (each.name, each.unit, each.gpu) == (found.name, found.unit, found.gpu)
     ]
     return median(values) if len(values) >= MIN_BASELINE_COUNT else None
 
 
-def _gpus_used(run: TestRun) -> int | None:
+def count_gpus_used(run: TestRun) -> int | None:
+    """Return how many GPUs a test says that it used; None if it does not say."""
     return next((int(each.value) for each in run.measurements if each.name == GPU_COUNT), None)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
-from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.facts import is_cut_off
+from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.guardrails import ClusterFacts
 from ops_pipelines.domain.hazard import AT_ONCE, Hazard
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, PciAddress
@@ -27,7 +28,7 @@ _DEAD = Hazard(
     first_action=None,
     ends_job_per_hour=AT_ONCE,
     slowdown_ratio=0.0,
-    source="a node that is silent, or that a repair did not help, gives no job a future",
+    source="a node that is silent gives no job a future",
 )
 
 
@@ -51,10 +52,41 @@ def is_leaving(job: JobStatus) -> bool:
 
 
 def hazard_for(incident: Incident, facts: ClusterFacts) -> Hazard:
-    """Return what the incident's fault does to jobs that go on; without rates nothing is waited for."""
-    if incident.response is Response.POWER_CYCLE or incident.tries or not facts.hazards:
+    """Return what the incident's fault does to jobs that go on; without rates nothing is waited for.
+
+    On a node that was returned only what was seen since then counts: what was repaired did nothing to the jobs that
+    began there afterwards.
+    """
+    if not facts.hazards or _is_silent(incident, facts):
         return _DEAD
-    return hazard_of(incident.findings, facts.hazards)
+    since = _returned_at(incident, facts)
+    return hazard_of([each for each in incident.findings if _is_since(each, since)], facts.hazards)
+
+
+def _is_silent(incident: Incident, facts: ClusterFacts) -> bool:
+    if not incident.tries:
+        return incident.response is Response.POWER_CYCLE
+    # A rung up the ladder says POWER_CYCLE too, of a node that answers.
+    is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in incident.findings)
+    if not is_cause and incident.response < Response.POWER_CYCLE:
+        return False
+    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in incident.nodes)
+
+
+def _returned_at(incident: Incident, facts: ClusterFacts) -> datetime | None:
+    """Return when the incident's node was last put back into service; None if it was not."""
+    times = [
+        record.begun_at
+        for record in facts.records
+        if record.action.verb is Verb.RESUME
+        and record.action.incident == incident.incident
+        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
+    ]
+    return max(times, default=incident.returned_at)
+
+
+def _is_since(finding: Finding, since: datetime | None) -> bool:
+    return since is None or (finding.last_at or finding.found_at) > since
 
 
 def time_jobs(
@@ -68,7 +100,7 @@ def time_jobs(
     """Return for each job with an attempt that is not leaving when it is interrupted, in the order of `jobs`."""
     hazard = hazard_for(incident, facts)
     return tuple(
-        _without_vain_notice(
+        _on_silent_node(
             choose_moment(
                 job,
                 hazard=hazard,
@@ -82,6 +114,7 @@ def time_jobs(
                 now=facts.taken_at,
             ),
             job,
+            hazard,
             facts,
         )
         for job in jobs
@@ -89,11 +122,21 @@ def time_jobs(
     )
 
 
-def _without_vain_notice(timing: JobTiming, job: JobStatus, facts: ClusterFacts) -> JobTiming:
-    """Return the timing without time to save where a node is silent: nobody can save there, and its fence waits."""
-    if timing.moment is not Moment.AFTER_NOTICE or not _is_cut_off(job, facts):
+def _on_silent_node(timing: JobTiming, job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> JobTiming:
+    """Return the timing without what a silent node makes vain: time to save, and sparing a job that died with it.
+
+    The scheduler starts such a job again by itself, once it gives the node up: held, it starts after the fence.
+    """
+    if not is_cut_off(job, facts):
         return timing
-    return replace(timing, moment=Moment.NOW, until=None, reason="its node is silent: nobody can save there any more")
+    if timing.moment is Moment.AFTER_NOTICE:
+        return replace(
+            timing, moment=Moment.NOW, until=None, reason="its node is silent: nobody can save there any more"
+        )
+    if timing.moment is Moment.NEVER and job.is_requeueable and hazard.has_ended_job:
+        reason = "it died with its node, which is silent: it is held until no process of it is left, and starts anew"
+        return replace(timing, moment=Moment.NOW, until=None, reason=reason)
+    return timing
 
 
 def has_surely_ended(job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> bool:
@@ -104,11 +147,7 @@ def has_surely_ended(job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> boo
     if not hazard.has_ended_job:
         return False
     known = [facts.nodes[name] for name in job.nodes if name in facts.nodes]
-    return _is_cut_off(job, facts) or job.gpu_count >= sum(node.gpu_count for node in known)
-
-
-def _is_cut_off(job: JobStatus, facts: ClusterFacts) -> bool:
-    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in job.nodes)
+    return is_cut_off(job, facts) or job.gpu_count >= sum(node.gpu_count for node in known)
 
 
 def count_moves(job: JobStatus, facts: ClusterFacts, *, policy: Policy) -> int:

@@ -30,6 +30,11 @@ TESTS: Mapping[str, str] = {
 
 GPU_COUNT = "gpu_count"
 """The measurement by which a test says how many GPUs it used: some floors hold for one number only."""
+LOAD_TESTS = frozenset({"dcgm_diag_r2", "dcgm_diag_r3", "dcgm_memtest", "nccl_loopback", "nic_pairwise"})
+"""Tests that put the hardware under load: beside a job they measure the job, and a node that goes down in one of them
+has a fault."""
+BY_HAND = "by_hand"
+"""What `node-check` calls tests that were named one by one: a suite of this name stands in no catalogue."""
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SUITE = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -43,7 +48,7 @@ class TestResult(Enum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_RUN = "not_run"
-    """The tool is absent, may not be run, or did not come to an end: says nothing of the node."""
+    """The tool is absent, may not be run, or did not come to an end: never taken for passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,9 @@ class TestRun:
     """Why it failed or was not run, or what it passed, in words. Untrusted: never reaches a shell or markup."""
     seconds: float = 0.0
     measurements: tuple[Measurement, ...] = ()
+    is_absent: bool = False
+    """Of one that was NOT_RUN: the tool, or the part it would look at, is not on this node. Otherwise it was hindered,
+    hung or was cut short, which may be the fault itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,20 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Topology
 
 _LONGEST_FREEZE = timedelta(days=60)
 """# Assumption: who freezes for longer than a quarter's end means `mode: observe`."""
 _A_MONTH_HOURS = 31 * 24
+_MOST_TRIES_COUNT = 10
+"""# Assumption: what ten repairs of one kind within a day did not mend, the eleventh does not."""
+_MOST_REQUEUES_COUNT = 24
+"""# Assumption: a job that is moved more often than hourly does no work."""
+_SHORTEST_MEMORY = timedelta(hours=1)
+"""# Assumption: a repair and its proof take up to an hour; what is forgotten sooner is never counted."""
+_LONGEST_STALENESS = timedelta(hours=1)
+"""# Assumption: no system of metrics scrapes less often."""
 
 
 def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
@@ -24,6 +32,8 @@ def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
         *_lint_caps(policy, topology),
         *_lint_freeze(policy),
         *_lint_times(policy),
+        *_lint_counts(policy, topology),
+        *_lint_memories(policy),
         *_lint_targets(policy, topology),
     )
 
@@ -139,9 +149,16 @@ def _lint_times(policy: Policy) -> Iterator[str]:
             "durations.soak_seconds is 0: a repaired node would go back into service unwatched; 300 is the default, "
             "and a few seconds are enough for a drill"
         )
-    for name in ("command_limit", "fence_limit", "reset_limit", "reboot_limit", "telemetry_stale_after"):
+    for name in ("command_limit", "fence_limit", "reset_limit", "reboot_limit", "check_limit", "telemetry_stale_after"):
         if getattr(durations, name) == timedelta(0):
             yield f"durations.{name}_seconds is 0: nothing could ever be seen within it, so that everything would fail"
+    if durations.reimage_limit == timedelta(0) and ladder.max_reimages_count:
+        yield "durations.reimage_limit_seconds is 0: no installing could ever be seen within it; 7200 is the default"
+    if durations.telemetry_stale_after > _LONGEST_STALENESS:
+        yield (
+            f"durations.telemetry_stale_after_seconds is {durations.telemetry_stale_after.total_seconds():g}: what was "
+            f"measured then says nothing of now; {_LONGEST_STALENESS.total_seconds():g} is the most, 120 the default"
+        )
     counts = (
         ladder.max_gpu_resets_count,
         ladder.max_reboots_count,
@@ -152,6 +169,45 @@ def _lint_times(policy: Policy) -> Iterator[str]:
         yield (
             "ladder.max_reboots_count and every other count of tries is 0: each fault would drain a node for hands; "
             "allow one repair, or set mode: observe"
+        )
+
+
+def _lint_counts(policy: Policy, topology: Topology) -> Iterator[str]:
+    """A count that nothing reaches is no limit. No default is ever refused, however small the cluster."""
+    node_count = len(topology.places)
+    gpu_count = node_count * topology.gpus_per_node
+    caps, usual = policy.blast_caps, BlastCaps()
+    most_hours = max(float(gpu_count * _A_MONTH_HOURS), usual.max_gpu_hours_per_hour)
+    limits: list[tuple[str, float, float]] = [
+        (f"ladder.{name}", getattr(policy.ladder, name), _MOST_TRIES_COUNT)
+        for name in ("max_gpu_resets_count", "max_reboots_count", "max_power_cycles_count", "max_reimages_count")
+    ]
+    limits += [
+        ("recovery.max_requeues_count", policy.recovery.max_requeues_count, _MOST_REQUEUES_COUNT),
+        (
+            "blast_caps.max_jobs_per_plan_count",
+            caps.max_jobs_per_plan_count,
+            max(gpu_count, usual.max_jobs_per_plan_count),
+        ),
+        ("blast_caps.max_gpu_hours_per_hour", caps.max_gpu_hours_per_hour, most_hours),
+    ]
+    for key, found, most in limits:
+        if node_count and found > most:
+            yield f"{key} is {found:g}, more than is ever reached here: it limits nothing; {most:g} is the most"
+
+
+def _lint_memories(policy: Policy) -> Iterator[str]:
+    ladder, recovery = policy.ladder, policy.recovery
+    shortest = f"{_SHORTEST_MEMORY.total_seconds():g} is the least, 86400 the default"
+    if ladder.memory < _SHORTEST_MEMORY:
+        yield (
+            f"ladder.memory_seconds is {ladder.memory.total_seconds():g}: a repair would be forgotten before the next, "
+            f"so that no count of tries is ever used up; {shortest}"
+        )
+    if recovery.max_requeues_count and recovery.requeue_window < _SHORTEST_MEMORY:
+        yield (
+            f"recovery.requeue_window_seconds is {recovery.requeue_window.total_seconds():g}: a move would be "
+            f"forgotten before the next, so that max_requeues_count limits nothing; {shortest}"
         )
 
 

@@ -4,12 +4,15 @@ How many may be touched, and how often, is `budgets`; who may act at all, and wh
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of, witness_limit
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb, reservation_of, witness_limit
 from ops_pipelines.domain.facts import (
     Case,
     Rule,
     drain_owner,
+    has_died_with_its_node,
+    held_and_not_released,
     is_begun,
     is_done,
     is_drain_of,
@@ -141,7 +144,7 @@ def _judge_hold(case: Case) -> Refusal | None:
     job = case.job
     if not job.is_requeueable:
         return never("requeueable", f"job {job.job} must not be requeued; its owner is told instead")
-    if job.checkpointing is Checkpointing.NO:
+    if job.checkpointing is Checkpointing.NO and not has_died_with_its_node(case):
         return never(
             "requeueable", f"job {job.job} keeps no checkpoint, so all its work would be lost; its owner is told"
         )
@@ -153,19 +156,58 @@ def _judge_release(case: Case) -> Refusal | None:
     if moved_on is not None:
         return moved_on
     action, facts, job = case.action, case.facts, case.job
+    ours = [
+        record for record in held_and_not_released(action.incident, facts) if record.action.attempt == action.attempt
+    ]
+    if not any(record.attempt_nodes for record in ours):
+        # A hold of what waited already, or somebody else's: nobody knows where its processes were, or may still be.
+        return never("fenced_first", f"{action.incident} did not hold job {job.job} while it ran; who did releases it")
     if not is_done(facts, verb=Verb.FENCE, incident=action.incident, attempt=action.attempt):
         return wait("fenced_first", f"the processes of job {job.job} are not witnessed gone; release comes after fence")
+    held_at = min(record.begun_at for record in ours)
     for name in sorted(_nodes_of_attempt(case)):
         node = facts.nodes.get(name)
-        is_off = is_done(facts, verb=Verb.POWER_OFF, incident=action.incident, node=name)
-        if not is_off and (node is None or not node.is_responding):
-            # The scheduler calls the job pending as soon as it gives a silent node up: that is no fence.
-            return never(
-                "silent_node",
-                f"{name} fell silent with its power on; processes of job {job.job} may still write there, so the "
-                "job stays held",
-            )
+        if (node is not None and node.is_responding) or _was_cut(name, case, since=held_at):
+            continue
+        if _is_fenced_by_another(name, case, since=held_at):
+            return wait("silent_node", f"{name} is silent; job {job.job} stays held until its power is witnessed off")
+        # The scheduler calls the job pending as soon as it gives a silent node up: that is no fence.
+        return never(
+            "silent_node",
+            f"{name} fell silent with its power on; processes of job {job.job} may still write there, so the "
+            "job stays held",
+        )
     return None
+
+
+def _was_cut(name: NodeName, case: Case, *, since: datetime) -> bool:
+    """Return whether the power of a node was witnessed off since then, for whatever incident: it ends every process."""
+    return any(
+        record.action.verb is Verb.POWER_OFF
+        and record.action.node == name
+        and record.outcome is not None
+        and record.outcome.kind is OutcomeKind.DONE
+        and record.outcome.was_needed
+        and record.outcome.finished_at >= since
+        for record in case.facts.records
+    )
+
+
+def _is_fenced_by_another(name: NodeName, case: Case, *, since: datetime) -> bool:
+    """Return whether another incident of ours has drained a silent node to cut its power, and has not failed to."""
+    node = case.facts.nodes.get(name)
+    other = None if node is None else drain_owner(node, case.facts.records)
+    if other is None or other == case.action.incident:
+        return False
+    return not any(
+        record.action.verb is Verb.POWER_OFF
+        and record.action.incident == other
+        and record.action.node == name
+        and record.outcome is not None
+        and record.outcome.kind is not OutcomeKind.DONE
+        and record.outcome.finished_at >= since
+        for record in case.facts.records
+    )
 
 
 def _nodes_of_attempt(case: Case) -> frozenset[NodeName]:

@@ -7,12 +7,14 @@ until it is done or superseded. Limits are `guardrails`' business; sending and w
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import SOFT, Action, OutcomeKind, Verb
+from ops_pipelines.domain.action import SOFT, Action, Verb
 from ops_pipelines.domain.blast_radius import BlastRadius, judge_proof, prove
+from ops_pipelines.domain.budgets import leaves_no_place
 from ops_pipelines.domain.correlation import response_of
+from ops_pipelines.domain.facts import held_and_not_released
 from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, is_drain_of, judge
+from ops_pipelines.domain.guardrails import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.job_moves import (
@@ -101,7 +103,7 @@ def _may_be_damage(incident: Incident) -> bool:
 
 
 def _plan_repair(
-    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
+    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology, is_left_running: bool = False
 ) -> IncidentPlan | Refusal:
     if len(incident.nodes) != 1:
         return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
@@ -124,6 +126,9 @@ def _plan_repair(
     repair = next_repair(incident, facts.records, limits=policy.ladder, now=facts.taken_at)
     climbed = replace(incident, response=repair)
     timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
+    if is_left_running:
+        reason = "to move it would pass the limits on what may be lost"
+        timings = tuple(replace(each, moment=Moment.JOB_END, until=None, reason=reason) for each in timings)
     hazard = hazard_for(climbed, facts)
     situation = Situation(
         incident=climbed,
@@ -148,9 +153,18 @@ def _plan_repair(
     # Who only observes sees the plans that would be carried out, within the same limits.
     as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy
     refusal = judge(actions[0], facts, policy=as_if, topology=topology, authority=Authority.APPROVED_PLAN)
+    if refusal is None and actions[0].verb is Verb.DRAIN:
+        drain = Case(
+            action=actions[0], facts=facts, policy=policy, topology=topology, authority=Authority.APPROVED_PLAN
+        )
+        refusal = leaves_no_place([each.moment for each in timings], drain)
     # The jobs of a silent node are held while its drain waits for budget; then each act is judged by itself.
     if refusal is None and isinstance(plan, IncidentPlan) and actions[0].verb is not Verb.HOLD:
         refusal = judge_proof(plan.proof)
+        moves = any(action.verb is Verb.HOLD for action in actions)
+        if refusal is not None and moves and not is_left_running:
+            # Too much would be lost by moving its jobs: the node takes no new work all the same.
+            return _plan_repair(incident, facts, policy=policy, topology=topology, is_left_running=True)
     return plan if refusal is None else refusal
 
 
@@ -167,13 +181,7 @@ def _leave_to_human(incident: Incident, why: str) -> IncidentPlan | Refusal:
 
 def _held_before(incident: Incident, facts: ClusterFacts) -> tuple[JobAttempt, ...]:
     """Return the attempts that a superseded plan of this incident left held: the next plan owes them their release."""
-    ours = [record for record in facts.records if record.action.incident == incident.incident]
-    released = {
-        record.action.attempt
-        for record in ours
-        if record.action.verb is Verb.RELEASE and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
-    }
-    held = {record.action.attempt for record in ours if record.action.verb is Verb.HOLD} - released
+    held = {record.action.attempt for record in held_and_not_released(incident.incident, facts)}
     return tuple(sorted(attempt for attempt in held if attempt is not None and _is_still_held(attempt, facts)))
 
 
@@ -241,8 +249,8 @@ def _plan(
             guardrail="empty_plan", reason="there is nobody to tell and nothing to touch", patience=Patience.WAIT
         )
     return IncidentPlan(
-        # Which nodes are free changes by the second, and a yes must outlive that.
-        plan=PlanId("PLAN-" + digest_of(*(action.key for action in actions if action.verb not in SOFT))[:12]),
+        # Which nodes are free, and whose checkpoint comes first, changes by the minute; a yes must outlive that.
+        plan=PlanId("PLAN-" + digest_of(*sorted(each.key for each in actions if each.verb not in SOFT))[:12]),
         incident=incident.incident,
         response=incident.response,
         actions=actions,

@@ -10,7 +10,7 @@ from datetime import datetime
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.finding import Finding
-from ops_pipelines.domain.health_gates import HealthGate
+from ops_pipelines.domain.health_gates import HealthGate, count_gpus_used, gate_for
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, Try
 from ops_pipelines.domain.ladder import RUNGS, Rung, rung_of
@@ -218,20 +218,17 @@ def tell_test(check: NodeCheck, run: TestRun, gates: Collection[HealthGate]) -> 
         test=run.test,
         result=run.result.value,
         said=run.said,
-        values=tuple(_beside_limit(each, run.test, check.gpu_models, gates) for each in run.measurements),
+        values=tuple(_beside_limit(each, run, check.gpu_models, gates) for each in run.measurements),
     )
 
 
 def _beside_limit(
-    value: Measurement, test: str, gpu_models: Collection[str], gates: Collection[HealthGate]
+    value: Measurement, run: TestRun, gpu_models: Collection[str], gates: Collection[HealthGate]
 ) -> MeasuredValue:
-    fitting = [
-        gate
-        for gate in gates
-        if (gate.test, gate.measurement, gate.unit) == (test, value.name, value.unit)
-        and (not gate.gpu_model or any(gate.gpu_model in model for model in gpu_models))
-    ]
-    gate = max(fitting, key=lambda each: len(each.gpu_model), default=None)  # The one of this very model.
+    """Return a number beside the limit by which it was judged; of a limit in another unit nothing is said."""
+    gate = gate_for(gates, test=run.test, measurement=value.name, models=gpu_models, gpu_count=count_gpus_used(run))
+    if gate is not None and gate.unit != value.unit:
+        gate = None
     low, high = (None, None) if gate is None else (gate.low, gate.high)
     verdict = NO_LIMIT if low is None and high is None else "ok"
     if low is not None and value.value < low:

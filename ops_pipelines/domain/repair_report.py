@@ -11,7 +11,7 @@ from datetime import datetime
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.health_gates import HealthGate
 from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import NodeInspection
 from ops_pipelines.domain.repair_evidence import (
@@ -145,6 +145,8 @@ def _versions(driver_versions: Collection[str], checks: Sequence[NodeCheck]) -> 
 
 
 def _asks(incident: Incident, node: NodeName, parts: Sequence[SuspectPart], *, useless_count: int) -> tuple[str, ...]:
+    if incident.state is IncidentState.RESOLVED:
+        return (f"Nothing: {node} has healed since {incident.changed_at:%Y-%m-%d %H:%M} UTC; this is for the record",)
     tried = f"{useless_count} repair{'' if useless_count == 1 else 's'} of ours did not help" if useless_count else ""
     asked = []
     for each in parts:

@@ -14,7 +14,7 @@ from ops_pipelines.domain.guardrails import drain_reason
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.observation import Checkpointing, JobStatus, NodeStatus
 from ops_pipelines.domain.timing import JobTiming, Moment
 
 
@@ -41,7 +41,9 @@ class Situation:
         findings = self.incident.findings
         is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in findings)
         if self.incident.tries:
-            return is_cause and bool(self.jobs) and not self.node.is_responding
+            # Its power is to be cut anyway; with jobs on a silent node that comes before they are fenced.
+            is_cycled = self.incident.response >= Response.POWER_CYCLE
+            return is_cycled and bool(self.jobs) and not self.node.is_responding
         return self.incident.response is Response.POWER_CYCLE or (is_cause and not self.node.is_responding)
 
     def timing_of(self, job: JobStatus) -> JobTiming | None:
@@ -176,6 +178,8 @@ def notice_of(situation: Situation, job: JobStatus) -> str:
     timing = situation.timing_of(job)
     where = f"Your job {job.job} runs on {situation.node.node}: {situation.incident.cause}. "
     match None if timing is None else timing.moment:
+        case Moment.NOW if job.checkpointing is Checkpointing.NO:
+            return where + "It starts anew elsewhere; there is nothing for you to do."
         case Moment.NOW:
             return where + "It goes on elsewhere from its last checkpoint; there is nothing for you to do."
         case Moment.NEXT_CHECKPOINT if timing is not None and timing.until is not None:

@@ -319,6 +319,9 @@ class TestsStanding:
     __test__ = False
 
     are_running: bool = False
+    waits_for: str = ""
+    """What keeps them from being begun, such as a pause: that is no fault of the node, and no deadline runs meanwhile.
+    Empty where nothing does."""
     faults: tuple[str, ...] = ()
     unknowns: tuple[str, ...] = ()
     proofs: tuple[str, ...] = ()
@@ -435,6 +438,8 @@ def judge_recovery(
     if unknowns:
         return Verdict(recovery=Recovery.UNKNOWN, facts=tuple(unknowns))
     quiet = now - repair_finished_at
+    if tests is not None and tests.waits_for:
+        return Verdict(recovery=Recovery.SOAKING, facts=(*proofs, f"its tests wait: {tests.waits_for}"))
     if tests is not None and tests.are_running:
         return Verdict(recovery=Recovery.SOAKING, facts=(*proofs, "the tests on the node still run"))
     if quiet < durations.soak:

@@ -94,6 +94,8 @@ class LabDrill:
         view.say(f"{len(self._acts)} jobs train and save")
 
         self._controller.play()
+        # Until they do, none of them is room for a job, and when to move a job depends on that.
+        view.wait("the nodes to answer", self._do_all_answer, limit_seconds=_READY_SECONDS)
         begun = (*self._slow, *self._timed, self._hostile, self._application, self._foreign_before)
         for act in (*begun, self._accounting, self._gpu):
             act.play()
@@ -120,6 +122,10 @@ class LabDrill:
                 return is_so()
 
         self._view.wait(what, is_so_now, limit_seconds=_HEAL_SECONDS, every_seconds=0.5)
+
+    def _do_all_answer(self) -> bool:
+        nodes = self._view.nodes()
+        return bool(nodes) and all(node.is_responding for node in nodes.values())
 
     def _do_all_save(self) -> bool:
         return all(act.has_begun_to_save() for act in self._acts)

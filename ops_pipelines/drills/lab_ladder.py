@@ -201,7 +201,7 @@ class ProbationFails(HealedAct):
     fault = "a probation that fails"
     story = (
         *(*MOVED, Verb.RESET_GPU, Verb.CHECK, Verb.PUT_LAST, Verb.RESUME),
-        *(Verb.DRAIN, Verb.REBOOT, Verb.CHECK, Verb.RESUME, Verb.PUT_BACK),
+        *(Verb.DRAIN, Verb.REBOOT, *RETURNED),
     )
     is_broken_again = False
 

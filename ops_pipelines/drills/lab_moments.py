@@ -25,8 +25,8 @@ _LEFT_AT_MOST_SECONDS = 50.0
 """Well below the limit at which a person would have the node."""
 _LEFT_ALONE_SECONDS = 8.0
 """So long a job is seen to be left running before the drill goes on."""
-_HELD_WITHIN_SECONDS = 30.0
-"""From the checkpoint to the hold: some seconds, and more on a machine with other work."""
+_HELD_WITHIN_SECONDS = 60.0
+"""From the checkpoint to the hold: some seconds, and more while a run is busy with other nodes."""
 
 
 def squeue_program(python: str, squeue: str) -> str:
@@ -122,7 +122,8 @@ class OldCheckpoint(_AgedCheckpoint):
         if self._saved_at is not None or Verb.DRAIN not in done_verbs(self.view.records_of(self.node)):
             return
         self._drained_since = self._drained_since or time.monotonic()
-        if time.monotonic() - self._drained_since < _LEFT_ALONE_SECONDS or self._is_much_going_on():
+        left_for = time.monotonic() - self._drained_since
+        if left_for < _LEFT_ALONE_SECONDS or (left_for < _LEFT_AT_MOST_SECONDS and self._is_much_going_on()):
             return
         self._saved.touch()
         self._saved_at = self.view.stage.cluster.clock.now()
@@ -214,9 +215,7 @@ class RequeueLoop(Act):
             told = ", ".join(verb.value for verb in verbs)
             yield Demand(is_so=verbs == story, otherwise=f"of {node} the ledger holds {told}")
         last = self._notices(self.job)[-1:]
-        yield Demand(
-            is_so=any("may not be moved" in text for text in last), otherwise=f"its owner was last told {last}"
-        )
+        yield Demand(is_so=any("moved 1 time" in text for text in last), otherwise=f"its owner was last told {last}")
         reasons = [timing.reason for plan in self._plans(self.node) for timing in plan.timings]
         yield Demand(
             is_so=any("moved 1 time" in reason for reason in reasons), otherwise=f"the plan's reason is {reasons}"

@@ -4,6 +4,7 @@ Mode and pause do not bind a person; budgets, declared nodes and foreign drains 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,7 +17,8 @@ from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import Progress, Stage, perform
-from ops_pipelines.ports.ledger import LedgerState
+from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
+from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
 
@@ -93,6 +95,7 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
     progress = _until_settled(action, cluster, lease=lease, actor=actor)
     if progress.stage is not Stage.DONE:
         raise ByHandRefused(f"{node} was not returned: {progress.reason}")
+    _put_back(action, state, cluster, lease=lease, actor=actor)
     now = cluster.clock.now()
     closed = []
     for incident in owned:
@@ -100,6 +103,19 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
         cluster.ledger.change_incident(done, actor=actor, now=now)
         closed.append(done)
     return tuple(closed)
+
+
+def _put_back(resume: Action, state: LedgerState, cluster: Cluster, *, lease: Lease, actor: str) -> None:
+    """Let a returned node be chosen like any other, if a probation of ours made it last choice and did not end.
+
+    Where that fails the node is back all the same; the next pass of the autopilot puts it back.
+    """
+    marks = [each for each in state.records if each.action.verb is Verb.PUT_LAST and each.action.node == resume.node]
+    if not marks:
+        return
+    put_back = replace(resume, verb=Verb.PUT_BACK, text="")
+    with suppress(SourceError, LedgerConflict):
+        _until_settled(put_back, cluster, lease=lease, actor=actor)
 
 
 def _open(node: NodeName, cluster: Cluster, state: LedgerState, *, actor: str, why: str) -> Incident:

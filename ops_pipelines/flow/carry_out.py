@@ -4,6 +4,7 @@ The order of steps is the plan's; this module never adds, skips or reorders one.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -11,10 +12,10 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, Ou
 from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.guardrails import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
-from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, Recovery, advance
-from ops_pipelines.domain.job_moves import hazard_for, time_jobs
+from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.job_moves import hazard_for, is_leaving, time_jobs
 from ops_pipelines.domain.ladder import climb
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
 from ops_pipelines.domain.remediation import IncidentPlan
 from ops_pipelines.domain.timing import Moment
 from ops_pipelines.domain.verification import REPAIR_MARKS
@@ -25,10 +26,13 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.moments import CHEAP, why_it_waits
 from ops_pipelines.flow.perform import Progress, Stage, authority_of, perform, read_facts, words_of
 from ops_pipelines.flow.repairs import store_report
+from ops_pipelines.flow.silence import plan_anew_where_silent
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
+_WAITS_FOR_JOBS = ("idle_node: ", "held_first: ")
+"""Begin the refusals of an act that waits for jobs on the node, as `perform.words_of` puts them."""
 _REPAIR_VERBS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 
 
@@ -60,6 +64,8 @@ def carry_out(
     its witness after `patience` is left under way: the next pass reads its witness. Patience is for waiting only: a
     pass goes on while anything moves, else a slow scheduler would have every pass end among the steps already done.
     """
+    with suppress(SourceError, LedgerConflict):
+        plan_anew_where_silent(cluster)
     runners = [_Runner(plan, cluster, lease) for plan in plans]
     give_up_at = cluster.clock.now() + patience
     while True:
@@ -299,8 +305,7 @@ class _Runner:
             return True
         not_yet = self._waits_for_its_moment(incident, action)
         if not_yet is not None:
-            self._settle(Stage.WAITING, not_yet)
-            return False
+            return self._wait(incident, action, not_yet)
         progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
         if action.verb in SOFT and progress.stage in (Stage.WAITING, Stage.FAILED):
             # Room kept free is a kindness to the job; without it the job waits in the queue like any other.
@@ -320,14 +325,18 @@ class _Runner:
         if progress.stage is Stage.FAILED:
             why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
             return self._climb(why) if self._may_climb(action) else self._give_up(incident, why)
-        if progress.stage is Stage.WAITING and self._calls_for_a_move(incident):
+        if progress.reason.startswith(_WAITS_FOR_JOBS) and self._calls_for_a_move(incident):
             return self._plan_anew(incident)
+        return self._wait(incident, action, progress.reason)
+
+    def _wait(self, incident: Incident, action: Action, reason: str) -> bool:
+        """Leave the rest to the next pass; hand over what has waited beyond the limit, whatever it waits for."""
         limit = self._cluster.rules.policy.durations.job_end_limit
         if self._cluster.clock.now() - self._begun_at(incident) > limit:
             hours = limit.total_seconds() / 3600
-            why = f"{action.verb.value} of {action.target} waited {hours:.0f} h: {progress.reason}"
+            why = f"{action.verb.value} of {action.target} waited {hours:.0f} h: {reason}"
             return self._give_up(incident, why)
-        self._settle(Stage.WAITING, progress.reason)
+        self._settle(Stage.WAITING, reason)
         return False
 
     def _waits_for_its_moment(self, incident: Incident, action: Action) -> str | None:
@@ -343,7 +352,11 @@ class _Runner:
         return not mine and (Verb.HOLD in begun if action.verb is Verb.RESERVE else Verb.RESERVE not in begun)
 
     def _calls_for_a_move(self, incident: Incident) -> bool:
-        """Return whether a job that was to stay should be moved by now: the fault has turned worse, or others serve."""
+        """Return whether a job that was to stay should be moved by now: the fault has turned worse, or others serve.
+
+        What has ended keeps its nodes in the queue for some minutes, and what is held needs no other plan: a new plan
+        would hold neither, and be superseded in its turn.
+        """
         if self._plan.response not in REPAIRS or not self._plan.timings or len(incident.nodes) != 1:
             return False
         held = {action.attempt for action in self._plan.actions if action.verb is Verb.HOLD}
@@ -355,6 +368,9 @@ class _Runner:
             for each in facts.jobs.values()
             if node in each.nodes
             and each.attempt not in held
+            and each.state in MAY_HAVE_PROCESSES
+            and not each.is_held
+            and not is_leaving(each)
             # A replica stays only until others serve: it does not end by itself.
             and (is_deadly or each.workload is Workload.INFERENCE)
         ]
@@ -409,7 +425,6 @@ class _Runner:
 
     def _end(self, incident: Incident) -> None:
         now = self._cluster.clock.now()
-        incident = replace(incident, recoveries=(*incident.recoveries, *self._recoveries()))
         repaired = REPAIR_MARKS & {action.verb for action in self._plan.actions}
         if self._plan.response is Response.RETURN_TO_VENDOR:
             event, note = IncidentEvent.QUEUED, "it waits for hands: `ops-pipelines repair list`"
@@ -425,26 +440,6 @@ class _Runner:
             after = replace(after, note=f"{note}; report {store_report(after, self._cluster)[:12]}")
         self._cluster.ledger.change_incident(after, actor=AUTOPILOT, now=now)
         self._settle(Stage.DONE, note)
-
-    def _recoveries(self) -> tuple[Recovery, ...]:
-        """Return the jobs that this plan let go on, each to be followed until it is seen to go on."""
-        records = self._cluster.ledger.records(self._plan.incident)
-        held = {each.action.attempt: each for each in records if each.action.verb is Verb.HOLD}
-        return tuple(
-            Recovery(
-                attempt=attempt,
-                gpu_count=held[attempt].gpu_count,
-                held_at=held[attempt].begun_at,
-                checkpointed_at=held[attempt].checkpointed_at,
-            )
-            for each in records
-            if each.plan == self._plan.plan
-            and each.action.verb is Verb.RELEASE
-            and each.outcome is not None
-            and each.outcome.kind is OutcomeKind.DONE
-            and (attempt := each.action.attempt) is not None
-            and attempt in held
-        )
 
     def _settle(self, stage: Stage, reason: str) -> None:
         self._stage, self._reason, self._is_settled = stage, reason, True

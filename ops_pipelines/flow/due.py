@@ -149,7 +149,7 @@ def _due_of(
             return _due_on_probation(
                 incident, nodes, conditions, seq=seq, durations=durations, retry_after=retry_after, now=now
             )
-        case IncidentState.IN_REPAIR:
+        case IncidentState.IN_REPAIR | IncidentState.ESCALATED:
             return _due_to_follow(incident, since=incident.changed_at, seq=seq, retry_after=retry_after, now=now)
         case IncidentState.ACTING if _is_back(incident, state, nodes):
             number = _launch_number(now - last_touched_at(incident, state), retry_after)

@@ -1,7 +1,8 @@
 """What is learned of jobs from their lines, and how it joins what the scheduler says.
 
-A lie of a job's line costs the job itself and nobody else: one that claims fresh checkpoints is interrupted when that
-loses more of its work than it seems, one that hides them is interrupted later or not at all, and its node waits.
+A line in a file counts only if the file is the job's user's, or root's. So a lie costs the user who tells it: a job
+that claims fresh checkpoints is interrupted when that loses more of its work than it seems, one that hides them is
+interrupted later or not at all, and its node waits. A collector that labels lines with jobs (Loki) is believed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ CLOCK_SKEW = timedelta(minutes=2)
 REMEMBERED = timedelta(days=14)
 """A job that waits for its next attempt longer than that has its checkpoint forgotten: unknown, not fresh."""
 JOBS_AT_MOST = 20_000
+_ROOT = "root"
+"""Whom every file is open to anyway."""
 
 
 def read_job_facts(job_facts: JobFacts | None) -> JobFactsReading:
@@ -70,9 +73,11 @@ def take_in_checkpoints(
 
     Whatever is wrong, the lines themselves are not lost for it.
     """
-    started = {hold.job: hold.started_at for hold in sorted(holds, key=lambda hold: hold.started_at)}
+    attempts = sorted(holds, key=lambda hold: hold.started_at)
+    started = {hold.job: hold.started_at for hold in attempts}
+    users = {hold.job: hold.user for hold in attempts}
     try:
-        learn_checkpoints(job_facts, rows, lines=batch.lines, started=started, now=now)
+        learn_checkpoints(job_facts, rows, lines=batch.lines, started=started, users=users, now=now)
     except JobFactsError as problem:
         return (str(problem),)
     except Exception as problem:  # a fault of ours must not cost the lake its lines
@@ -86,15 +91,19 @@ def learn_checkpoints(
     *,
     lines: Sequence[LogLine],
     started: Mapping[JobId, datetime],
+    users: Mapping[JobId, str],
     now: datetime,
 ) -> None:
     """Keep what new rows of `job_logs`, made of `lines`, tell of checkpoints. Raises JobFactsError.
 
-    `started`: when the present attempt of jobs began, as far as that is known. The same lines again change nothing.
-    Nothing is written where nothing was learned.
+    `started`: when the present attempt of jobs began, as far as that is known. `users`: whose they are; where that is
+    not known, the line of a file proves nothing. The same lines again change nothing. Nothing is written where nothing
+    was learned.
     """
-    from ops_pipelines.frames.checkpoint_lines import read_checkpoint_lines, stepping_jobs
+    from ops_pipelines.frames.checkpoint_lines import read_checkpoint_lines, rows_of_lines, stepping_jobs
 
+    lines = [line for line in lines if _is_the_jobs_own(line, users)]
+    rows = rows_of_lines(rows, lines)
     told = read_checkpoint_lines(rows, lines=lines)
     known = job_facts.read().checkpoints
     waiting = {job for job, seen in known.items() if seen.saving_since is not None}
@@ -114,6 +123,14 @@ def learn_checkpoints(
     kept = _remembered(changed, now=now)
     if kept != known:
         job_facts.keep_checkpoints(kept)
+
+
+def _is_the_jobs_own(line: LogLine, users: Mapping[JobId, str]) -> bool:
+    if line.job is None:
+        return False
+    return (
+        line.written_by is None or line.written_by == _ROOT or (line.written_by or None) == users.get(JobId(line.job))
+    )
 
 
 def note_lines(

@@ -22,6 +22,7 @@ from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _WAITED_FOR = frozenset({Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
+_LEFT_RUNNING = frozenset({Moment.JOB_END, Moment.NEVER})
 _BEGINNINGS = frozenset({Verb.RESERVE, Verb.HOLD})
 CHEAP = frozenset({Verb.DRAIN})
 """Facts for a drain do not ask for the metrics; a moment needs the jobs only."""
@@ -50,6 +51,20 @@ def why_it_waits(plan: IncidentPlan, incident: Incident, attempt: JobAttempt, fa
     return f"moment: job {attempt.job} waits for {what}{until}"
 
 
+def why_untold(plan: IncidentPlan, attempt: JobAttempt, facts: ClusterFacts) -> str | None:
+    """Return that an owner's time to save is over and was never given: no channel took the notice. None if it was.
+
+    The hold goes on waiting, for nobody could save; that nobody was told has no end of its own, and is somebody's.
+    """
+    timing = next((each for each in plan.timings if each.attempt == attempt), None)
+    if timing is None or timing.moment is not Moment.AFTER_NOTICE or timing.until is None:
+        return None
+    job = facts.jobs.get(attempt.job)
+    if facts.taken_at < timing.until or job is None or noticed_at(job, facts) is not None:
+        return None
+    return f"moment: the owner of job {attempt.job} was not told to save, for no channel has taken the notice"
+
+
 def is_begun(plan: IncidentPlan, attempt: JobAttempt, records: Collection[ActionRecord]) -> bool:
     """Return whether the attempt's move was begun: what has begun is not put off again."""
     return any(
@@ -68,16 +83,29 @@ def _anchored(timing: JobTiming, plan: IncidentPlan, incident: Incident, facts: 
 
 
 def waiting_moment(incident: Incident, cluster: Cluster) -> str | None:
-    """Return what the plan in force waits for before it moves a job; None if for none, or if that cannot be read."""
+    """Return what the plan in force waits for: the moment of a job that it moves, or the end of one that it leaves.
+
+    None if it waits for neither, or if that cannot be read.
+    """
     plan = None if incident.plan is None else cluster.ledger.plan(incident.plan)
-    if plan is None or not any(each.moment in _WAITED_FOR for each in plan.timings):
+    if plan is None or not plan.timings:
         return None
     try:
         facts = read_facts(CHEAP, cluster)
     except SourceError:
         return None
     waits = [why_it_waits(plan, incident, each.attempt, facts) for each in plan.timings]
-    return next((each for each in waits if each is not None), None)
+    stays = [_why_it_stays(each, facts) for each in plan.timings]
+    return next((each for each in (*waits, *stays) if each is not None), None)
+
+
+def _why_it_stays(timing: JobTiming, facts: ClusterFacts) -> str | None:
+    job = facts.jobs.get(timing.attempt.job)
+    if timing.moment not in _LEFT_RUNNING or job is None or job.attempt != timing.attempt:
+        return None
+    if job.state not in MAY_HAVE_PROCESSES:
+        return None
+    return f"idle_node: job {job.job} is left running, and the repair waits until it ends: {timing.reason}"
 
 
 def due_moment(cluster: Cluster, state: LedgerState) -> Due | None:

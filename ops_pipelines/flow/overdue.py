@@ -19,7 +19,7 @@ from ops_pipelines.domain.verification import testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.moments import why_it_waits
+from ops_pipelines.flow.moments import why_it_waits, why_untold
 from ops_pipelines.flow.perform import Stage, authority_of, finish, look, perform, read_facts, words_of
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
@@ -57,8 +57,8 @@ def settle_left_behind(cluster: Cluster) -> int:
 def _is_left_behind(record: ActionRecord, incident: Incident | None) -> bool:
     if incident is None:
         return True
-    if record.action.verb is Verb.PAGE_HUMAN and record.plan is None:
-        return False  # Whoever pages tries again until a channel takes it.
+    if record.action.verb in MESSAGES and record.plan is None:
+        return False  # Whoever pages, or tells an owner, tries again until a channel takes it.
     if incident.state is IncidentState.ESCALATED:
         return True
     return record.plan is not None and record.plan != incident.plan  # What has no plan is followed by its sender.
@@ -141,16 +141,17 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
             continue
         if is_moot(action, facts) is not None or _may_be_told_later(action, incident) or action.verb in SOFT:
             continue
-        if _waits_for_its_moment(action, known, incident, facts):
-            return None  # It has a limit of its own.
+        if known is not None and _waits_for_its_moment(action, known, incident, facts):
+            assert action.attempt is not None  # only a job has a moment
+            return why_untold(known, action.attempt, facts)  # All else has a limit of its own.
         authority = authority_of(plan, state, actor=AUTOPILOT)
         refusal = judge(action, facts, policy=policy, topology=topology, authority=authority)
         return None if refusal is None or refusal.guardrail == _OWN_LIMIT else words_of(refusal)
     return None
 
 
-def _waits_for_its_moment(action: Action, plan: IncidentPlan | None, incident: Incident, facts: ClusterFacts) -> bool:
-    if plan is None or action.attempt is None or action.verb is not Verb.HOLD:
+def _waits_for_its_moment(action: Action, plan: IncidentPlan, incident: Incident, facts: ClusterFacts) -> bool:
+    if action.attempt is None or action.verb is not Verb.HOLD:
         return False
     return why_it_waits(plan, incident, action.attempt, facts) is not None
 

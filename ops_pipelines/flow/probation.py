@@ -4,11 +4,11 @@ What ends a probation well or badly is judged by `domain.verification`; a relaps
 is a checkpoint newer than its resumption: what is only running proves nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Recovery, advance
 from ops_pipelines.domain.ladder import climb
@@ -21,6 +21,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import Progress, Stage, perform
+from ops_pipelines.flow.silence import is_shared_silence
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.source_error import SourceError
 
@@ -28,7 +29,10 @@ _SAID_AT_MOST = 5
 """How often a node is made last choice within one probation: a scheduler that forgets more often has other troubles."""
 _NUMBERS_APART = 1_000
 """Between the numbers of the same act said again: no plan of the incident has such a number."""
-_FOLLOWED = frozenset({IncidentState.VERIFYING, IncidentState.PROBATION, IncidentState.IN_REPAIR})
+_MARKS_ARE_SOUGHT = timedelta(days=1)
+"""So far back incidents are looked at that have ended: each pass looks."""
+_NUMBER_OF_NOTICE = -100_000
+"""Messages of plans count upwards from 1: no notice of theirs has this number. One for each attempt that was moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,12 @@ def see_to_probation(incident: Incident, seen: Intake, cluster: Cluster, *, leas
         now=now,
     )
     put_back = None
+    if verdict.recovery is NodeRecovery.PERSISTS and not is_over:
+        state = cluster.ledger.read_state(now)
+        if is_shared_silence(cluster.ledger.conditions(), state, cluster.rules.policy):
+            shared = "many nodes are silent at once: no fault of its own"
+            waits = Verdict(recovery=NodeRecovery.SOAKING, facts=(shared,))
+            return ProbationReport(incident=incident, node=node, verdict=waits, put_back=None)
     if status is not None and not is_over and not status.is_last_choice:
         _say_again(incident, node, cluster, lease=lease)
     if verdict.recovery is NodeRecovery.PERSISTS:
@@ -100,30 +110,109 @@ def _put_back(incident: Incident, node: NodeName, cluster: Cluster, verdict: Ver
     return progress
 
 
+def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
+    """Let nodes be chosen like any other that a person took back into service after a relapse on probation.
+
+    The mark of a probation that came to no end of its own is nobody else's: it would count against the cap for ever.
+    Raises SourceError if the scheduler does not list its nodes.
+    """
+    if cluster.rules.policy.durations.probation <= timedelta(0):
+        return
+    now = cluster.clock.now()
+    ours = {
+        node
+        for each in cluster.ledger.read_state(now).incidents
+        if each.state not in (IncidentState.ESCALATED, IncidentState.IN_REPAIR)
+        for node in each.nodes
+    }
+    left = {
+        each.node
+        for each in cluster.scheduler.read_nodes()
+        if each.is_last_choice and not each.is_drained and each.node not in ours
+    }
+    if not left:
+        return
+    for incident in cluster.ledger.incidents_since(now - _MARKS_ARE_SOUGHT):
+        if len(incident.nodes) != 1 or not incident.nodes <= left:
+            continue
+        marks = [
+            each.action
+            for each in cluster.ledger.records(incident.incident)
+            if each.action.verb in (Verb.PUT_LAST, Verb.PUT_BACK) and _is_done(each)
+        ]
+        if marks and marks[-1].verb is Verb.PUT_LAST:
+            put_back = replace(marks[-1], verb=Verb.PUT_BACK)
+            perform(put_back, cluster, plan=None, lease=lease)
+
+
 def follow_jobs(cluster: Cluster, *, lease: Lease) -> None:
     """Take note of moved jobs that go on, and tell the owner once of one that does not.
 
+    Whatever became of the plan that moved a job: what was released is followed in every open state of its incident.
     Raises SourceError if the scheduler does not list its jobs.
     """
     now = cluster.clock.now()
-    followed = [
-        incident
-        for incident in cluster.ledger.read_state(now).incidents
-        if incident.state in _FOLLOWED and any(_is_open(each) for each in incident.recoveries)
-    ]
+    state = cluster.ledger.read_state(now)
+    moves = ((incident, with_moved(incident, state.records)) for incident in state.incidents)
+    followed = [(incident, moved) for incident, moved in moves if any(_is_open(each) for each in moved)]
     if not followed:
         return
     jobs = {job.job: job for job in cluster.scheduler.read_jobs()}
     durations = cluster.rules.policy.durations
-    for incident in followed:
-        fresh = tuple(follow(each, jobs, durations=durations, now=now) for each in incident.recoveries)
-        for before, after in zip(incident.recoveries, fresh, strict=True):
-            if after.ended_as.startswith(_NO_PROGRESS) and _is_open(before) and after.attempt.job in jobs:
-                _tell_owner(incident, after, cluster, lease=lease)
+    for incident, moved in followed:
+        fresh = tuple(
+            _unless_untold(each, follow(each, jobs, durations=durations, now=now), incident, cluster, lease=lease)
+            for each in moved
+        )
         if fresh != incident.recoveries:
             current = cluster.ledger.incident(incident.incident)
             if current == incident:
                 cluster.ledger.change_incident(replace(incident, recoveries=fresh), actor=AUTOPILOT, now=now)
+
+
+def with_moved(incident: Incident, records: Sequence[ActionRecord]) -> tuple[Recovery, ...]:
+    """Return what is followed of an incident, with every job that it released and that is not followed yet."""
+    ours = [each for each in records if each.action.incident == incident.incident]
+    released = dict.fromkeys(
+        each.action.attempt for each in ours if each.action.verb is Verb.RELEASE and _is_done(each)
+    )
+    if not released:
+        return incident.recoveries
+    # Of an attempt that two plans held, the first hold tells when it ended.
+    held = {each.action.attempt: each for each in reversed(ours) if each.action.verb is Verb.HOLD and _is_ours(each)}
+    known = {each.attempt for each in incident.recoveries}
+    return (
+        *incident.recoveries,
+        *(
+            Recovery(
+                attempt=attempt,
+                gpu_count=held[attempt].gpu_count,
+                held_at=held[attempt].begun_at,
+                checkpointed_at=held[attempt].checkpointed_at,
+            )
+            for attempt in released
+            if attempt is not None and attempt in held and attempt not in known
+        ),
+    )
+
+
+def _is_done(record: ActionRecord) -> bool:
+    return record.outcome is not None and record.outcome.kind is OutcomeKind.DONE and record.outcome.was_needed
+
+
+def _is_ours(hold: ActionRecord) -> bool:
+    """Return whether a hold ended the attempt; what ended by itself, or was held by somebody else, we did not move."""
+    return hold.outcome is None or hold.outcome.was_needed
+
+
+def _unless_untold(
+    before: Recovery, after: Recovery, incident: Incident, cluster: Cluster, *, lease: Lease
+) -> Recovery:
+    """Return what is known of a job by now; while its owner cannot be told that it stands still, it stays open."""
+    if not _is_open(before) or not after.ended_as.startswith(_NO_PROGRESS):
+        return after
+    told = _tell_owner(incident, after, cluster, lease=lease)
+    return after if told.stage in (Stage.DONE, Stage.FAILED) else replace(after, ended_as="")
 
 
 _NO_PROGRESS = "no checkpoint was seen"
@@ -157,17 +246,19 @@ def follow(recovery: Recovery, jobs: Mapping[JobId, JobStatus], *, durations: Du
     return recovery
 
 
-def _tell_owner(incident: Incident, recovery: Recovery, cluster: Cluster, *, lease: Lease) -> None:
+def _tell_owner(incident: Incident, recovery: Recovery, cluster: Cluster, *, lease: Lease) -> Progress:
     text = (
         f"Your job {recovery.attempt.job} was moved at {recovery.held_at:%Y-%m-%d %H:%M} UTC and runs again since "
         f"{recovery.resumed_at:%H:%M} UTC; {recovery.ended_as}. Please look whether it makes progress."
     )
-    # Messages of plans count upwards from 1: this one has a number that none of them takes.
-    number = -100_000 - incident.plan_count
     notice = Action(
-        verb=Verb.NOTIFY_OWNER, incident=incident.incident, attempt=recovery.attempt, text=text, try_number=number
+        verb=Verb.NOTIFY_OWNER,
+        incident=incident.incident,
+        attempt=recovery.attempt,
+        text=text,
+        try_number=_NUMBER_OF_NOTICE,
     )
-    perform(notice, cluster, plan=None, lease=lease)
+    return perform(notice, cluster, plan=None, lease=lease)
 
 
 def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:

@@ -38,6 +38,7 @@ class Hold:
     started_at: datetime
     ended_at: datetime | None
     """None: it goes on."""
+    user: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

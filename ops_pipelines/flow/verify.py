@@ -13,7 +13,14 @@ from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.ladder import climb
 from ops_pipelines.domain.observation import NodeInspection, NodeStatus
-from ops_pipelines.domain.verification import NodeBaseline, Recovery, Verdict, judge_recovery, repair_finished_at
+from ops_pipelines.domain.verification import (
+    NodeBaseline,
+    Recovery,
+    TestsStanding,
+    Verdict,
+    judge_recovery,
+    repair_finished_at,
+)
 from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake, take_in_conditions
@@ -21,7 +28,7 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.node_tests import see_to_tests
 from ops_pipelines.flow.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.flow.perform import Progress, Stage, perform
-from ops_pipelines.flow.probation import follow_jobs, see_to_probation
+from ops_pipelines.flow.probation import follow_jobs, put_back_what_was_left, see_to_probation
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
@@ -43,15 +50,19 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     """Judge every node that waits to be returned or is on probation, return the recovered, climb with the others.
 
     Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass. Being
-    the last of every pass, it also sees to what nobody else waits for.
+    the last of every pass, it also sees to what nobody else waits for. An incident that cannot be judged holds up no
+    other: its error is raised once all were seen.
     """
     settle_left_behind(cluster)
     with suppress(SourceError, LedgerConflict):
         remind_of_waiting(cluster, lease=lease)
     with suppress(SourceError, LedgerConflict):
         follow_jobs(cluster, lease=lease)
+    with suppress(SourceError, LedgerConflict):
+        put_back_what_was_left(cluster, lease=lease)
     give_up_at = cluster.clock.now() + patience
     latest: dict[IncidentId, VerificationReport] = {}
+    broken: dict[IncidentId, Exception] = {}
     while True:
         now = cluster.clock.now()
         present = cluster.ledger.read_state(now).incidents
@@ -59,21 +70,38 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
         waiting = [
             incident
             for incident in present
-            if incident.state is IncidentState.VERIFYING or _is_due_on_probation(incident, nodes, cluster, now)
+            if incident.incident not in broken
+            and (incident.state is IncidentState.VERIFYING or _is_due_on_probation(incident, nodes, cluster, now))
         ]
         if not waiting:
-            return tuple(latest.values())
+            break
         seen = take_in_conditions(cluster)
         reports = []
         for incident in waiting:
-            with suppress(LedgerConflict):  # New evidence came in meanwhile: it is judged anew in the next pass.
+            try:
                 reports.append(_look_at(incident, seen, cluster, lease=lease))
+            except LedgerConflict:
+                continue  # New evidence came in meanwhile: it is judged anew in the next pass.
+            except Exception as problem:  # Whatever one node makes us do, the others are seen to.
+                broken[incident.incident] = problem
         # A node that was returned while another still soaks is part of what this pass did.
         latest.update({report.incident.incident: report for report in reports})
         is_over = all(_is_settled(report) for report in reports)
         if is_over or cluster.clock.now() >= give_up_at:
-            return tuple(latest.values())
+            break
         cluster.clock.wait(_POLL_SECONDS)
+    _tell(broken)
+    return tuple(latest.values())
+
+
+def _tell(broken: Mapping[IncidentId, Exception]) -> None:
+    """Raise what went wrong, if anything did: the run fails and says of which incidents, and the others are done."""
+    if not broken:
+        return
+    first = next(iter(broken.values()))
+    for incident, problem in broken.items():
+        first.add_note(f"{incident} could not be judged: {type(problem).__name__}: {problem}")
+    raise first
 
 
 def _look_at(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease) -> VerificationReport:
@@ -138,7 +166,7 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
         returned = _return(incident, node, cluster, verdict, lease=lease)
     elif verdict.recovery is Recovery.PERSISTS:
         _climb_fresh(incident, cluster, why=f"{node} is not well: {'; '.join(verdict.facts)}")
-    elif _is_late(finished_at, cluster, now, are_tests_running=tests is not None and tests.are_running):
+    elif _is_late(incident, finished_at, cluster, now, tests=tests):
         _escalate_fresh(
             incident, cluster, lease=lease, why=f"{node} could not be proven well: {'; '.join(verdict.facts)}"
         )
@@ -192,10 +220,23 @@ def _escalate_fresh(incident: Incident, cluster: Cluster, *, lease: Lease, why: 
         escalate(current, cluster, lease=lease, why=why)
 
 
-def _is_late(finished_at: datetime, cluster: Cluster, now: datetime, *, are_tests_running: bool) -> bool:
+def _is_late(
+    incident: Incident, finished_at: datetime, cluster: Cluster, now: datetime, *, tests: TestsStanding | None
+) -> bool:
+    """Return whether a proof is overdue; what waits for a pause or a yes is told as waiting, and is not late.
+
+    The time counts from the tests where they were begun, or came to an end, later than the repair.
+    """
+    if tests is not None and tests.waits_for:
+        return False
     durations = cluster.rules.policy.durations
-    tests = durations.check_limit if are_tests_running else timedelta(0)
-    return now - finished_at > durations.soak + durations.reboot_limit + tests
+    tested_at = [
+        record.begun_at if record.outcome is None else record.outcome.finished_at
+        for record in cluster.ledger.records(incident.incident)
+        if record.action.verb is Verb.CHECK and record.action.try_number == incident.plan_count
+    ]
+    running = durations.check_limit if tests is not None and tests.are_running else timedelta(0)
+    return now - max([finished_at, *tested_at]) > durations.soak + durations.reboot_limit + running
 
 
 def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:

@@ -217,7 +217,7 @@ class LiveWindow:
         for job in jobs:
             if job.started_at is not None:
                 self._holds[job.job, job.started_at] = Hold(
-                    job=job.job, nodes=job.nodes, started_at=job.started_at, ended_at=job.ended_at
+                    job=job.job, nodes=job.nodes, started_at=job.started_at, ended_at=job.ended_at, user=job.user
                 )
         young = ((key, each) for key, each in self._holds.items() if (each.ended_at or at) > at - FAILURES_REACH)
         newest = sorted(young, key=lambda item: (item[1].ended_at is None, item[1].ended_at or at, item[0]))

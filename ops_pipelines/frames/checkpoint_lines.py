@@ -95,8 +95,8 @@ def kind_of(text: str) -> LineKind | None:
 def read_checkpoint_lines(rows: pa.Table, *, lines: Sequence[LogLine]) -> tuple[CheckpointLine, ...]:
     """Return what rows of `job_logs` tell of checkpoints, in their order; `lines` are those that the rows are made of.
 
-    A line is a job's only where its source says so (the name of its file, a label), never by its own words: so a lie
-    can cost nobody but the job that tells it.
+    A line is a job's only where its source says so (the name of its file, a label), never by its own words. Whether the
+    file is the job's own is `flow.job_facts`' to ask.
     """
     told = rows.filter(_may_tell(rows["text"]))
     if not told.num_rows:
@@ -111,6 +111,14 @@ def read_checkpoint_lines(rows: pa.Table, *, lines: Sequence[LogLine]) -> tuple[
         if job is not None and kind is not None:
             found.append(CheckpointLine(job=job, at=row["time"], kind=kind))
     return tuple(found)
+
+
+def rows_of_lines(rows: pa.Table, lines: Sequence[LogLine]) -> pa.Table:
+    """Return the rows of `job_logs` that were made of these lines."""
+    positions = {line.position for line in lines}
+    # One line of JSON may hold several messages; those after the first are numbered.
+    mine = [each in positions or str(each).rpartition("#")[0] in positions for each in rows["position"].to_pylist()]
+    return rows if all(mine) else rows.filter(pa.array(mine, pa.bool_()))
 
 
 def stepping_jobs(rows: pa.Table, jobs: Collection[JobId]) -> frozenset[JobId]:

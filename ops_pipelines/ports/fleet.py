@@ -7,6 +7,9 @@ from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
 from ops_pipelines.domain.node_check import NodeCheck
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 
+NOT_OFFERED = "no command is configured for"
+"""How a refusal begins that says that the site offers no such act; every other refusal is a node's or a command's."""
+
 
 class Fleet(Protocol):
     """Acts on machines.
@@ -34,7 +37,8 @@ class Fleet(Protocol):
     def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
         """Start tests on the node and return at once; the result lies on the node under `key`.
 
-        Asking again under the same key starts nothing new. Refused where no such command is configured.
+        Asking again under the same key starts nothing new. Refused with `NOT_OFFERED` where no such command is
+        configured, and unavailable while another check runs on the node: asked again, it begins after that.
         """
         ...
 

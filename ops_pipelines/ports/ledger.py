@@ -337,7 +337,10 @@ class Ledger(Protocol):
         ...
 
     def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
-        """Return the newest tests of one node, newest first, each with whether the node was found well."""
+        """Return the newest tests of one node, newest first, each with whether the node was found well.
+
+        Newest is what was kept last: a node's own clock may say anything.
+        """
         ...
 
     # -- lease ----------------------------------------------------------------------------------------------

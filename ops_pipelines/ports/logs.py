@@ -17,6 +17,9 @@ class LogLine:
     text: str
     job: str | None = None
     """The job that wrote it, where the source knows: the name of its output file, a label."""
+    written_by: str | None = None
+    """The user who owns the file that it stands in. Anybody may give a file the name of any job: empty is an owner
+    without a name, or a link to a file of another name; None, a source that does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

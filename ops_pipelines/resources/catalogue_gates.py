@@ -55,18 +55,24 @@ def _refuse(name: str, faults: tuple[str, ...]) -> None:
 def _parse(
     text: str, table: str, columns: tuple[str, ...], build: Callable[[Mapping[str, str]], Value]
 ) -> tuple[Value, ...]:
-    reader = csv.DictReader(text.splitlines(), strict=True)
-    found = tuple(reader.fieldnames or ())
-    if found != columns:
-        raise ValueError(f"{table}: its columns are {', '.join(found) or 'none'}; expected {', '.join(columns)}")
+    # Spreadsheets put a byte order mark before the first column.
+    reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), strict=True)
     values = []
-    for row in reader:
-        try:
+    try:
+        found = tuple(reader.fieldnames or ())
+        if found != columns:
+            raise ValueError(f"its columns are {', '.join(found)[:200] or 'none'}; expected {', '.join(columns)}")
+        for row in reader:
             if None in row or None in row.values():
                 raise ValueError(f"expected {len(columns)} fields; is a comma unquoted?")
             values.append(build(row))
-        except (ValueError, csv.Error) as problem:
-            raise ValueError(f"{table}, line {reader.line_num}: {problem}") from problem
+    except csv.Error as problem:
+        raise ValueError(f"{table}, about line {reader.line_num}: {problem}; is a quote left open?") from problem
+    except ValueError as problem:
+        where = f"{table}, line {reader.line_num}" if reader.line_num > 1 else table
+        raise ValueError(f"{where}: {problem}") from problem
+    if not values:
+        raise ValueError(f"{table}: it has no rows; empty never means that all is well")
     return tuple(values)
 
 

@@ -11,6 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
 from ops_pipelines.domain.node_check import (
+    LOAD_TESTS,
     NodeCheck,
     TestResult,
     TestRun,
@@ -49,6 +52,8 @@ class Order:
     tests: tuple[str, ...]
     limit_seconds: float
     started_at: datetime
+    boot_id: str = ""
+    """The boot in which it began; empty: not told."""
 
 
 class CheckRuns:
@@ -64,26 +69,14 @@ class CheckRuns:
 
         Raises AnotherCheckRuns, and OSError if the directory cannot be used.
         """
-        parse_check_key(key)
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        order = self._order(key, node=node, suite=suite, tests=tests, limit_seconds=limit_seconds)
         with self._starting():
             if self._lock(key).exists() or self._result(key).exists():
                 return False
-            self._forget_old()
-            for lock in sorted(self._directory.glob("*.lock")):
-                if self._is_alive(lock) and not lock.with_suffix(".json").exists():
-                    raise AnotherCheckRuns(f"the check {lock.stem} still runs on this node; wait for it")
-            order = Order(
-                key=key,
-                node=node,
-                suite=suite,
-                tests=tuple(tests),
-                limit_seconds=limit_seconds,
-                started_at=self._clock.now(),
-            )
+            self._refuse_another()
             self._write_lock(order, pid=os.getpid())
             process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(self._directory), key],
+                [sys.executable, "-P", "-m", _MODULE, str(self._directory), key],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -94,6 +87,31 @@ class CheckRuns:
             process.returncode = 0  # it is not ours to wait for: it outlives this process
         return True
 
+    @contextlib.contextmanager
+    def alone(
+        self, key: ActionKey, *, node: NodeName, suite: str, tests: Sequence[str], limit_seconds: float
+    ) -> Iterator[None]:
+        """Let no other check begin on this node while this process runs one within the block.
+
+        Raises AnotherCheckRuns, also for a key that has a run already, and OSError if the directory cannot be used.
+        """
+        order = self._order(key, node=node, suite=suite, tests=tests, limit_seconds=limit_seconds)
+        with self._starting():
+            if self._lock(key).exists():
+                raise AnotherCheckRuns(f"a check was started under {key} before; ask for its --result")
+            self._refuse_another()
+            self._write_lock(order, pid=os.getpid())
+        try:
+            yield
+        finally:
+            self._lock(key).unlink(missing_ok=True)
+
+    def take_over(self, key: ActionKey) -> Order:
+        """Return what was to be run, and make this process the one that runs it."""
+        order = self.order(key)
+        self._write_lock(order, pid=os.getpid())
+        return order
+
     def read(self, key: ActionKey) -> NodeCheck | None:
         """Return what the run under `key` found; None while it runs.
 
@@ -103,6 +121,7 @@ class CheckRuns:
 
         parse_check_key(key)
         try:
+            self._trust_directory()
             order = self.order(key)
         except FileNotFoundError as problem:
             raise KeyError(key) from problem
@@ -114,16 +133,21 @@ class CheckRuns:
         return self._cut_short(order)
 
     def order(self, key: ActionKey) -> Order:
-        """Return what was to be run; raise FileNotFoundError if nothing was."""
-        told = json.loads(self._lock(key).read_text(encoding="utf-8"))
-        return Order(
-            key=parse_check_key(told["key"]),
-            node=parse_node_name(told["node"]),
-            suite=told["suite"] and parse_suite_name(told["suite"]),
-            tests=tuple(parse_test_name(test) for test in told["tests"]),
-            limit_seconds=float(told["limit_seconds"]),
-            started_at=datetime.fromisoformat(told["started_at"]),
-        )
+        """Return what was to be run; raise FileNotFoundError if nothing was, ValueError if the lock makes no sense."""
+        text = self._lock(key).read_text(encoding="utf-8")
+        try:
+            told = json.loads(text)
+            return Order(
+                key=parse_check_key(told["key"]),
+                node=parse_node_name(told["node"]),
+                suite=told["suite"] and parse_suite_name(told["suite"]),
+                tests=tuple(parse_test_name(test) for test in told["tests"]),
+                limit_seconds=float(told["limit_seconds"]),
+                started_at=datetime.fromisoformat(told["started_at"]),
+                boot_id=str(told["boot_id"]),
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError) as problem:
+            raise ValueError(f"{key}.lock is not what a check writes ({problem!r}); remove it") from problem
 
     def keep(self, check: NodeCheck) -> None:
         """Keep a check that is not over."""
@@ -151,15 +175,50 @@ class CheckRuns:
                 tests=(),
             )
         known = {run.test for run in done.tests}
-        rest = tuple(
+        rest = [
             TestRun(test=test, result=TestResult.NOT_RUN, said=CUT_SHORT) for test in order.tests if test not in known
-        )
+        ]
+        if rest and rest[0].test in LOAD_TESTS and order.boot_id not in ("", self._boot_id()):
+            # The one that ran: whoever wanted a reboot meanwhile knows better, and nobody else brings a node down.
+            said = f"the node went down and booted while {rest[0].test} ran"
+            rest[0] = replace(rest[0], result=TestResult.FAILED, said=said)
         return replace(done, tests=(*done.tests, *rest))
+
+    def _order(
+        self, key: ActionKey, *, node: NodeName, suite: str, tests: Sequence[str], limit_seconds: float
+    ) -> Order:
+        return Order(
+            key=parse_check_key(key),
+            node=node,
+            suite=suite,
+            tests=tuple(tests),
+            limit_seconds=limit_seconds,
+            started_at=self._clock.now(),
+            boot_id=self._boot_id(),
+        )
+
+    def _refuse_another(self) -> None:
+        self._forget_old()
+        for lock in sorted(self._directory.glob("*.lock")):
+            if self._is_alive(lock) and not lock.with_suffix(".json").exists():
+                raise AnotherCheckRuns(f"the check {lock.stem} still runs on this node; wait for it")
+
+    def _trust_directory(self) -> None:
+        """Raise PermissionError if anybody but this user could have put files there; they are believed, and run."""
+        told = self._directory.lstat()
+        if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.geteuid() or told.st_mode & 0o022:
+            raise PermissionError(
+                f"{self._directory} is owned by user {told.st_uid} with mode {told.st_mode & 0o7777:04o}; expected a "
+                f"directory of user {os.geteuid()} that nobody else may write to"
+            )
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
         """Let one process at a time start a check."""
-        with (self._directory / "starting").open("a") as file:
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._trust_directory()
+        handle = os.open(self._directory / "starting", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -172,7 +231,7 @@ class CheckRuns:
             "limit_seconds": order.limit_seconds,
             "started_at": order.started_at.isoformat(),
             "pid": pid,
-            "boot_id": self._boot_id(),
+            "boot_id": order.boot_id,
             "process_began": self._process_began(pid),
         }
         self._replace(self._lock(order.key), json.dumps(told))
@@ -211,8 +270,9 @@ class CheckRuns:
 
     def _replace(self, path: Path, text: str) -> None:
         """Write a file that is seen whole or not at all, whatever stops this process."""
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        with part.open("w", encoding="utf-8") as file:
+        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -236,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory, key = sys.argv[1:] if arguments is None else arguments
     clock = SystemClock()
     runs = CheckRuns(Path(directory), clock=clock)
-    order = runs.order(parse_check_key(key))
+    order = runs.take_over(parse_check_key(key))
     check = run_check(
         order.node,
         order.tests,

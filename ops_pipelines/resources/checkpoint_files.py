@@ -57,4 +57,12 @@ class CheckpointFiles:
             status = resolved.lstat()
         except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
             return None
-        return datetime.fromtimestamp(status.st_mtime, UTC) if stat.S_ISREG(status.st_mode) else None
+        return parse_change_time(status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+
+def parse_change_time(seconds: float) -> datetime | None:
+    """Return a file's time of change; None for one that no calendar has: its owner sets it to whatever he likes."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.resources.bounded_output import TooMuchOutput, read_to_end
+
+MOST_BYTES = 8 * 2**20
+"""Of an answer: thousands of times what a node prints of itself."""
+MOST_BYTES_OF_A_SCHEDULER = 512 * 2**20
+"""Its answers grow with nodes and jobs: a kilobyte or a few for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +33,13 @@ class RunCommand(Protocol):
         ...
 
 
-def run_command(argv: Sequence[str], *, environment: Mapping[str, str], timeout_seconds: float) -> CommandAnswer:
+def run_command(
+    argv: Sequence[str], *, environment: Mapping[str, str], timeout_seconds: float, limit_bytes: int = MOST_BYTES
+) -> CommandAnswer:
     """Return the answer of `argv`, run with exactly `environment` and no input.
 
-    Raises SourceUnavailable if it cannot be started or has not ended within the limit. It is then killed with
-    everything that it started; what it asked for may still happen.
+    Raises SourceUnavailable if it cannot be started or has not ended within the limit, SourceNonsense if it prints more
+    than `limit_bytes`. It is then killed with everything that it started; what it asked for may still happen.
     """
     try:
         process = subprocess.Popen(
@@ -46,7 +54,12 @@ def run_command(argv: Sequence[str], *, environment: Mapping[str, str], timeout_
         raise SourceUnavailable(f"{argv[0]} could not be started ({exc.strerror}); check that it is installed") from exc
     with process:
         try:
-            stdout, stderr = process.communicate(timeout=timeout_seconds)
+            stdout, stderr = read_to_end(process, timeout_seconds=timeout_seconds, limit_bytes=limit_bytes)
+        except TooMuchOutput as exc:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise SourceNonsense(
+                f"{' '.join(argv[:2])} printed {exc} and was killed; nothing was taken from it. Run it by hand"
+            ) from exc
         except subprocess.TimeoutExpired as exc:
             os.killpg(process.pid, signal.SIGKILL)
             raise SourceUnavailable(
@@ -56,4 +69,13 @@ def run_command(argv: Sequence[str], *, environment: Mapping[str, str], timeout_
         returncode=process.returncode,
         stdout=stdout.decode(errors="replace"),
         stderr=stderr.decode(errors="replace"),
+    )
+
+
+def run_scheduler_command(
+    argv: Sequence[str], *, environment: Mapping[str, str], timeout_seconds: float
+) -> CommandAnswer:
+    """Do as `run_command` for a client of the scheduler, whose answers are as long as its cluster is large."""
+    return run_command(
+        argv, environment=environment, timeout_seconds=timeout_seconds, limit_bytes=MOST_BYTES_OF_A_SCHEDULER
     )

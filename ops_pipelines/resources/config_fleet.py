@@ -47,6 +47,6 @@ def _read_redfish(file: YamlFile, section: RedfishModel, *, topology: Topology) 
         is_certificate_checked=section.verify,
         authentication=Authentication(section.authentication),
     )
-    for key, sentence in find_faults(settings):
+    for key, sentence in find_faults(settings, nodes=topology.places.keys()):
         file.add_fault((*_REDFISH, key), sentence)
     return settings

@@ -22,6 +22,8 @@ from ops_pipelines.resources.strict_yaml import StrictModel
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
 Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+# Assumption: no count of nodes, jobs or tries is meant to be higher; more is a slip.
+Count = Annotated[int, Field(le=1_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Text = Annotated[str, Field(min_length=1)]
 Command = Annotated[list[Text], Field(min_length=1)]
@@ -37,14 +39,14 @@ _CAPS = BlastCaps()
 
 
 class DrainBudgetModel(StrictModel):
-    max_out_count: int = _BUDGET.max_out_count
-    max_out_per_rack_count: int = _BUDGET.max_out_per_rack_count
-    max_new_per_hour_count: int = _BUDGET.max_new_per_hour_count
+    max_out_count: Count = _BUDGET.max_out_count
+    max_out_per_rack_count: Count = _BUDGET.max_out_per_rack_count
+    max_new_per_hour_count: Count = _BUDGET.max_new_per_hour_count
     min_in_service_ratio: float = _BUDGET.min_in_service_ratio
 
 
 class MassEventModel(StrictModel):
-    min_node_count: int = _EVENT.min_node_count
+    min_node_count: Count = _EVENT.min_node_count
     window_seconds: PositiveSeconds = _EVENT.window.total_seconds()
     brake_window_seconds: Seconds = _EVENT.brake_window.total_seconds()
 
@@ -70,16 +72,16 @@ class DurationsModel(StrictModel):
 
 
 class LadderModel(StrictModel):
-    max_gpu_resets_count: int = _LADDER.max_gpu_resets_count
-    max_reboots_count: int = _LADDER.max_reboots_count
-    max_power_cycles_count: int = _LADDER.max_power_cycles_count
-    max_reimages_count: int = _LADDER.max_reimages_count
+    max_gpu_resets_count: Count = _LADDER.max_gpu_resets_count
+    max_reboots_count: Count = _LADDER.max_reboots_count
+    max_power_cycles_count: Count = _LADDER.max_power_cycles_count
+    max_reimages_count: Count = _LADDER.max_reimages_count
     memory_seconds: Seconds = _LADDER.memory.total_seconds()
     cool_down_seconds: Seconds = _LADDER.cool_down.total_seconds()
 
 
 class RecoveryModel(StrictModel):
-    max_requeues_count: int = _RECOVERY.max_requeues_count
+    max_requeues_count: Count = _RECOVERY.max_requeues_count
     requeue_window_seconds: Seconds = _RECOVERY.requeue_window.total_seconds()
     interactive_notice_seconds: Seconds = _RECOVERY.interactive_notice.total_seconds()
     checkpoint_wait_seconds: Seconds = _RECOVERY.checkpoint_wait.total_seconds()
@@ -88,12 +90,12 @@ class RecoveryModel(StrictModel):
 
 class BlastCapsModel(StrictModel):
     max_out_per_partition_ratio: float = _CAPS.max_out_per_partition_ratio
-    max_out_per_leaf_count: int | None = _CAPS.max_out_per_leaf_count
-    max_out_per_nvlink_domain_count: int | None = _CAPS.max_out_per_nvlink_domain_count
-    max_jobs_per_plan_count: int = _CAPS.max_jobs_per_plan_count
+    max_out_per_leaf_count: Count | None = _CAPS.max_out_per_leaf_count
+    max_out_per_nvlink_domain_count: Count | None = _CAPS.max_out_per_nvlink_domain_count
+    max_jobs_per_plan_count: Count = _CAPS.max_jobs_per_plan_count
     max_gpu_hours_per_plan: float = _CAPS.max_gpu_hours_per_plan
     max_gpu_hours_per_hour: float = _CAPS.max_gpu_hours_per_hour
-    max_on_probation_count: int = _CAPS.max_on_probation_count
+    max_on_probation_count: Count = _CAPS.max_on_probation_count
 
 
 class FreezeWindowModel(StrictModel):

@@ -1,14 +1,18 @@
-"""The logs port on the output files of jobs: `slurm-%j.out`, `logs/%j/%t.log`. A file's name says whose lines it holds.
+"""The logs port on the output files of jobs: `slurm-%j.out`, `logs/%j/%t.log`. A file's name says whose lines it holds,
+and its owner who says so: whoever may write into one directory may name files after jobs of others.
 
 How far each file was read, over rotation, truncation and restarts, is `tailed_files`; what a line means is `frames`.
 """
 
 import glob
 import hashlib
+import os
+import pwd
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import JobId, parse_job_id
@@ -101,6 +105,7 @@ class JobLogFiles:
         self._clock = clock
         self._source = source
         self._max_line_bytes = max_line_bytes
+        self._users: dict[int, str] = {}
 
     @property
     def source(self) -> str:
@@ -124,8 +129,9 @@ class JobLogFiles:
             for file in files:
                 job, node = self._job_and_node(file.mark.path)
                 reader = PrefixReader(at=received_at)
+                owner = None if job is None else self._owner_of(file.descriptor, job)
                 lines += [
-                    self._line_of(each, file, job=job, node=node, reader=reader)
+                    self._line_of(each, file, job=job, node=node, owner=owner, reader=reader)
                     for each in found.get(file.identity, [])
                 ]
             new_cursor = dump_marks([file.mark for file in files], turn=turn + 1 if is_full else turn)
@@ -141,8 +147,34 @@ class JobLogFiles:
             return parse_job_id(name), groups.get("node")
         return None, None
 
+    def _owner_of(self, descriptor: int, job: JobId) -> str:
+        """Return the name of the user who owns an open file; empty if he has none, or its real path names another job.
+
+        A link of one user to the output of another's other job would pass that off as the word of this one.
+        """
+        try:
+            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            uid = os.fstat(descriptor).st_uid
+        except OSError:
+            return ""
+        if not _numbers_in(job) <= _numbers_in(path):
+            return ""
+        if uid not in self._users:
+            try:
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                return ""
+        return self._users[uid]
+
     def _line_of(
-        self, found: FoundLine, file: TailedFile, *, job: JobId | None, node: str | None, reader: PrefixReader
+        self,
+        found: FoundLine,
+        file: TailedFile,
+        *,
+        job: JobId | None,
+        node: str | None,
+        owner: str | None,
+        reader: PrefixReader,
     ) -> LogLine:
         mark = file.mark
         # The hash keeps two lines apart that stood at the same place of a file before and after a truncation.
@@ -155,4 +187,9 @@ class JobLogFiles:
             position=f"{mark.device:x}-{mark.inode:x}:{found.offset:012d}:{content_hash}",
             text=text,
             job=job,
+            written_by=owner,
         )
+
+
+def _numbers_in(text: str) -> set[int]:
+    return {int(digits) for digits in re.findall(r"[0-9]{1,19}", text)}

@@ -1,12 +1,14 @@
 """The tests on nodes in the ledger's database: one row a run, its document under its sha256.
 
+They stand in the order in which we kept them: the times in a document are the node's, whose clock may be broken too.
+
 The verdict stands in the document as well: a row that was changed behind our back is an error when it is read.
 What a verdict rests on is `domain.health_gates`' business.
 """
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from ops_pipelines.domain.identity import Digest, NodeName
 from ops_pipelines.domain.node_check import NodeCheck
@@ -32,10 +34,11 @@ def write_check(connection: Connection, check: NodeCheck, *, is_well: bool) -> D
     document = encode(JudgedCheck(check=check, is_well=is_well))
     digest = digest_document(document)
     write_document(connection, digest, document)
+    of_node = select(func.max(node_checks.c.number)).where(node_checks.c.node == check.node)
     row = {
         "key": check.key,
         "node": check.node,
-        "finished_at": check.finished_at,
+        "number": (connection.execute(of_node).scalar() or 0) + 1,
         "suite": check.suite,
         "digest": digest,
         "is_well": int(is_well),
@@ -45,13 +48,11 @@ def write_check(connection: Connection, check: NodeCheck, *, is_well: bool) -> D
 
 
 def read_checks(connection: Connection, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
-    """Return the newest tests of a node with their verdicts; raise LedgerDamaged if a row and its document differ."""
-    statement = (
-        select(node_checks)
-        .where(node_checks.c.node == node)
-        .order_by(node_checks.c.finished_at.desc(), node_checks.c.key)
-        .limit(limit)
-    )
+    """Return the tests of a node that were kept last, newest first, with their verdicts.
+
+    Raises LedgerDamaged if a row and its document differ.
+    """
+    statement = select(node_checks).where(node_checks.c.node == node).order_by(node_checks.c.number.desc()).limit(limit)
     found: list[tuple[NodeCheck, bool]] = []
     for row in connection.execute(statement).all():
         judged = decode(JudgedCheck, read_document(connection, Digest(row.digest)))

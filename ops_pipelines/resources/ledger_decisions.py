@@ -133,7 +133,7 @@ def _is_new_plan(present: IncidentPlan | None, plan: IncidentPlan) -> bool:
 
 
 def _firm_keys(plan: IncidentPlan) -> list[ActionKey]:
-    return [action.key for action in plan.actions if action.verb not in SOFT]
+    return sorted(action.key for action in plan.actions if action.verb not in SOFT)
 
 
 def _write_plans(writer: ChainWriter, plans: Collection[IncidentPlan], *, now: datetime) -> None:

@@ -210,7 +210,8 @@ class NodeCheckColumns(TypedColumns):
 
     key: Named[str] = Column(Text(), primary_key=True)
     node: Named[str] = Column(SafeText())
-    finished_at: Named[datetime] = Column(UtcText())
+    number: Named[int] = Column(BigInteger())
+    """Counts the tests of one node in the order in which they were kept, from 1."""
     suite: Named[str] = Column(SafeText())
     digest: Named[str] = Column(Text())
     is_well: Named[int] = Column(Integer())
@@ -236,4 +237,4 @@ Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)
 Index("ix_evidence_rule_observed_at", evidence.c.rule, evidence.c.observed_at)
 Index("ix_incidents_changed_at", incidents.c.changed_at)
 Index("ix_incidents_open", incidents.c.is_open, incidents.c.number)
-Index("ix_node_checks_node_finished_at", node_checks.c.node, node_checks.c.finished_at)
+Index("ix_node_checks_node_number", node_checks.c.node, node_checks.c.number)

@@ -35,7 +35,7 @@ class LiveProcess:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`command` None runs the live cycle of `cluster_file` with this Python; another needs no cluster."""
-        self._command = command or (sys.executable, "-m", MODULE, "--cluster", str(cluster_file))
+        self._command = command or (sys.executable, "-P", "-m", MODULE, "--cluster", str(cluster_file))
         self._silent_limit_seconds = silent_limit_seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_check import NodeCheck, TestResult, TestRun
+from ops_pipelines.domain.node_check import LOAD_TESTS, NodeCheck, TestResult, TestRun
 from ops_pipelines.resources.node_test_dcgm import dcgm_level, dcgm_memtest
 from ops_pipelines.resources.node_test_host import host, read_uptime, software
 from ops_pipelines.resources.node_test_links import nccl_loopback, nic_pairwise
@@ -44,7 +44,11 @@ class CheckExit(IntEnum):
     PASSED = 0
     FAILED = 1
     NOT_PROVEN = 3
-    """Nothing failed, and a required test was not run."""
+    """Nothing failed, and a required test was not run, or one whose tool is on the node came to no end."""
+    CRASHED = 70
+    """The check itself broke (EX_SOFTWARE of sysexits.h): says nothing of the node."""
+    BUSY = 75
+    """Another check runs (EX_TEMPFAIL): ask again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,8 @@ def _run_one(test: str, bench: Bench, *, left_seconds: float, nvml_seconds: floa
         return replace(run_test(bench, limit), seconds=round(nvml_seconds, 3))
     if left_seconds <= 0.0:
         return not_run(test, "no time was left for it")
+    if test in LOAD_TESTS and bench.nvml.compute_process_count:
+        return not_run(test, f"{bench.nvml.compute_process_count} processes compute on the GPUs: a job runs here")
     begun = time.monotonic()
     try:
         run = run_test(bench, min(limit, left_seconds))
@@ -120,12 +126,9 @@ def _run_one(test: str, bench: Bench, *, left_seconds: float, nvml_seconds: floa
     return replace(run, seconds=round(time.monotonic() - begun, 3))
 
 
-_UNDER_LOAD = frozenset({"dcgm_diag_r2", "dcgm_diag_r3", "dcgm_memtest", "nccl_loopback"})
-
-
 def _inspect_again(check: NodeCheck, reading: NvmlReading, workshop: Workshop, tests: Sequence[str]) -> NodeCheck:
     """Return the check with what NVML says after tests that put load on the GPUs: that may have broken them."""
-    if reading.inspection is None or not _UNDER_LOAD & set(tests):
+    if reading.inspection is None or not LOAD_TESTS & set(tests):
         return check
     after = read_nvml(check.node, workshop.run, limit_seconds=NODE_TESTS["nvml"][1])
     if after.run.result is TestResult.PASSED:
@@ -145,6 +148,7 @@ def exit_code_of(check: NodeCheck, required: Collection[str]) -> CheckExit:
     results = {run.test: run.result for run in check.tests}
     if TestResult.FAILED in results.values():
         return CheckExit.FAILED
-    if any(results.get(test) is not TestResult.PASSED for test in required):
+    is_hindered = any(run.result is TestResult.NOT_RUN and not run.is_absent for run in check.tests)
+    if is_hindered or any(results.get(test) is not TestResult.PASSED for test in required):
         return CheckExit.NOT_PROVEN
     return CheckExit.PASSED

@@ -28,6 +28,7 @@ from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress, parse
 from ops_pipelines.domain.node_check import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.ports.fleet import NOT_OFFERED
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_command
 from ops_pipelines.resources.node_documents import check_from_json, gpus_of, parse_inspection
@@ -71,7 +72,11 @@ _OPTIONAL: Mapping[str, frozenset[str]] = {
 }
 _PLACEHOLDER = re.compile(r"\{[a-z]+\}")
 """Other braces stand for themselves: a Redfish body is JSON."""
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ssh", "pdsh", "clush", "ansible", "su"})
+_SHELLS = frozenset({
+    "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox", "su", "runuser",
+    "ssh", "slogin", "autossh", "sshpass", "rsh", "rexec", "rlogin", "mosh", "plink", "dbclient",
+    "pdsh", "dsh", "pssh", "parallel-ssh", "parallel", "clush", "xdsh", "psh", "ansible", "salt", "salt-ssh",
+})  # fmt: skip
 """Programs that hand their words to a shell, here or there. Names and addresses are safe in one, a reason is not."""
 
 
@@ -164,7 +169,7 @@ class CommandFleet:
     def _ask(self, act: str, filling: Mapping[str, str]) -> CommandAnswer:
         words = self._commands.get(act)
         if words is None:
-            raise SourceRefused(f"no command is configured for {act}; name one, or forbid the act")
+            raise SourceRefused(f"{NOT_OFFERED} {act}; name one, or forbid the act")
         argv = [_fill(word, filling) for word in words]
         return self._run(argv, environment=dict(os.environ), timeout_seconds=COMMAND_LIMIT_SECONDS)
 
@@ -199,8 +204,10 @@ def _find_faults(act: str, words: Sequence[str]) -> list[str]:
     if "{reason}" in used:
         if any("{reason}" in word and word != "{reason}" for word in words):
             faults.append(f"{act} has {{reason}} inside a word; it must be a word alone")
-        if PurePath(words[0]).name in _SHELLS:
-            faults.append(f"{act} hands {{reason}} to {words[0]}, which hands it to a shell; leave it out")
+        # Every word: `sudo`, `timeout 5` and `env` run what follows them, and so do a site's own wrappers.
+        # A word of `env -S` holds several.
+        shells = [part for word in words for part in word.split() if PurePath(part).name.lower() in _SHELLS]
+        faults += [f"{act} hands {{reason}} to {word}, which hands it to a shell; leave it out" for word in shells]
     return faults
 
 

@@ -11,13 +11,20 @@ Without `boot_id` and `gpus` NVML could not be read. Reading is strict: a docume
 """
 
 import json
+from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
 from ops_pipelines.domain.identity import ActionKey, GpuUuid, NodeName, parse_pci_address
-from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun, parse_test_name
 from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.resources.nvml import to_json
+
+_LONGEST_DOCUMENT = 2**20
+"""Characters: a node of 16 GPUs fills a fiftieth of it."""
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+_Text = Annotated[str, Field(max_length=4000)]
+_Count = Annotated[NonNegativeInt, Field(lt=2**63)]
 
 
 def check_to_json(check: NodeCheck) -> str:
@@ -47,6 +54,7 @@ def _test_to_dict(run: TestRun) -> dict[str, object]:
         "result": run.result.value,
         "said": run.said,
         "seconds": run.seconds,
+        "is_absent": run.is_absent,
         "measurements": [
             {"name": each.name, "value": each.value, "unit": each.unit, "gpu": each.gpu} for each in run.measurements
         ],
@@ -56,72 +64,80 @@ def _test_to_dict(run: TestRun) -> dict[str, object]:
 class GpuDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    pci_address: str
-    uuid: str
+    pci_address: _Name
+    uuid: _Name
     recovery_action: int
-    uncorrectable_ecc_count: NonNegativeInt
+    uncorrectable_ecc_count: _Count
     is_row_remap_pending: bool
-    model: str = ""
-    serial: str = ""
+    model: _Text = ""
+    serial: _Text = ""
 
 
 class NodeDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    node: str = Field(min_length=1)
-    boot_id: str = Field(min_length=1)
+    node: _Name
+    boot_id: _Name
     booted_at: AwareDatetime
-    gpus: list[GpuDocument]
-    failures: list[str]
-    chassis_serial: str = ""
+    gpus: list[GpuDocument] = Field(max_length=256)
+    failures: list[_Text] = Field(max_length=256)
+    chassis_serial: _Text = ""
 
 
 class _MeasurementDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    name: str = Field(min_length=1)
+    name: _Name
     value: FiniteFloat
-    unit: str = Field(min_length=1)
-    gpu: str | None = None
+    unit: _Name
+    gpu: _Name | None = None
 
 
 class _TestDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    test: str = Field(min_length=1)
-    result: str
-    said: str
-    seconds: float = Field(default=0.0, ge=0.0)
-    measurements: list[_MeasurementDocument] = Field(default_factory=list)
+    test: _Name
+    result: _Name
+    said: _Text
+    seconds: FiniteFloat = Field(default=0.0, ge=0.0)
+    measurements: list[_MeasurementDocument] = Field(default_factory=list, max_length=4096)
+    is_absent: bool = False
 
 
 class _SerialDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    part: str
-    serial: str
-    model: str = ""
-    firmware: str = ""
+    part: _Name
+    serial: _Text
+    model: _Text = ""
+    firmware: _Text = ""
 
 
 class _CheckDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    node: str
-    key: str
-    suite: str
+    node: _Text
+    key: _Text
+    suite: _Text
     started_at: AwareDatetime
     finished_at: AwareDatetime
-    tests: list[_TestDocument]
-    gpu_models: list[str] = Field(default_factory=list)
-    serials: list[_SerialDocument] = Field(default_factory=list)
-    boot_id: str | None = None
+    tests: list[_TestDocument] = Field(max_length=64)
+    gpu_models: list[_Text] = Field(default_factory=list, max_length=256)
+    serials: list[_SerialDocument] = Field(default_factory=list, max_length=512)
+    boot_id: _Name | None = None
     inspected_at: AwareDatetime | None = None
 
 
 def parse_inspection(text: str) -> NodeDocument:
     """Return an inspection as it was printed; raise ValueError if it makes no sense."""
-    return NodeDocument.model_validate_json(text)
+    return NodeDocument.model_validate_json(_bounded(text))
+
+
+def _bounded(text: str) -> str:
+    """Return a document that is not too long to be read; raise ValueError for others."""
+    if len(text) > _LONGEST_DOCUMENT:
+        raise ValueError(f"it has {len(text)} characters; expected at most {_LONGEST_DOCUMENT}")
+    return text
 
 
 def gpus_of(document: NodeDocument) -> tuple[GpuInspection, ...]:
@@ -146,7 +162,7 @@ def gpus_of(document: NodeDocument) -> tuple[GpuInspection, ...]:
 def check_from_json(text: str, *, node: NodeName, key: ActionKey) -> NodeCheck:
     """Return the check of `node` under `key`; raise ValueError if it is another's, or makes no sense."""
     try:
-        document = _CheckDocument.model_validate_json(text)
+        document = _CheckDocument.model_validate_json(_bounded(text))
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
@@ -176,10 +192,11 @@ def check_from_json(text: str, *, node: NodeName, key: ActionKey) -> NodeCheck:
 
 def _test_of(document: _TestDocument) -> TestRun:
     return TestRun(
-        test=document.test,
+        test=parse_test_name(document.test),
         result=TestResult(document.result),
         said=document.said,
         seconds=document.seconds,
+        is_absent=document.is_absent,
         measurements=tuple(
             Measurement(
                 name=each.name,

@@ -8,7 +8,7 @@ proves nothing. What may be concluded from an exit code stands in `node_tests`.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.node_check import Measurement, TestRun
@@ -19,6 +19,8 @@ _SOFTWARE = "deployment"
 """The category that looks at software alone: at every level above the first it proves nothing of the hardware."""
 _PASS, _FAIL, _SKIP = frozenset({"pass"}), frozenset({"fail", "warn"}), frozenset({"skip", "skipped", "not run"})
 """dcgmi itself shows a warning as a failure."""
+_WANTED: Mapping[int, tuple[str, ...]] = {2: ("memory",), 3: ("stress", "diagnostic")}
+"""What must have passed for a level to have been run: names of both versions of DCGM hold these words."""
 _BANDWIDTH = re.compile(r"(GPU to Host|Host to GPU) bandwidth:\s*([0-9]+(?:\.[0-9]+)?) GB/s")
 _MEASURED = {"GPU to Host": "gpu_to_host", "Host to GPU": "host_to_gpu"}
 
@@ -32,6 +34,8 @@ class DcgmAnswer:
     skipped: tuple[str, ...]
     unclear: tuple[str, ...]
     """Tests whose status is not known here."""
+    partial: tuple[str, ...]
+    """Tests that passed on some GPUs and were skipped on others."""
     hardware_passed: tuple[str, ...]
     """Those of `passed` that look at more than software."""
     warnings: tuple[str, ...]
@@ -46,15 +50,15 @@ class NotDcgm(ValueError):
 def dcgm_level(level: int) -> NodeTest:
     """Return the test of one level of the diagnostic."""
     name = f"dcgm_diag_r{level}"
-    return lambda bench, limit: _diagnose(name, str(level), bench, limit, wanted="")
+    return lambda bench, limit: _diagnose(name, str(level), bench, limit, wanted=_WANTED.get(level, ()))
 
 
 def dcgm_memtest(bench: Bench, limit_seconds: float) -> TestRun:
     """Run DCGM's memory test over the whole memory of every GPU."""
-    return _diagnose("dcgm_memtest", "memtest", bench, limit_seconds, wanted="memtest")
+    return _diagnose("dcgm_memtest", "memtest", bench, limit_seconds, wanted=("memtest",))
 
 
-def _diagnose(test: str, what: str, bench: Bench, limit_seconds: float, *, wanted: str) -> TestRun:
+def _diagnose(test: str, what: str, bench: Bench, limit_seconds: float, *, wanted: Sequence[str]) -> TestRun:
     answer = bench.run(("dcgmi", "diag", "-r", what, "-j"), limit_seconds=limit_seconds)
     without = unanswered(test, "dcgmi diag", answer, limit_seconds=limit_seconds)
     if without is not None:
@@ -72,11 +76,13 @@ def _diagnose(test: str, what: str, bench: Bench, limit_seconds: float, *, wante
         return failed(test, f"DCGM fails {', '.join(found.failed)}{why}", numbers)
     if answer.returncode != 0:
         return failed(test, f"DCGM names no failure and ended with {answer.returncode}{why}", numbers)
+    if found.partial:
+        return not_run(test, f"DCGM skipped part of the GPUs in {', '.join(found.partial)}{why}", numbers)
     if found.unclear:
         return not_run(test, f"DCGM tells of {', '.join(found.unclear)} in words that are not known here{why}", numbers)
     proven = found.passed if what == "1" else found.hardware_passed
-    if wanted and not any(wanted in name.lower() for name in proven):
-        return not_run(test, f"DCGM did not run {wanted}{why}", numbers)
+    if proven and wanted and not any(word in name.lower() for word in wanted for name in proven):
+        return not_run(test, f"DCGM did not run {' or '.join(wanted)}{why}", numbers)
     if not proven:
         return not_run(
             test, f"DCGM skipped everything that looks at the GPUs: {', '.join(found.skipped)}{why}", numbers
@@ -92,7 +98,7 @@ def read_dcgm(text: str) -> DcgmAnswer:
         raise NotDcgm("there is no JSON in its output")
     try:
         document = json.loads(text[begin : end + 1])
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise NotDcgm(f"its JSON cannot be read ({problem})") from problem
     root = next((document[name] for name in _ROOTS if isinstance(document.get(name), dict)), None)
     if root is None:
@@ -115,12 +121,15 @@ def read_dcgm(text: str) -> DcgmAnswer:
                 lowest[key] = min(lowest.get(key, float(value)), float(value))
     if not statuses:
         raise NotDcgm("it lists no tests")
-    passed_tests = tuple(name for name, told in statuses.items() if told & _PASS and not told - _PASS - _SKIP)
+    passed_tests = tuple(name for name, told in statuses.items() if told and told <= _PASS)
     return DcgmAnswer(
         passed=passed_tests,
         failed=tuple(name for name, told in statuses.items() if told & _FAIL),
         skipped=tuple(name for name, told in statuses.items() if told <= _SKIP),
         unclear=tuple(name for name, told in statuses.items() if not told & _FAIL and told - _PASS - _SKIP),
+        partial=tuple(
+            name for name, told in statuses.items() if told & _PASS and told & _SKIP and told <= _PASS | _SKIP
+        ),
         hardware_passed=tuple(name for name in passed_tests if name not in software),
         warnings=tuple(dict.fromkeys(warnings)),
         lowest_gb_per_second=lowest,

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.domain.node_check import Measurement, TestRun
-from ops_pipelines.resources.node_tests import Bench, failed, not_run, passed
+from ops_pipelines.resources.node_tests import Bench, absent, failed, not_run, passed
 from ops_pipelines.resources.tool_runs import ToolEnd
 
 _MIN_FREE_RATIO = 0.05
@@ -26,6 +26,7 @@ _NEEDED_UNITS = frozenset(
 )  # fmt: skip
 """Units without which a node does not do its work; of others that failed the check tells, and does not judge."""
 _XID = re.compile(r"^\[\s*([0-9]+\.[0-9]+)\].*?NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)")
+_TIMED = re.compile(r"^\[\s*[0-9]+\.[0-9]+\]")
 _KERNEL_MODULE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s")
 _MANAGER_VERSION = re.compile(r"([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 
@@ -36,6 +37,8 @@ class Look(Enum):
     WELL = "well"
     FAULT = "fault"
     NOT_LOOKED_AT = "not_looked_at"
+    NO_TOOL = "no_tool"
+    """What would tell of it is not on this node."""
     NOT_THERE = "not_there"
     """The node has no such part."""
 
@@ -70,9 +73,11 @@ def _together(test: str, parts: Mapping[str, LookAt], bench: Bench, limit_second
     }
     if said[Look.FAULT]:
         return failed(test, said[Look.FAULT], numbers)
-    if said[Look.NOT_LOOKED_AT]:
+    unseen = "; ".join(filter(None, (said[Look.NOT_LOOKED_AT], said[Look.NO_TOOL])))
+    if unseen:
         well = f" (well: {said[Look.WELL]})" if said[Look.WELL] else ""
-        return not_run(test, f"not looked at: {said[Look.NOT_LOOKED_AT]}{well}", numbers)
+        judge = not_run if said[Look.NOT_LOOKED_AT] else absent
+        return judge(test, f"not looked at: {unseen}{well}", numbers)
     return passed(test, said[Look.WELL], numbers)
 
 
@@ -167,6 +172,8 @@ def _mounts(bench: Bench, limit_seconds: float) -> Part:
 def _time(bench: Bench, limit_seconds: float) -> Part:
     answer = bench.run(("timedatectl", "show", "-p", "NTPSynchronized", "--value"), limit_seconds=limit_seconds)
     word = answer.stdout.strip()
+    if answer.end is ToolEnd.ABSENT:
+        return Part(look=Look.NO_TOOL, said="timedatectl is not installed")
     if answer.end is not ToolEnd.ENDED or answer.returncode != 0 or word not in {"yes", "no"}:
         return Part(look=Look.NOT_LOOKED_AT, said="timedatectl does not tell whether the clock is synchronised")
     if word == "no":
@@ -178,7 +185,7 @@ def _memory(bench: Bench, limit_seconds: float) -> Part:
     counts: dict[str, int] = {"ue_count": 0, "ce_count": 0}
     controllers = sorted((bench.sys / "devices/system/edac/mc").glob("mc[0-9]*"))
     if not controllers:
-        return Part(look=Look.NOT_LOOKED_AT, said="the kernel counts no memory errors (no EDAC driver)")
+        return Part(look=Look.NO_TOOL, said="the kernel counts no memory errors (no EDAC driver)")
     try:
         for controller in controllers:
             for name in counts:
@@ -196,6 +203,8 @@ def _units(bench: Bench, limit_seconds: float) -> Part:
     answer = bench.run(
         ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend"), limit_seconds=limit_seconds
     )
+    if answer.end is ToolEnd.ABSENT:
+        return Part(look=Look.NO_TOOL, said="systemctl is not installed")
     if answer.end is not ToolEnd.ENDED or answer.returncode != 0:
         return Part(look=Look.NOT_LOOKED_AT, said="systemctl does not answer")
     units = {line.split(maxsplit=1)[0] for line in answer.stdout.splitlines() if line.strip()}
@@ -207,8 +216,13 @@ def _units(bench: Bench, limit_seconds: float) -> Part:
 
 def _kernel_log(bench: Bench, limit_seconds: float) -> Part:
     answer = bench.run(("dmesg", "--kernel"), limit_seconds=limit_seconds)
+    if answer.end is ToolEnd.ABSENT:
+        return Part(look=Look.NO_TOOL, said="dmesg is not installed")
     if answer.end is not ToolEnd.ENDED or answer.returncode != 0:
         return Part(look=Look.NOT_LOOKED_AT, said="the kernel log cannot be read; node-check wants to be root")
+    if not any(_TIMED.match(line) for line in answer.stdout.splitlines()):
+        said = "the kernel log tells no times: whether an Xid came during the tests cannot be seen (printk.time is off)"
+        return Part(look=Look.NOT_LOOKED_AT, said=said)
     found = [match for line in answer.stdout.splitlines() if (match := _XID.match(line))]
     new = [f"Xid {match[3]} of {match[2]}" for match in found if float(match[1]) >= bench.uptime_seconds]
     if new:

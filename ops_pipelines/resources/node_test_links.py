@@ -1,13 +1,15 @@
 """The ways out of a GPU and out of the node: nccl-tests over NVLink, perftest between the node's own NICs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.domain.node_check import GPU_COUNT, Measurement, TestRun
 from ops_pipelines.resources.node_tests import (
     Bench,
+    absent,
     failed,
     is_not_startable,
     last_words,
@@ -29,7 +31,8 @@ def nccl_loopback(bench: Bench, limit_seconds: float) -> TestRun:
     """Sum 8 GB over all GPUs of the node, and check the sums."""
     count = bench.nvml.gpu_count
     if count < 2:
-        return not_run(_NCCL, f"NVML tells of {count} GPU(s); an all-reduce needs two")
+        judge = absent if count == 1 else not_run
+        return judge(_NCCL, f"NVML tells of {count} GPU(s); an all-reduce needs two")
     argv = ("all_reduce_perf", "-b", _PAYLOAD, "-e", _PAYLOAD, "-g", str(count))
     answer = bench.run(argv, limit_seconds=limit_seconds)
     without = unanswered(_NCCL, argv[0], answer, limit_seconds=limit_seconds)
@@ -50,12 +53,24 @@ def nccl_loopback(bench: Bench, limit_seconds: float) -> TestRun:
     return passed(_NCCL, f"{count} GPUs, {_PAYLOAD}: {average[1]} GB/s, every sum right", (busbw, used))
 
 
+class PortState(Enum):
+    """Whether a port can carry anything."""
+
+    ACTIVE = "active"
+    NOT_ACTIVE = "not_active"
+    """Without a cable, a link or a subnet manager; or it does not tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """One RDMA port that is up."""
+    """One RDMA device, by its first port."""
 
     device: str
     gbit_per_second: float
+    """What the link was trained to; 0: it does not tell."""
+    state: PortState = PortState.ACTIVE
+    kind: str = ""
+    """Type of the adapter, as the driver names it (`MT4129`); empty: not told, and then taken for one kind."""
 
 
 _SLOWEST_GBIT = 100.0
@@ -71,14 +86,39 @@ _DATA_FAULT = re.compile(r"Completion with error|syndrom|Failed status", re.IGNO
 def nic_pairwise(bench: Bench, limit_seconds: float) -> TestRun:
     """Write from one of the node's NICs to the next of the same rate, through their switch.
 
-    Judged is the share of the port's rate, so that one floor fits all NICs. A lone NIC writes to itself.
+    Judged is the share of the port's rate, so that one floor fits all NICs; a port that was trained to less than its
+    neighbours of the same kind has failed. A port that is not active is named, never passed over. How many were tested
+    is told, so that one which is gone shows against the node's past.
     """
     nics = tuple(read_nics(bench.sys))
-    if not nics:
-        return not_run(_NIC, f"no RDMA port of {_SLOWEST_GBIT:.0f} Gb/s and more is up in /sys/class/infiniband")
+    fast = tuple(nic for nic in nics if nic.state is PortState.ACTIVE and nic.gbit_per_second >= _SLOWEST_GBIT)
+    count = Measurement(name="nic_count", value=float(len(fast)), unit="count")
+    slowed = [
+        f"{nic.device} is at {nic.gbit_per_second:g} Gb/s, its neighbours at {best:g}"
+        for nic in nics
+        if nic.state is PortState.ACTIVE and nic.gbit_per_second < (best := _best_of_kind(nic.kind, fast))
+    ]
+    if slowed:
+        return failed(_NIC, "; ".join(slowed), (count,))
+    dead = [nic.device for nic in nics if nic.state is PortState.NOT_ACTIVE]
+    if dead:
+        return not_run(_NIC, f"not active: {', '.join(dead)}; mend them, or switch off ports without a use", (count,))
+    pairs = tuple(pair_up(fast))
+    if not pairs:
+        said = f"two RDMA ports of one rate of {_SLOWEST_GBIT:.0f} Gb/s and more are wanted in /sys/class/infiniband"
+        return absent(_NIC, f"{said}, and {len(fast)} are active", (count,))
+    return _measure(bench, pairs, fast, count, limit_seconds=limit_seconds)
+
+
+def _best_of_kind(kind: str, fast: Sequence[Nic]) -> float:
+    return max((nic.gbit_per_second for nic in fast if nic.kind == kind), default=0.0)
+
+
+def _measure(
+    bench: Bench, pairs: Sequence[tuple[Nic, Nic]], fast: Sequence[Nic], count: Measurement, *, limit_seconds: float
+) -> TestRun:
     ratios: list[float] = []
     told: list[str] = []
-    pairs = tuple(pair_up(nics))
     for number, (first, second) in enumerate(pairs):
         port = ("-p", str(_FIRST_PORT + number))
         answer = bench.run_pair(
@@ -98,25 +138,41 @@ def nic_pairwise(bench: Bench, limit_seconds: float) -> TestRun:
             return not_run(_NIC, f"ib_write_bw told no bandwidth between {between}: {last_words(answer)}")
         ratios.append(float(row[1]) / first.gbit_per_second)
         told.append(f"{between} {row[1]} of {first.gbit_per_second:.0f} Gb/s")
-    return passed(_NIC, "; ".join(told), (Measurement(name="rate_ratio", value=min(ratios), unit="ratio"),))
+    measured = {nic.device for pair in pairs for nic in pair}
+    told += [
+        f"{nic.device} has no other of its rate, and was not measured" for nic in fast if nic.device not in measured
+    ]
+    return passed(_NIC, "; ".join(told), (Measurement(name="rate_ratio", value=min(ratios), unit="ratio"), count))
 
 
 def read_nics(sys: Path) -> Iterator[Nic]:
-    """Yield the RDMA devices whose first port is up and fast enough, by name."""
+    """Yield the RDMA devices by name, as their first port is; leave out virtual functions and ports switched off."""
     for device in sorted((sys / "class/infiniband").glob("*")):
-        port = device / "ports/1"
-        try:
-            state, rate = (port / "state").read_text(), (port / "rate").read_text()
-        except OSError:
+        if (device / "device/physfn").exists():
             continue
-        gbit = re.match(r"([0-9]+(?:\.[0-9]+)?) Gb/sec", rate)
-        if "ACTIVE" in state and gbit is not None and float(gbit[1]) >= _SLOWEST_GBIT:
-            yield Nic(device=device.name, gbit_per_second=float(gbit[1]))
+        port = device / "ports/1"
+        rate = re.match(r"([0-9]+(?:\.[0-9]+)?) Gb/sec", _read(port / "rate"))
+        is_active = "ACTIVE" in _read(port / "state") and rate is not None
+        if not is_active and "Disabled" in _read(port / "phys_state"):
+            continue
+        yield Nic(
+            device=device.name,
+            gbit_per_second=float(rate[1]) if rate is not None else 0.0,
+            state=PortState.ACTIVE if is_active else PortState.NOT_ACTIVE,
+            kind=_read(device / "hca_type").strip(),
+        )
 
 
-def pair_up(nics: tuple[Nic, ...]) -> Iterator[tuple[Nic, Nic]]:
-    """Yield pairs of equal rate that cover every NIC; one that is left over is paired with the first of its rate."""
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def pair_up(nics: Sequence[Nic]) -> Iterator[tuple[Nic, Nic]]:
+    """Yield pairs of equal rate; one that is left over is paired with the first of its rate, and never with itself."""
     for rate in sorted({nic.gbit_per_second for nic in nics}):
         alike = [nic for nic in nics if nic.gbit_per_second == rate]
-        for at in range(0, len(alike), 2):
+        for at in range(0, len(alike) if len(alike) > 1 else 0, 2):
             yield alike[at], alike[at + 1] if at + 1 < len(alike) else alike[0]

@@ -67,6 +67,7 @@ class NvmlDetails(Nvml, Protocol):
     def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetTemperatureThreshold(self, handle: object, threshold: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetPersistenceMode(self, handle: object) -> int: ...  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: object) -> Sequence[object]: ...  # noqa: N802
 
 
 # -- in the process of its own -------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ def _read_gpu(nvml: NvmlDetails, handle: object) -> dict[str, object]:
         "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, 0),
         "slowdown_temperature": lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, 1),
         "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
+        "compute_process_count": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)),
     }
     told: dict[str, object] = {"pci_address": parse_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))}
     for name, read in readers.items():
@@ -149,7 +151,7 @@ def _read_links(nvml: NvmlDetails, handle: object) -> list[bool]:
 
 def read_nvml(node: NodeName, run: RunTool, *, limit_seconds: float) -> NvmlReading:
     """Return what NVML says of this node, and whether that is well."""
-    argv = (sys.executable, "-m", _MODULE, "--node", node)
+    argv = (sys.executable, "-P", "-m", _MODULE, "--node", node)
     answer = run(argv, limit_seconds=limit_seconds)
     without = unanswered(_NVML, "the reading of NVML", answer, limit_seconds=limit_seconds)
     if without is not None:
@@ -191,6 +193,7 @@ def _judge(document: Mapping[str, object]) -> NvmlReading:
         gpu_models=tuple(sorted({gpu.model for gpu in inspection.gpus if gpu.model})),
         serials=_serials(inspection, details),
         is_persistent=tuple(each["persistence_mode"] == 1 for each in details if "persistence_mode" in each),
+        compute_process_count=int(sum(_number(each, "compute_process_count") or 0.0 for each in details)),
     )
 
 

@@ -1,13 +1,14 @@
 """What every test on a node is given, and the words in which it answers. The tests themselves are `node_test_*`.
 
 Rules that hold for all of them: a tool that is absent, cannot be started or is killed at its limit is NOT_RUN, never
-passed; a tool that a signal ended, or that says pass and ends with another code than 0, has FAILED; a tool that ends
-with an error before it tested anything (no library, no daemon, no permission) is NOT_RUN.
+passed; one that is not on the node is `absent`, told apart from all else. A tool that a signal ended, or that says pass
+and ends with another code than 0, has FAILED; a tool that ends with an error before it tested anything (no library, no
+daemon, no permission) is NOT_RUN, and not absent.
 """
 
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
@@ -31,6 +32,8 @@ class NvmlReading:
     serials: tuple[Serial, ...] = ()
     is_persistent: tuple[bool, ...] = ()
     """Persistence mode of each GPU that tells it."""
+    compute_process_count: int = 0
+    """Processes that use the GPUs for computing, as NVML sees them before the tests."""
 
     @property
     def gpu_count(self) -> int:
@@ -64,15 +67,23 @@ def failed(test: str, said: str, measurements: Sequence[Measurement] = ()) -> Te
 
 
 def not_run(test: str, said: str, measurements: Sequence[Measurement] = ()) -> TestRun:
+    """Return that a test was hindered, or came to no end."""
     return _run(test, TestResult.NOT_RUN, said, measurements)
+
+
+def absent(test: str, said: str, measurements: Sequence[Measurement] = ()) -> TestRun:
+    """Return that the tool, or the part that it would look at, is not on this node."""
+    return replace(not_run(test, said, measurements), is_absent=True)
 
 
 def unanswered(test: str, tool: str, answer: ToolAnswer, *, limit_seconds: float) -> TestRun | None:
     """Return what a run without an answer means; None if the tool ended by itself, or with an exit code."""
     if answer.end is ToolEnd.ABSENT:
-        return not_run(test, f"{tool} is not installed")
+        return absent(test, f"{tool} is not installed")
     if answer.end is ToolEnd.DID_NOT_END:
         return not_run(test, f"{tool} did not end within {limit_seconds:.0f} s and was killed")
+    if answer.end is ToolEnd.SAID_TOO_MUCH:
+        return not_run(test, f"{tool} printed without an end and was killed")
     if answer.returncode < 0:
         return failed(test, f"{tool} was ended by {_signal(-answer.returncode)}: {last_words(answer)}")
     return None

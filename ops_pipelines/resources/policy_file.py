@@ -115,9 +115,15 @@ def _read_freeze_windows(file: YamlFile, entries: list[FreezeWindowModel]) -> tu
         except PolicyError as exc:
             file.add_fault(("freeze_windows", index), str(exc))
             continue
-        windows.append(
-            replace(window, begins_at=window.begins_at.astimezone(UTC), ends_at=window.ends_at.astimezone(UTC))
-        )
+        try:
+            begins_at, ends_at = window.begins_at.astimezone(UTC), window.ends_at.astimezone(UTC)
+        except OverflowError:
+            sentence = (
+                f"freeze window {window.name!r} reaches beyond the years 1 to 9999 in UTC; expected a year like 2026"
+            )
+            file.add_fault(("freeze_windows", index), sentence)
+            continue
+        windows.append(replace(window, begins_at=begins_at, ends_at=ends_at))
     return tuple(windows)
 
 

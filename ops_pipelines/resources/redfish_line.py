@@ -22,7 +22,7 @@ from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.redfish_settings import RedfishSettings
+from ops_pipelines.resources.redfish_settings import RedfishSettings, origin_of
 
 MAX_ANSWER_BYTES = 4 << 20
 """The largest system of the dumps that we have is 20 kB."""
@@ -41,7 +41,7 @@ class BmcLine(BaseAdapter):
     def __init__(self, address: str, *, settings: RedfishSettings, ends_at: float) -> None:
         """`ends_at` is a `time.monotonic()`. Raises SourceUnavailable if the CA file cannot be read."""
         super().__init__()
-        self._origin = _origin_of(address)
+        self._origin = origin_of(address)
         self._name = urlsplit(address).netloc
         self._context = _trust(settings) if address.startswith("https:") else None
         self._ends_at = ends_at
@@ -88,7 +88,7 @@ class BmcLine(BaseAdapter):
         self._is_given_up = False
 
     def _exchange(self, method: str, url: str, request: PreparedRequest) -> tuple[int, CaseInsensitiveDict[str], bytes]:
-        if _origin_of(url) != self._origin:
+        if origin_of(url) != self._origin:
             raise SourceRefused(f"{self._name} points to another host or port; nothing was sent there")
         seconds = self._ends_at - time.monotonic()
         if self._is_given_up or seconds <= 0:
@@ -152,12 +152,6 @@ class BmcLine(BaseAdapter):
         answer.status_code, answer.headers, answer.url, answer.request = status, headers, url, request
         answer.raw = io.BytesIO(body)
         return answer
-
-
-def _origin_of(url: str) -> tuple[str, str, int]:
-    parts = urlsplit(url)
-    port = parts.port
-    return parts.scheme, parts.hostname or "", (443 if parts.scheme == "https" else 80) if port is None else port
 
 
 def _trust(settings: RedfishSettings) -> ssl.SSLContext:

@@ -68,7 +68,7 @@ class RedfishPower:
     def _ask(self, node: NodeName, act: Callable[["System"], Answer]) -> Answer:
         name = parse_node_name(node)
         ends_at = time.monotonic() + self._limit_seconds
-        address = self._settings.addresses.get(name) or (self._settings.address or "").replace(NODE, name)
+        address = self._settings.address_of(name)
         if not address:
             raise SourceRefused(f"no BMC of {name} is named; add it to fleet.redfish.addresses")
         password = read_secret(self._settings.password_file)

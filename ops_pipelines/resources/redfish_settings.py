@@ -3,7 +3,7 @@
 Asking is `redfish_power`; here nothing is opened or read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -44,9 +44,16 @@ class RedfishSettings:
     is_certificate_checked: bool = True
     authentication: Authentication = Authentication.BASIC
 
+    def address_of(self, node: NodeName) -> str | None:
+        """Return where the BMC of a node is; None if none is named."""
+        return self.addresses.get(node) or (self.address or "").replace(NODE, node) or None
 
-def find_faults(settings: RedfishSettings) -> Iterator[tuple[str, str]]:
-    """Yield each fault as the key it belongs to and a sentence."""
+
+def find_faults(settings: RedfishSettings, *, nodes: Collection[NodeName] = ()) -> Iterator[tuple[str, str]]:
+    """Yield each fault as the key it belongs to and a sentence.
+
+    `nodes`: those of the cluster as far as they are known, besides those in `addresses`.
+    """
     if settings.address is None and not settings.addresses:
         yield "address", "no BMC is named; give address, with {node} in its host, or addresses"
     if settings.address is not None:
@@ -55,14 +62,42 @@ def find_faults(settings: RedfishSettings) -> Iterator[tuple[str, str]]:
         yield from (("address", fault) for fault in _faults_of_address(settings.address.replace(NODE, "n"), settings))
     for node, address in settings.addresses.items():
         yield from (("addresses", f"{node}: {fault}") for fault in _faults_of_address(address, settings))
-    is_system_told_apart = settings.system_id is not None and NODE in settings.system_id
-    hosts = {address.lower() for address in settings.addresses.values()}
-    if len(hosts) < len(settings.addresses) and not is_system_told_apart:
-        yield "addresses", f"two nodes share a BMC: one would cut the other's power; give a system_id with {NODE} in it"
+    if settings.system_id is None or NODE not in settings.system_id:
+        for first, second in _sharing_nodes(settings, nodes):
+            yield (
+                "addresses",
+                f"two nodes share a BMC, {first} and {second}: one would cut the other's power; give each its own, or "
+                f"a system_id with {NODE} in it",
+            )
     if not settings.user.isprintable() or ":" in settings.user:
         yield "user", "must be a name without a colon"
     if settings.ca_file is not None and not settings.is_certificate_checked:
         yield "ca_file", "is of no use with verify: false; keep one of them"
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port, as they are connected to; raise ValueError if the port is none."""
+    parts = urlsplit(url)
+    port = parts.port
+    return parts.scheme, parts.hostname or "", (443 if parts.scheme == "https" else 80) if port is None else port
+
+
+def _sharing_nodes(settings: RedfishSettings, nodes: Collection[NodeName]) -> Iterator[tuple[NodeName, NodeName]]:
+    """Yield the nodes whose addresses lead to one host and port, however they are written.
+
+    Two schemes of one host are one BMC as well; that two names lead to one host is not seen here.
+    """
+    found: dict[str, NodeName] = {}
+    for node in sorted({*settings.addresses, *nodes}):
+        try:
+            scheme, host, port = origin_of(settings.address_of(node) or "")
+        except ValueError:
+            continue  # told as a fault of its own
+        place = host.rstrip(".") if port in (80, 443) else f"{host.rstrip('.')}:{port}"
+        if scheme and place in found:
+            yield found[place], node
+        elif scheme:
+            found[place] = node
 
 
 def find_weaknesses(settings: RedfishSettings | None) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ops_pipelines.domain.observation import (
 )
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.checkpoint_files import CheckpointFiles
-from ops_pipelines.resources.command_line import RunCommand, run_command
+from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm_answers import (
     LAST_CHOICE_WEIGHT,
     NodesAnswer,
@@ -61,7 +61,7 @@ class SlurmScheduler:
         clock: Clock,
         slurm_conf: Path | None = None,
         checkpoint_roots: Collection[Path] = (),
-        run: RunCommand = run_command,
+        run: RunCommand = run_scheduler_command,
     ) -> None:
         """Without `slurm_conf` SLURM_CONF stays as this process has it; without `checkpoint_roots` no file is read."""
         self._clock = clock

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ops_pipelines.ports.accounting import AccountingPage
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_command
+from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 
 COMMAND_LIMIT_SECONDS = 60.0
 """For one page. The database answers in 0.1 s a thousand jobs, and waits for its locks."""
@@ -66,7 +66,7 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "SLURM_CONF")
 class SlurmAccounting:
     """The port `Accounting` over `sacct`. Safe to share between threads."""
 
-    def __init__(self, *, slurm_conf: Path | None = None, run: RunCommand = run_command) -> None:
+    def __init__(self, *, slurm_conf: Path | None = None, run: RunCommand = run_scheduler_command) -> None:
         """Without `slurm_conf` SLURM_CONF stays as this process has it."""
         self._environment = _environment(os.environ, slurm_conf=slurm_conf)
         self._run = run

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ops_pipelines.domain.policy import PolicyError
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 KeyPath = tuple[str | int, ...]
 """Where a value stands in its file: `("racks", 0, "nodes")`."""
 
@@ -108,8 +109,8 @@ class YamlFile:
                 return {}
             self._walk(node, at=(), visited=set())
             values = loader.construct_document(node)
-        except (yaml.YAMLError, ValueError) as exc:
-            # PyYAML turns `2026-13-45` into a date and fails on it with a bare ValueError.
+        except (yaml.YAMLError, ValueError, OverflowError) as exc:
+            # PyYAML turns `2026-13-45` into a date and fails on it with a bare error.
             raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
         finally:
             loader.dispose()
@@ -136,6 +137,10 @@ class YamlFile:
                     self.add_fault((*at, key), f"this key was given before, on line {seen[key]}; keep one")
                 seen.setdefault(key, line)
                 self._walk(value_node, at=(*at, key), visited=visited)
+        elif node.tag in _NUMBERS and ":" in node.value:
+            self.add_fault(
+                at, f"{node.value} is a number to the base of 60 in YAML; write seconds, or put it in quotes"
+            )
 
 
 def dotted(at: KeyPath) -> str:

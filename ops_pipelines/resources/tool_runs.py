@@ -14,11 +14,14 @@ from enum import Enum
 from typing import Protocol
 
 from ops_pipelines.clock import Clock, SystemClock
+from ops_pipelines.resources.bounded_output import TooMuchOutput, read_to_end
 
 TERM_GRACE_SECONDS = 10.0
 """Between the polite signal and the other: dcgmi, if asked, stops what the host engine runs for it."""
 _KILL_GRACE_SECONDS = 5.0
 """A process that hangs in the driver cannot be killed: it is left behind rather than waited for."""
+_MOST_BYTES = 32 * 2**20
+"""Above the longest kernel log (16 MiB)."""
 _PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -30,6 +33,8 @@ class ToolEnd(Enum):
     ABSENT = "absent"
     DID_NOT_END = "did_not_end"
     """It was killed at its limit, with its process group."""
+    SAID_TOO_MUCH = "said_too_much"
+    """It printed without an end, and was killed likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,9 @@ class RunPair(Protocol):
 def tool_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the fixed environment of tools: plain texts, and of the caller's own only where programs are."""
     passed = {name: given[name] for name in _PASSED_ON if name in given}
-    path = f"{passed['PATH']}:{_SYSTEM_PATH}" if passed.get("PATH") else _SYSTEM_PATH
+    # An entry that is not absolute would be a program of the directory that somebody happens to be in.
+    given_path = ":".join(each for each in passed.get("PATH", "").split(":") if each.startswith("/"))
+    path = f"{given_path}:{_SYSTEM_PATH}" if given_path else _SYSTEM_PATH
     return {**passed, "PATH": path, "LC_ALL": "C"}
 
 
@@ -75,7 +82,9 @@ def run_tool(argv: Sequence[str], *, limit_seconds: float, clock: Clock | None =
         if process is None:
             return ToolAnswer(end=ToolEnd.ABSENT)
         try:
-            stdout, stderr = process.communicate(timeout=max(limit_seconds, 0.0))
+            stdout, stderr = read_to_end(process, timeout_seconds=max(limit_seconds, 0.0), limit_bytes=_MOST_BYTES)
+        except TooMuchOutput:
+            return ToolAnswer(end=ToolEnd.SAID_TOO_MUCH, seconds=(clock.now() - begun).total_seconds())
         except subprocess.TimeoutExpired:
             return ToolAnswer(end=ToolEnd.DID_NOT_END, seconds=(clock.now() - begun).total_seconds())
     return ToolAnswer(
@@ -127,6 +136,7 @@ def _started(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            cwd="/",
         )
     except OSError:
         yield None

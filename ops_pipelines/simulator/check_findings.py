@@ -39,7 +39,7 @@ def find(
 ) -> TestRun:
     """Return what a test finds now. `seen`: the defects that it can see; `is_busy`: whether jobs use the GPUs."""
     if test in absent or test not in TESTS:
-        return not_run(test, f"{test} is not installed")
+        return TestRun(test=test, result=TestResult.NOT_RUN, said=f"{test} is not installed", is_absent=True)
     if is_busy and test in NEEDS_IDLE_GPUS:
         return not_run(test, "GPU in use")
     complaints = [f"GPU {each.gpu.address}: failed" if each.gpu else "failed" for each in seen]
@@ -55,7 +55,7 @@ def find(
 
 
 def not_run(test: str, why: str) -> TestRun:
-    """Return that a test says nothing, and why."""
+    """Return that a test which is there came to no end, and why."""
     return TestRun(test=test, result=TestResult.NOT_RUN, said=why)
 
 

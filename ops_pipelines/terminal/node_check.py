@@ -4,7 +4,8 @@ Runs on the node, without a cluster.yaml. What the tests are is `resources.node_
 is `domain.health_gates`, where the cluster is run.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,10 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from ops_pipelines.domain.health_gates import Suite
-    from ops_pipelines.domain.identity import NodeName
+    from ops_pipelines.domain.identity import ActionKey, NodeName
     from ops_pipelines.domain.node_check import NodeCheck
 
 _DIRECTORY = Path("/var/lib/ops_pipelines/checks")
-_BY_HAND = "by_hand"
 _SHORTEST_LIMIT = 1.0
 EXIT_NO_RESULT, EXIT_REFUSED = 4, 77
 
@@ -54,18 +54,52 @@ def node_check(
     """Test the node that this runs on; change nothing.
 
     A tool that is not installed, or does not come to its end, is told as not run, never as passed. Best run as root:
-    part of what it looks at is hidden from others.
+    part of what it looks at is hidden from others. Tests that load the hardware are not run beside a job.
 
     \b
-    Exit codes: 0 every required test passed; 1 a test failed; 3 nothing failed, and a required test was not run;
-    2 wrong usage. --start: 0 begun, or begun before; 77 refused, as another check runs, or this version does not
-    know the suite. --result: 0 it is printed, whatever it says; 4 `running`, or `none` under this key.
+    Exit codes: 0 every required test passed; 1 a test failed; 3 nothing failed, and a required test was not run, or
+    one whose tool is here came to no end; 2 wrong usage; 70 the check itself broke; 75 another check runs here: ask
+    again later. --start: 0 begun, or begun before; 77 refused, such as a suite that this version does not know.
+    --result: 0 it is printed, whatever it says; 4 `running`, or `none` under this key.
 
     \b
     JSON: node, key, suite, started_at, finished_at, gpu_models [text], tests [test, result (passed, failed, not_run),
-    said, seconds, measurements [name, value, unit, gpu or null]], serials [part, serial, model, firmware]; and, if
-    NVML can be read, boot_id, booted_at, inspected_at, chassis_serial, gpus and failures as `inspect` prints them.
+    said, seconds, is_absent (not run: its tool is not here), measurements [name, value, unit, gpu or null]], serials
+    [part, serial, model, firmware]; and, if NVML can be read, boot_id, booted_at, inspected_at, chassis_serial, gpus
+    and failures as `inspect` prints them.
     """
+    with _own_exit_code():
+        _do(suite, test, node, limit=limit, start=start, key=key, result=result, state=state, as_json=json)
+
+
+@contextlib.contextmanager
+def _own_exit_code() -> Iterator[None]:
+    """End with a code of its own if the check breaks: Python's own, 1, would say that a test failed."""
+    import traceback
+
+    from ops_pipelines.resources.node_check import CheckExit
+
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as problem:
+        complain(traceback.format_exc())
+        raise typer.Exit(CheckExit.CRASHED) from problem
+
+
+def _do(
+    suite: str | None,
+    test: list[str] | None,
+    node: str | None,
+    *,
+    limit: float,
+    start: bool,
+    key: str | None,
+    result: str | None,
+    state: Path,
+    as_json: bool,
+) -> None:
     if result is not None:
         if start or suite is not None or test:
             raise _usage("--result stands alone: it starts nothing")
@@ -81,19 +115,19 @@ def node_check(
     if start and key is not None:
         _start(key, name, chosen, limit=limit, state=state)
         return
-    _run(name, chosen, key=key, limit=limit, as_json=json)
+    _run(name, chosen, key=key, limit=limit, state=state, as_json=as_json)
 
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
     from ops_pipelines.domain.health_gates import Suite, suite_for, suite_named
-    from ops_pipelines.domain.node_check import parse_test_name
+    from ops_pipelines.domain.node_check import BY_HAND, parse_test_name
     from ops_pipelines.resources.catalogue_gates import read_suites
 
     if suite is not None and tests:
         raise ValueError("give --suite or --test, not both")
     if tests:
         names = tuple(dict.fromkeys(parse_test_name(name) for word in tests for name in word.split(",")))
-        return Suite(name=_BY_HAND, families=frozenset(), tests=names, required=frozenset(names))
+        return Suite(name=BY_HAND, families=frozenset(), tests=names, required=frozenset(names))
     return suite_for((), read_suites()) if suite is None else suite_named(suite, read_suites())
 
 
@@ -105,7 +139,7 @@ def _name_of(node: str | None) -> "NodeName":
     return parse_node_name(node or platform.node().split(".", 1)[0])
 
 
-def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, as_json: bool) -> None:
+def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, state: Path, as_json: bool) -> None:
     import secrets
 
     from ops_pipelines.clock import SystemClock
@@ -117,7 +151,8 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, as_
         known = parse_check_key(key or secrets.token_hex(16))
     except ValueError as problem:
         raise _usage(str(problem)) from problem
-    check = run_check(node, suite.tests, key=known, suite=suite.name, clock=SystemClock(), limit_seconds=limit)
+    with _alone(known, node, suite, limit=limit, state=state):
+        check = run_check(node, suite.tests, key=known, suite=suite.name, clock=SystemClock(), limit_seconds=limit)
     if as_json:
         typer.echo(check_to_json(check))
     else:
@@ -125,16 +160,41 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, as_
     raise typer.Exit(exit_code_of(check, suite.required))
 
 
+@contextlib.contextmanager
+def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> Iterator[None]:
+    """Let no other check run beside tests that load the hardware."""
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.domain.node_check import LOAD_TESTS
+    from ops_pipelines.resources.check_runs import AnotherCheckRuns, CheckRuns
+    from ops_pipelines.resources.node_check import CheckExit
+
+    with contextlib.ExitStack() as stack:
+        if LOAD_TESTS & set(suite.tests):
+            runs = CheckRuns(state.absolute(), clock=SystemClock())
+            guard = runs.alone(key, node=node, suite=suite.name, tests=suite.tests, limit_seconds=limit)
+            try:
+                stack.enter_context(guard)
+            except AnotherCheckRuns as problem:
+                raise _usage(str(problem), code=CheckExit.BUSY) from problem
+            except OSError as problem:
+                # Somebody without rights on it: what another check does to the GPUs shows in NVML all the same.
+                complain(f"{state} cannot be used: {problem}. Whether another check runs was not looked at")
+        yield
+
+
 def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.domain.node_check import parse_check_key
     from ops_pipelines.resources.check_runs import AnotherCheckRuns, CheckRuns
+    from ops_pipelines.resources.node_check import CheckExit
 
     try:
         known = parse_check_key(key)
         runs = CheckRuns(state.absolute(), clock=SystemClock())
         is_new = runs.start(known, node=node, suite=suite.name, tests=suite.tests, limit_seconds=limit)
-    except (AnotherCheckRuns, ValueError) as problem:
+    except AnotherCheckRuns as problem:
+        raise _usage(str(problem), code=CheckExit.BUSY) from problem
+    except ValueError as problem:
         raise _usage(str(problem), code=EXIT_REFUSED) from problem
     except OSError as problem:
         raise _usage(f"{state} cannot be used: {problem}. Check its owner and mode", code=EXIT_REFUSED) from problem

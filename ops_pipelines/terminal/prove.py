@@ -44,6 +44,8 @@ class ProofView:
     incident: str
     taken_at: datetime
     """Of the snapshot."""
+    is_stored: bool
+    """False: the plan was made by a version that kept no proof, or touches nothing."""
     holds: bool
     problems: tuple[str, ...]
     notes: tuple[str, ...]
@@ -61,13 +63,13 @@ def prove(
     """Prove a plan again: what it touches, what stays healthy, and whether its stored proof holds as of then.
 
     Everything is computed from the snapshot that the plan was made from, so that the answer is the same years later.
-    Ends with 1 if the proof does not hold.
+    Ends with 1 if the proof does not hold, or none was stored with a plan that touches the cluster.
 
     \b
-    JSON: cluster, plan, incident, taken_at, holds, problems [text], notes [text], proof {jobs [job, account, gpu_count,
-    lost_gpu_hours or null, is_interrupted], teams [text], lost_gpu_hours, unknown_loss_count, remaining [kind, name,
-    total_count, out_before_count, out_after_count, limit], violations [text]}, guardrails [guardrail, judged_on,
-    limit, says [text]].
+    JSON: cluster, plan, incident, taken_at, is_stored, holds, problems [text], notes [text], proof {jobs [job, account,
+    gpu_count, lost_gpu_hours or null, is_interrupted], teams [text], lost_gpu_hours, unknown_loss_count, remaining
+    [kind, name, total_count, out_before_count, out_after_count, limit], violations [text]}, guardrails [guardrail,
+    judged_on, limit, says [text]].
     """
     from ops_pipelines.domain.identity import PlanId
     from ops_pipelines.domain.plan_proof import prove_again
@@ -138,6 +140,7 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
         plan=plan.plan,
         incident=plan.incident,
         taken_at=snapshot.taken_at,
+        is_stored=plan.proof is not None,
         holds=not problems,
         problems=tuple(problems),
         notes=() if is_same else (changed,),
@@ -181,6 +184,8 @@ def print_proof(out: "Console", view: ProofView, proof: "BlastRadius") -> None:
     from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable
 
     verdict = "the proof holds" if view.holds else "THE PROOF DOES NOT HOLD; why is on standard error"
+    if not view.is_stored and not view.holds:
+        verdict = "no proof was stored with it; what is shown here was computed now"
     out.print(Text(f"{printable(view.plan)} for {printable(view.incident)}: {verdict}", style="bold"))
     unknown = f", and {proof.unknown_loss_count} job(s) of unknown loss" if proof.unknown_loss_count else ""
     print_fields(

@@ -1,6 +1,5 @@
 """catalogue/fault_hazards.csv: every fault has a row, every row a source, and a table that says nonsense is refused."""
 
-
 import pytest
 
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction

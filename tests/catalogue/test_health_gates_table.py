@@ -60,6 +60,10 @@ def test_models_get_the_floor_of_their_board(model: str, low: float | None) -> N
     [
         ("", "its columns are none"),
         ("test,low\n", "its columns are test, low"),
+        (f"{HEADER}\n", "it has no rows"),
+        (f'{HEADER}\n{ROW}\n"{ROW}\n', "is a quote left open"),
+        (f'"{HEADER}\n{ROW}\n', "is a quote left open"),
+        (f"{HEADER}\n{ROW}{'x' * 140_000}\n", "field larger than"),
         (f"{HEADER}\n{ROW},more\n", "line 2: expected 12 fields"),
         (f"{HEADER}\n{ROW.rsplit(',', 1)[0]}\n", "line 2: expected 12 fields"),
         (f"{HEADER}\n{ROW.replace('nccl_loopback', 'magic')}\n", "line 2: 'magic' is no test"),
@@ -78,3 +82,7 @@ def test_a_row_is_read_as_it_stands() -> None:
     (gate,) = parse_gates(f"{HEADER}\n{ROW}\n", table="gates.csv")
 
     assert (gate.low, gate.high, gate.gpu_count, gate.gpu_model) == (431.0, None, 8, "H200")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column() -> None:
+    assert len(parse_gates(f"\ufeff{HEADER}\n{ROW}\n", table="gates.csv")) == 1

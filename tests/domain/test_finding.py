@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.correlation import response_of
+from ops_pipelines.domain.fault import FirstAction
 from ops_pipelines.domain.finding import REPAIRS, Finding, Response, find
 from ops_pipelines.domain.observation import RecoveryAction, Signal
 from tests.domain.builders import (
@@ -130,3 +132,15 @@ def test_every_observation_means_something_and_keeps_its_evidence(signal: Signal
     assert finding.response is not Response.PAGE_MASS_EVENT
     if signal is Signal.XID and code not in CATALOGUE.xids:
         assert finding.response not in REPAIRS
+
+
+@pytest.mark.parametrize(
+    ("code", "first_action"),
+    [
+        pytest.param(1, FirstAction.RESET_GPU_AT_JOB_END, id="waits for a reset"),
+        pytest.param(2, FirstAction.RMA, id="failed: no reset brings it back"),
+        pytest.param(3, FirstAction.DRAIN_INSPECT, id="no spare row is left"),
+    ],
+)
+def test_what_a_row_remap_calls_for_depends_on_how_it_stands(code: int, first_action: FirstAction) -> None:
+    assert find(observation(Signal.ROW_REMAP, code=code), Catalogue()).first_action is first_action

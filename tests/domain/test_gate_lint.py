@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.gate_lint import lint_gates, lint_suites
+from ops_pipelines.domain.gate_lint import _MEASURED, lint_gates, lint_suites
 from ops_pipelines.domain.health_gates import HealthGate, Suite
+from ops_pipelines.domain.node_check import TESTS
 
 GATE = HealthGate(
     test="nccl_loopback",
@@ -40,6 +41,16 @@ def test_dcgms_bandwidth_of_the_h200_cannot_fail() -> None:
 
     assert "cannot fail" in fault
     assert "times 1000 it would be 75% of it: is it in another unit?" in fault
+
+
+def test_a_gate_on_what_no_test_measures_judges_nothing() -> None:
+    (fault,) = lint_gates([replace(GATE, measurement="busbandwidth")])
+
+    assert "nccl_loopback measures no 'busbandwidth', but busbw, gpu_count" in fault
+
+
+def test_every_test_says_what_it_measures() -> None:
+    assert set(_MEASURED) == set(TESTS)
 
 
 def test_the_sample_of_aws_for_p5_cannot_pass() -> None:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import (
+    DESTRUCTIVE_VERBS,
+    MESSAGES,
+    NOT_NEEDED,
+    Action,
+    ActionRecord,
+    Outcome,
+    OutcomeKind,
+    Verb,
+)
 from ops_pipelines.domain.guardrails import (
     Authority,
     ClusterFacts,
@@ -449,6 +458,9 @@ def test_down_is_declared_only_after_the_power_is_witnessed_off(records: list[Ac
 RELEASE = action(Verb.RELEASE, of=attempt())
 FENCE = action(Verb.FENCE, of=attempt())
 EXCLUDE = action(Verb.EXCLUDE, of=attempt(), on=NODE)
+HOLD = action(Verb.HOLD, of=attempt())
+HELD = ended(HOLD, attempt_nodes=frozenset({NODE}))
+NOT_HELD = begun(HOLD, outcome=Outcome(kind=OutcomeKind.DONE, witness=f"{NOT_NEEDED}it waits", finished_at=NOW))
 
 
 @pytest.mark.parametrize(
@@ -469,7 +481,29 @@ EXCLUDE = action(Verb.EXCLUDE, of=attempt(), on=NODE)
     ],
 )
 def test_a_job_is_released_only_after_its_fence(records: Iterable[ActionRecord], rule: str | None) -> None:
-    assert rule_of(judged(RELEASE, facts(jobs=[held_job()], records=records))) == rule
+    assert rule_of(judged(RELEASE, facts(jobs=[held_job()], records=[HELD, *records]))) == rule
+
+
+@pytest.mark.parametrize(
+    ("holds", "patience"),
+    [
+        pytest.param([], Patience.NEVER, id="held by somebody else"),
+        pytest.param([ended(HOLD)], Patience.NEVER, id="held when it waited already"),
+        pytest.param([NOT_HELD], Patience.NEVER, id="not needed"),
+        pytest.param([ended(HOLD, OutcomeKind.FAILED)], Patience.NEVER, id="failed"),
+        pytest.param(
+            [ended(replace(HOLD, incident=IncidentId("INC-0002")), attempt_nodes=frozenset({NODE}))],
+            Patience.NEVER,
+            id="held by another incident",
+        ),
+        pytest.param([begun(HOLD, attempt_nodes=frozenset({NODE}))], None, id="ours, without an answer"),
+        pytest.param([HELD], None, id="ours"),
+    ],
+)
+def test_only_what_we_held_while_it_ran_is_released(holds: list[ActionRecord], patience: Patience | None) -> None:
+    refusal = judged(RELEASE, facts(jobs=[held_job()], records=[*holds, ended(FENCE)]))
+
+    assert (None if refusal is None else refusal.patience) is patience
 
 
 @pytest.mark.parametrize(
@@ -479,15 +513,49 @@ def test_a_job_is_released_only_after_its_fence(records: Iterable[ActionRecord],
         pytest.param(our_node(is_responding=False), [], "silent_node", id="it fell silent"),
         pytest.param(our_node(is_responding=False), [begun(OFF)], "silent_node", id="its power is being cut"),
         pytest.param(our_node(is_responding=False), [ended(OFF)], None, id="its power is off"),
+        pytest.param(
+            our_node(is_responding=False), [ended(OFF, seconds_ago=1)], "silent_node", id="it was off before the hold"
+        ),
     ],
 )
 def test_a_job_stays_held_while_its_node_is_silent_with_the_power_on(
     status: NodeStatus, records: list[ActionRecord], rule: str | None
 ) -> None:
     """Slurm calls the job pending once it gives the node up, while the old processes still write."""
-    known = facts(nodes=[status], jobs=[held_job()], records=[our_drain(), ended(FENCE), ended(EXCLUDE), *records])
+    known = facts(
+        nodes=[status], jobs=[held_job()], records=[our_drain(), HELD, ended(FENCE), ended(EXCLUDE), *records]
+    )
 
     assert rule_of(judged(RELEASE, known)) == rule
+
+
+OTHER_INCIDENT = "INC-0002"
+OFF_BY_OTHER = action(Verb.POWER_OFF, on=OTHER_NODE, incident=OTHER_INCIDENT)
+
+
+@pytest.mark.parametrize(
+    ("fenced", "patience"),
+    [
+        pytest.param([], Patience.WAIT, id="drained by the other incident"),
+        pytest.param([begun(OFF_BY_OTHER)], Patience.WAIT, id="its power is being cut"),
+        pytest.param([ended(OFF_BY_OTHER, OutcomeKind.FAILED)], Patience.NEVER, id="its power could not be cut"),
+        pytest.param([ended(OFF_BY_OTHER)], None, id="its power is off"),
+    ],
+)
+def test_a_job_on_two_broken_nodes_waits_for_the_fence_of_the_silent_one(
+    fenced: list[ActionRecord], patience: Patience | None
+) -> None:
+    held = ended(HOLD, attempt_nodes=frozenset({NODE, OTHER_NODE}))
+    silent = our_node(OTHER_NODE, incident=OTHER_INCIDENT, is_responding=False)
+    drains = [our_drain(), our_drain(OTHER_NODE, incident=OTHER_INCIDENT)]
+
+    known = facts(
+        nodes=[our_node(), silent], jobs=[held_job()], records=[*drains, held, ended(FENCE), ended(EXCLUDE), *fenced]
+    )
+    refusal = judged(RELEASE, known)
+
+    assert rule_of(refusal) == (None if patience is None else "silent_node")
+    assert (None if refusal is None else refusal.patience) is patience
 
 
 @pytest.mark.parametrize(
@@ -501,7 +569,7 @@ def test_a_job_stays_held_while_its_node_is_silent_with_the_power_on(
     ],
 )
 def test_only_the_attempt_that_was_meant_is_held_or_released(verb: Verb, status: JobStatus, rule: str | None) -> None:
-    refusal = judged(any_action(verb), facts(jobs=[status], records=[ended(FENCE)]))
+    refusal = judged(any_action(verb), facts(jobs=[status], records=[HELD, ended(FENCE)]))
 
     assert rule_of(refusal) == rule
     assert refusal is None or refusal.patience is Patience.NEVER
@@ -561,9 +629,38 @@ def test_a_drain_begun_without_an_outcome_spends_the_budget_for_a_while(minutes_
     ],
 )
 def test_an_act_on_a_job_is_moot_once_the_attempt_is_over(verb: Verb, jobs: list[JobStatus], why: str | None) -> None:
-    reason = is_moot(any_action(verb), facts(jobs=jobs))
+    reason = is_moot(any_action(verb), facts(jobs=jobs, records=[HELD]))
 
     assert reason is None if why is None else why in str(reason)
+
+
+SILENTLY_HELD = job(is_held=True)  # As Slurm shows a held job of a silent node: running, with the mark.
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "records", "is_needed"),
+    [
+        pytest.param(Verb.HOLD, job(), [], True, id="hold of what runs"),
+        pytest.param(Verb.HOLD, held_job(), [], False, id="hold of what somebody holds"),
+        pytest.param(Verb.HOLD, SILENTLY_HELD, [], False, id="hold of what is held on a silent node"),
+        pytest.param(Verb.HOLD, held_job(is_held=False), [], False, id="hold of what waits"),
+        pytest.param(Verb.HOLD, held_job(), [begun(HOLD)], True, id="our hold, without an answer"),
+        pytest.param(
+            Verb.HOLD, held_job(), [ended(replace(HOLD, incident=IncidentId("INC-2")))], False, id="another's"
+        ),
+        pytest.param(Verb.RESERVE, held_job(), [], False, id="room for what somebody holds"),
+        pytest.param(Verb.FENCE, held_job(), [], False, id="fence without a hold"),
+        pytest.param(Verb.EXCLUDE, held_job(), [], False, id="exclusion without a hold"),
+        pytest.param(Verb.RELEASE, held_job(), [], False, id="release without a hold"),
+        pytest.param(Verb.RELEASE, held_job(), [NOT_HELD], False, id="release of what needed no hold"),
+        pytest.param(Verb.RELEASE, held_job(), [ended(HOLD, OutcomeKind.FAILED)], False, id="after a failed hold"),
+        pytest.param(Verb.RELEASE, held_job(), [HELD], True, id="release of ours"),
+    ],
+)
+def test_a_job_that_others_hold_is_theirs(
+    verb: Verb, status: JobStatus, records: list[ActionRecord], is_needed: bool
+) -> None:
+    assert (is_moot(any_action(verb), facts(jobs=[status], records=records)) is None) is is_needed
 
 
 def test_a_message_is_never_moot() -> None:

@@ -7,13 +7,15 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState
+from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.job_limits import must_serve
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
 from ops_pipelines.domain.policy import BlastCaps, Policy, RecoveryLimits
 from ops_pipelines.domain.timing import RestartCosts
 from tests.domain.builders import (
     INCIDENT,
     NODE,
+    NOW,
     OTHER_NODE,
     action,
     ago,
@@ -87,6 +89,24 @@ def test_a_limit_of_no_requeues_means_that_no_job_is_moved() -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_silent", "has_ended", "rule"),
+    [
+        pytest.param(True, True, None, id="it died with its node: the scheduler starts it again anyway"),
+        pytest.param(False, True, "requeue_limit", id="its node answers again"),
+        pytest.param(True, False, "requeue_limit", id="another fault, and the other node may come back"),
+    ],
+)
+def test_no_limit_keeps_a_dead_job_from_its_fence(is_silent: bool, has_ended: bool, rule: str | None) -> None:
+    often = [hold_of(number, seconds_ago=9) for number in (1, 2, 3)]
+    known = facts(nodes=[node(is_responding=not is_silent)], jobs=[job()], records=often)
+    unsaved = facts(nodes=[node(is_responding=not is_silent)], jobs=[job(checkpointing=Checkpointing.NO)])
+    hold = replace(HOLD, has_ended=has_ended)
+
+    assert rule_of(judged(hold, known)) == rule
+    assert rule_of(judged(hold, unsaved)) == (rule and "requeueable")
+
+
+@pytest.mark.parametrize(
     ("checkpointing", "rule"),
     [(Checkpointing.YES, None), (Checkpointing.UNKNOWN, None), (Checkpointing.NO, "requeueable")],
 )
@@ -115,18 +135,47 @@ def test_the_loss_is_the_recomputed_work_and_the_time_until_it_goes_on() -> None
         pytest.param(6.1, 10, "hourly_loss", id="passed"),
         pytest.param(6.1, 3599, "hourly_loss", id="within the hour"),
         pytest.param(6.1, 3600, None, id="an hour ago"),
-        pytest.param(None, 10, None, id="a loss that nobody knew"),
+        pytest.param(None, 10, "hourly_loss", id="a loss that nobody knew: the whole attempt"),
     ],
 )
 def test_the_holds_of_one_hour_may_cost_so_much(
     lost_before: float | None, seconds_ago: float, rule: str | None
 ) -> None:
     by = policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=10.0))
-    before = ended(action(Verb.HOLD, of=attempt("7")), seconds_ago=seconds_ago, lost_gpu_hours=lost_before)
+    before = ended(action(Verb.HOLD, of=attempt("7")), seconds_ago=seconds_ago, lost_gpu_hours=lost_before, gpu_count=8)
 
     known = facts(jobs=[job(checkpointed_at=ago(1440))], records=[before])
 
     assert rule_of(judged(HOLD, known, by=by)) == rule
+
+
+@pytest.mark.parametrize(
+    ("cap", "workload", "rule"),
+    [
+        pytest.param(8.0, Workload.TRAINING, None, id="eight GPUs for an hour: just allowed"),
+        pytest.param(7.9, Workload.TRAINING, "hourly_loss", id="more than allowed"),
+        pytest.param(0.0, Workload.INFERENCE, None, id="a replica keeps no work that could be lost"),
+    ],
+)
+def test_a_loss_that_nobody_knows_is_charged_as_the_whole_attempt(
+    cap: float, workload: Workload, rule: str | None
+) -> None:
+    by = policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=cap))
+    unknown = job(checkpointed_at=None, workload=workload)
+
+    assert rule_of(judged(HOLD, facts(jobs=[unknown]), by=by)) == rule
+    other = job("7", workload=workload)
+    held = ended(action(Verb.HOLD, of=other.attempt), gpu_count=8)
+    fresh = job(checkpointed_at=NOW)
+    free = RestartCosts(restart_seconds=0, queue_seconds=0)
+    assert rule_of(judged(HOLD, facts(jobs=[fresh, other], records=[held], costs=free), by=by)) == rule
+
+
+def test_what_the_fault_had_ended_is_charged_to_nobody() -> None:
+    by = policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=4.0))
+    dead = ended(replace(action(Verb.HOLD, of=attempt("7")), has_ended=True), gpu_count=8)
+
+    assert judged(HOLD, facts(jobs=[job(checkpointed_at=ago(1440))], records=[dead]), by=by) is None
 
 
 def test_the_hold_itself_is_not_counted_twice_when_it_is_sent_again() -> None:
@@ -189,10 +238,47 @@ def test_only_what_serves_counts(changes: dict[str, object], rule: str | None) -
     assert rule_of(judged(HOLD, known)) == rule
 
 
+def test_a_service_is_not_worn_down_one_replica_after_the_other() -> None:
+    jobs = replicas(4)
+    moved_count = 0
+    for index, mine in enumerate(jobs):
+        if judged(action(Verb.HOLD, of=mine.attempt), facts(jobs=jobs)) is None:
+            jobs[index] = replace(mine, state=JobState.PENDING, nodes=frozenset())
+            moved_count += 1
+
+    assert moved_count == 2
+
+
 def test_another_account_cannot_keep_a_service_from_being_moved() -> None:
     rival = job("900", nodes=(OTHER_NODE,), service="chat", account="rivals", min_serving_count=1000)
 
     assert judged(HOLD, facts(jobs=[*replicas(3), rival])) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        pytest.param({"user": "mallory"}, None, id="another user's, where no account is known"),
+        pytest.param({"user": "mallory", "state": JobState.PENDING, "nodes": frozenset()}, None, id="another's, waits"),
+        pytest.param({"state": JobState.PENDING, "nodes": frozenset(), "is_held": True}, None, id="held, never ran"),
+        pytest.param({}, "min_serving", id="the user's own, and runs"),
+    ],
+)
+def test_only_running_replicas_of_the_same_owner_say_how_many_must_serve(
+    changes: dict[str, object], rule: str | None
+) -> None:
+    loud = replicas(1, account="", min_serving_count=100_000)[0]
+    loud = replace(loud, **{"job": JobId("900"), "nodes": frozenset({OTHER_NODE}), **changes})  # type: ignore[arg-type]
+
+    refusal = judged(HOLD, facts(jobs=[*replicas(3, account="", min_serving_count=1), loud]))
+
+    assert rule_of(refusal) == rule
+
+
+def test_no_more_replicas_must_serve_than_run() -> None:
+    jobs = replicas(3, min_serving_count=100_000)
+
+    assert must_serve(jobs[0], facts(jobs=jobs), policy=policy()) == 3
 
 
 def test_a_replica_on_a_silent_node_serves_nobody_and_is_moved_at_once() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from operator import attrgetter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,12 +176,12 @@ def test_a_freeze_window_may_let_drains_pass(allows_drains: bool, rule: str | No
     assert rule_of(judged(HOLD, facts(jobs=[job()]), by=by)) == "freeze_window"
 
 
-GOES_ON = sorted(set(Verb) - DESTRUCTIVE_VERBS - MESSAGES, key=attrgetter("value"))
+GOES_ON = sorted(set(Verb) - (DESTRUCTIVE_VERBS - {Verb.CHECK}) - MESSAGES, key=attrgetter("value"))
 
 
 @pytest.mark.parametrize("verb", GOES_ON)
 def test_what_takes_nothing_away_goes_on_in_a_freeze_window(verb: Verb) -> None:
-    what = Action(verb=verb, incident=INCIDENT, node=NODE, attempt=attempt())
+    what = Action(verb=verb, incident=INCIDENT, node=NODE, attempt=attempt(), suite="general")
     held = ended(HOLD, attempt_nodes=frozenset({NODE}))
     known = facts(
         nodes=[our_node()], jobs=[held_job()], records=[our_drain(), held, ended(action(Verb.FENCE, of=attempt()))]
@@ -202,6 +203,13 @@ HELD = ended(HOLD, seconds_ago=90, attempt_nodes=frozenset({NODE, OTHER_NODE}))
     ("what", "status", "records", "rule"),
     [
         pytest.param(OFF, SILENT, [HELD], None, id="the fence of a job that was held before"),
+        pytest.param(
+            OFF,
+            SILENT,
+            [replace(HELD, action=replace(HOLD, incident=IncidentId("INC-0002")))],
+            None,
+            id="the fence of a job that another incident holds",
+        ),
         pytest.param(OFF, SILENT, [], "freeze_window", id="the fence of nothing"),
         pytest.param(
             OFF, SILENT, [HELD, ended(action(Verb.RELEASE, of=attempt()))], "freeze_window", id="released by now"
@@ -416,6 +424,37 @@ def test_a_return_waits_while_so_many_are_on_probation(others: int, rule: str | 
     assert refusal is None or refusal.patience is Patience.WAIT
 
 
+PUT_LAST = ended(on_node(Verb.PUT_LAST, OTHER_NODE))
+RETURN = on_node(Verb.RESUME, OTHER_NODE)
+
+
+@pytest.mark.parametrize(
+    ("status", "records", "is_counted"),
+    [
+        pytest.param({"is_last_choice": True}, [], True, id="in service and marked"),
+        pytest.param({"is_last_choice": True, "is_drained": True}, [], False, id="marked, and drained again"),
+        pytest.param({}, [PUT_LAST], False, id="a mark that nothing followed"),
+        pytest.param({"is_drained": True}, [PUT_LAST, begun(RETURN)], True, id="on its way back"),
+        pytest.param({}, [PUT_LAST, ended(RETURN)], True, id="back, and the mark was refused or forgot"),
+        pytest.param({}, [ended(RETURN)], False, id="back without a probation"),
+        pytest.param({}, [PUT_LAST, ended(RETURN, seconds_ago=8 * 86_400)], False, id="back for long"),
+        pytest.param(
+            {},
+            [PUT_LAST, ended(RETURN, seconds_ago=60), ended(on_node(Verb.PUT_BACK, OTHER_NODE), seconds_ago=9)],
+            False,
+            id="put back",
+        ),
+    ],
+)
+def test_what_counts_as_on_probation_is_in_service_or_on_its_way(
+    status: dict[str, Any], records: list[ActionRecord], is_counted: bool
+) -> None:
+    by = policy(blast_caps=BlastCaps(max_on_probation_count=1))
+    known = facts(nodes=[our_node(), node(OTHER_NODE, **status)], records=[our_drain(), *records])
+
+    assert rule_of(judged(on_node(Verb.RESUME), known, by=by)) == ("probation_cap" if is_counted else None)
+
+
 # -- storms -----------------------------------------------------------------------------------------------------
 
 
@@ -438,6 +477,7 @@ STORMY = policy(drain_budget=WIDE, mass_event=MassEvent(min_node_count=3))
         pytest.param(touched(3, seconds_ago=599), "storm_brake", id="within ten minutes"),
         pytest.param(touched(3, seconds_ago=600), None, id="ten minutes ago"),
         pytest.param(touched(3, verb=Verb.RESUME), None, id="returns are no storm"),
+        pytest.param(touched(3, verb=Verb.CHECK), None, id="nor are the tests that follow repairs"),
         pytest.param([*touched(2), ended(replace(HOLD, incident=IncidentId("INC-0300")))], "storm_brake", id="a job"),
         pytest.param([*touched(3), begun(replace(DRAIN, incident=IncidentId("INC-7")))], None, id="this very node"),
         pytest.param([*touched(3), ended(HOLD)], None, id="this very incident"),
@@ -472,7 +512,7 @@ def test_nothing_is_judged_on_old_facts(seconds: float, is_refused: bool) -> Non
 
 
 @given(
-    verb=st.sampled_from(sorted(DESTRUCTIVE_VERBS - {Verb.HOLD, Verb.RESERVE}, key=attrgetter("value"))),
+    verb=st.sampled_from(sorted(DESTRUCTIVE_VERBS - {Verb.HOLD, Verb.RESERVE, Verb.CHECK}, key=attrgetter("value"))),
     minutes=st.integers(-3, 3),
     is_responding=st.booleans(),
     allows_drains=st.booleans(),

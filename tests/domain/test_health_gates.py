@@ -152,17 +152,26 @@ def test_only_its_own_earlier_checks_on_the_same_gpus_are_its_past(earlier: list
     [
         pytest.param((run("nvml"), all_reduce(480.0)), CheckState.WELL, (), id="all passed"),
         pytest.param(
-            (run("nvml"), run("nccl_loopback", TestResult.NOT_RUN)),
+            (run("nvml"), replace(run("nccl_loopback", TestResult.NOT_RUN), is_absent=True)),
             CheckState.WELL,
             ("nccl_loopback",),
             id="not installed",
         ),
-        pytest.param((run("nvml"),), CheckState.WELL, ("nccl_loopback",), id="not told of"),
+        pytest.param(
+            (run("nvml"), run("nccl_loopback", TestResult.NOT_RUN)), CheckState.UNKNOWN, (), id="hung or was cut short"
+        ),
+        pytest.param((run("nvml"),), CheckState.UNKNOWN, (), id="not told of"),
+        pytest.param(
+            (replace(run("nvml", TestResult.NOT_RUN), is_absent=True), all_reduce(480.0)),
+            CheckState.UNKNOWN,
+            (),
+            id="required, not installed",
+        ),
         pytest.param(
             (run("nvml", TestResult.NOT_RUN), all_reduce(480.0)), CheckState.UNKNOWN, (), id="required, not run"
         ),
         pytest.param((all_reduce(480.0),), CheckState.UNKNOWN, (), id="required, not told of"),
-        pytest.param((), CheckState.UNKNOWN, ("nccl_loopback",), id="nothing"),
+        pytest.param((), CheckState.UNKNOWN, (), id="nothing"),
         pytest.param(
             (run("nvml"), run("nccl_loopback", TestResult.FAILED)), CheckState.NOT_WELL, (), id="not required, failed"
         ),
@@ -192,6 +201,21 @@ def test_what_was_not_run_never_proves_a_node_well(
     assert bool(verdict.faults) == (state is CheckState.NOT_WELL)
 
 
+def test_a_node_that_nothing_was_run_on_under_load_is_said_to_be_untested() -> None:
+    absent = replace(run("nccl_loopback", TestResult.NOT_RUN), is_absent=True)
+
+    verdict = judge_check(check(run("nvml"), absent), SUITE, GATES, ())
+
+    assert verdict.proofs[-1] == "untested under load: nccl_loopback cannot be run on this node"
+
+
+def test_numbers_of_a_test_that_came_to_no_end_accuse_and_prove_nothing() -> None:
+    slow, fast = (replace(all_reduce(busbw), result=TestResult.NOT_RUN, is_absent=True) for busbw in (100.0, 480.0))
+
+    assert judge_check(check(run("nvml"), slow), SUITE, GATES, ()).state is CheckState.NOT_WELL
+    assert "untested" in judge_check(check(run("nvml"), fast), SUITE, GATES, ()).proofs[-1]
+
+
 def test_a_number_without_floor_and_past_is_told_and_not_judged() -> None:
     verdict = judge_check(check(run("nvml"), all_reduce(10.0), model=GH200), SUITE, GATES, ())
 
@@ -218,22 +242,24 @@ def test_another_unit_than_the_catalogues_is_not_believed() -> None:
 def test_a_ceiling_holds_for_each_gpu(count: float, state: CheckState) -> None:
     nvml = run("nvml", numbers=[Measurement(name="ecc_uncorrectable", value=count, unit="count")])
 
-    assert judge_check(check(nvml), SUITE, (ECC,), ()).state is state
+    assert judge_check(check(nvml, all_reduce(480.0)), SUITE, (ECC,), ()).state is state
 
 
 @given(
     results=st.lists(st.sampled_from(TestResult), min_size=2, max_size=2),
     busbw=st.floats(allow_nan=True, allow_infinity=True),
+    is_absent=st.booleans(),
 )
 def test_a_node_is_well_only_if_every_required_test_passed_and_none_failed(
-    results: list[TestResult], busbw: float
+    results: list[TestResult], busbw: float, is_absent: bool
 ) -> None:
-    nvml, loop = run("nvml", results[0]), replace(all_reduce(busbw), result=results[1])
+    nvml = run("nvml", results[0])
+    loop = replace(all_reduce(busbw), result=results[1], is_absent=is_absent and results[1] is TestResult.NOT_RUN)
 
     verdict = judge_check(check(nvml, loop), SUITE, GATES, past(480.0, 480.0, 480.0))
 
     is_well = results[0] is TestResult.PASSED and (
-        results[1] is TestResult.NOT_RUN or (results[1] is TestResult.PASSED and busbw >= 432.0)
+        busbw >= 432.0 and (results[1] is TestResult.PASSED or (results[1] is TestResult.NOT_RUN and is_absent))
     )
     assert (verdict.state is CheckState.WELL) == is_well
 

@@ -28,7 +28,7 @@ from ops_pipelines.domain.job_moves import (
     take_off,
     time_jobs,
 )
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.timing import Moment
 from tests.domain.builders import (
     NODE,
@@ -189,15 +189,62 @@ def test_only_what_had_the_broken_part_has_surely_ended(hazard: Hazard, work: Jo
     assert has_surely_ended(work, hazard, read(work)) is expected
 
 
-def test_after_a_repair_that_did_not_help_nothing_is_waited_for() -> None:
-    mild = incident(replace(xid(48), first_action=FirstAction.RESET_GPU_AT_JOB_END))
-    known = read(hazards=(MILD,))
-    tried = Try(response=Response.RESET_GPU, ended_at=ago(1), why="a test")
+TRIED = Try(response=Response.REBOOT_NODE, ended_at=ago(1), why="a relapse")
+RETURNED = ended(action(Verb.RESUME, on=NODE), seconds_ago=1000)
 
-    assert not hazard_for(mild, known).has_ended_job
-    assert hazard_for(replace(mild, tries=(tried,)), known).has_ended_job
-    assert hazard_for(replace(mild, response=Response.POWER_CYCLE), known).has_ended_job
+
+def test_after_a_relapse_only_what_was_seen_since_the_return_counts() -> None:
+    """The jobs on the node began after its repair: what was mended then has not ended them."""
+    weak = replace(xid(48, seconds_ago=10), first_action=FirstAction.RESET_GPU_AT_JOB_END)
+    strong_before, strong_after = xid(79, seconds_ago=4000), xid(79, seconds_ago=5)
+    hazards = (
+        replace(DEADLY, family=None, first_action=FirstAction.REBOOT_NODE),
+        replace(MILD, family=None, first_action=FirstAction.RESET_GPU_AT_JOB_END),
+    )
+    known = read(hazards=hazards, records=[RETURNED])
+
+    assert not hazard_for(incident(strong_before, weak, tries=(TRIED,)), known).has_ended_job
+    assert hazard_for(incident(strong_before, strong_after, tries=(TRIED,)), known).has_ended_job
+    assert hazard_for(incident(strong_before, weak, tries=(TRIED,)), read(hazards=hazards)).has_ended_job
+
+
+@pytest.mark.parametrize(
+    ("response", "is_responding", "expected"),
+    [
+        pytest.param(Response.POWER_CYCLE, True, False, id="a rung of the ladder: the node answers"),
+        pytest.param(Response.POWER_CYCLE, False, True, id="silent"),
+        pytest.param(Response.REBOOT_NODE, False, False, id="silent for a moment, and not for that"),
+    ],
+)
+def test_after_a_relapse_a_silent_node_has_ended_its_jobs(
+    response: Response, is_responding: bool, expected: bool
+) -> None:
+    weak = replace(xid(48, seconds_ago=10), first_action=FirstAction.RESET_GPU_AT_JOB_END)
+    known = read(hazards=(MILD,), records=[RETURNED], nodes=[node(is_responding=is_responding)])
+
+    assert hazard_for(incident(weak, response=response, tries=(TRIED,)), known).has_ended_job is expected
+
+
+def test_without_a_return_or_without_rates_nothing_is_hoped_for() -> None:
+    mild = incident(replace(xid(48), first_action=FirstAction.RESET_GPU_AT_JOB_END))
+
+    assert not hazard_for(mild, read(hazards=(MILD,))).has_ended_job
+    assert hazard_for(replace(mild, response=Response.POWER_CYCLE), read(hazards=(MILD,))).has_ended_job
     assert hazard_for(mild, read(hazards=())).has_ended_job
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, Moment.NOW, id="it died with its node"),
+        pytest.param({"is_requeueable": False}, Moment.NEVER, id="nobody may start it again"),
+    ],
+)
+def test_a_job_that_keeps_no_checkpoints_is_held_on_a_silent_node(changes: dict[str, Any], expected: Moment) -> None:
+    unsaved = job(checkpointing=Checkpointing.NO, **changes)
+
+    assert moment(unsaved) is Moment.NEVER
+    assert moment(unsaved, nodes=[node(is_responding=False)]) is expected
 
 
 # -- what is counted --------------------------------------------------------------------------------------------------

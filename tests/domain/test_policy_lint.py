@@ -14,6 +14,7 @@ from ops_pipelines.domain.policy import (
     MassEvent,
     Mode,
     Policy,
+    RecoveryLimits,
 )
 from ops_pipelines.domain.policy_lint import lint_policy
 from ops_pipelines.domain.rulebook import read_rulebook
@@ -168,6 +169,90 @@ WIDE = DrainBudget(max_out_count=40, min_in_service_ratio=0.0, max_out_per_rack_
         ),
         pytest.param(
             policy(ladder=LadderLimits(max_gpu_resets_count=0, max_reboots_count=0)), topology(40), None, id="one"
+        ),
+        pytest.param(policy(ladder=LadderLimits(max_reboots_count=10)), topology(40), None, id="10 reboots a day"),
+        pytest.param(
+            policy(ladder=LadderLimits(max_reboots_count=11)),
+            topology(40),
+            "ladder.max_reboots_count",
+            id="11 reboots a day",
+        ),
+        pytest.param(policy(recovery=RecoveryLimits(max_requeues_count=24)), topology(40), None, id="24 moves a day"),
+        pytest.param(
+            policy(recovery=RecoveryLimits(max_requeues_count=25)),
+            topology(40),
+            "recovery.max_requeues_count",
+            id="25 moves a day",
+        ),
+        pytest.param(
+            policy(recovery=RecoveryLimits(requeue_window=timedelta(seconds=3599))),
+            topology(40),
+            "recovery.requeue_window_seconds",
+            id="moves kept for 3599 s",
+        ),
+        pytest.param(
+            policy(recovery=RecoveryLimits(requeue_window=timedelta(seconds=3600))),
+            topology(40),
+            None,
+            id="moves kept for 3600 s",
+        ),
+        pytest.param(
+            policy(recovery=RecoveryLimits(requeue_window=timedelta(0), max_requeues_count=0)),
+            topology(40),
+            None,
+            id="no moves at all",
+        ),
+        pytest.param(
+            policy(ladder=LadderLimits(memory=timedelta(seconds=3599))),
+            topology(40),
+            "ladder.memory_seconds",
+            id="repairs kept for 3599 s",
+        ),
+        pytest.param(
+            policy(ladder=LadderLimits(memory=timedelta(seconds=3600))),
+            topology(40),
+            None,
+            id="repairs kept for 3600 s",
+        ),
+        pytest.param(
+            policy(durations=Durations(telemetry_stale_after=timedelta(seconds=3600))),
+            topology(40),
+            None,
+            id="metrics of 3600 s",
+        ),
+        pytest.param(
+            policy(durations=Durations(telemetry_stale_after=timedelta(seconds=3601))),
+            topology(40),
+            "durations.telemetry_stale_after_seconds",
+            id="metrics of 3601 s",
+        ),
+        pytest.param(
+            policy(durations=Durations(check_limit=timedelta(0))),
+            topology(40),
+            "durations.check_limit_seconds",
+            id="no time for tests",
+        ),
+        pytest.param(policy(durations=Durations(reimage_limit=timedelta(0))), topology(40), None, id="no installing"),
+        pytest.param(
+            policy(durations=Durations(reimage_limit=timedelta(0)), ladder=LadderLimits(max_reimages_count=1)),
+            topology(40),
+            "durations.reimage_limit_seconds",
+            id="no time to install",
+        ),
+        pytest.param(
+            policy(blast_caps=BlastCaps(max_jobs_per_plan_count=320)), topology(40), None, id="320 jobs on 320 GPUs"
+        ),
+        pytest.param(
+            policy(blast_caps=BlastCaps(max_jobs_per_plan_count=321)),
+            topology(40),
+            "blast_caps.max_jobs_per_plan_count",
+            id="321 jobs on 320 GPUs",
+        ),
+        pytest.param(
+            policy(blast_caps=BlastCaps(max_gpu_hours_per_hour=1e9)),
+            topology(40),
+            "blast_caps.max_gpu_hours_per_hour",
+            id="all work of a lifetime",
         ),
         pytest.param(
             policy(untouchable_nodes=frozenset(node_names(40))), topology(40), "untouchable_nodes", id="no node"

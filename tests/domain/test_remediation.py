@@ -10,10 +10,12 @@ from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.fault import Family, FirstAction
 from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.guardrails import ClusterFacts, Patience, Refusal, drain_owner
+from ops_pipelines.domain.hazard import Hazard
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy
 from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.timing import Moment
 from tests.domain.builders import (
     GPU,
     NODE,
@@ -21,6 +23,7 @@ from tests.domain.builders import (
     OTHER_GPU,
     OTHER_NODE,
     action,
+    after,
     ago,
     attempt,
     begun,
@@ -32,6 +35,7 @@ from tests.domain.builders import (
     incident,
     job,
     node,
+    node_names,
     our_drain,
     our_node,
     policy,
@@ -189,6 +193,31 @@ def test_a_silent_node_with_a_job_that_must_not_be_requeued_is_left_to_a_person(
     plan = planned(silent_incident(), facts(nodes=[SILENT], jobs=[job("42", is_requeueable=False), job("43")]))
 
     assert steps(plan) == ["drain gpu001", "notify_owner 42", "notify_owner 43", "page_human"]
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        pytest.param([], id="it keeps no checkpoints"),
+        pytest.param(
+            [
+                ended(action(Verb.HOLD, of=attempt("42", started_at=ago(3600 * n)), incident=f"INC-000{n}"))
+                for n in (3, 4, 5)
+            ],
+            id="it was moved as often as allowed",
+        ),
+    ],
+)
+def test_our_own_limits_leave_no_job_of_a_silent_node_without_a_fence(spent: list[ActionRecord]) -> None:
+    keeps = Checkpointing.UNKNOWN if spent else Checkpointing.NO
+    jobs = [job("42", checkpointing=keeps), job("43")]
+
+    plan = planned(silent_incident(), facts(nodes=[SILENT], jobs=jobs, records=spent))
+
+    verbs = [each.verb for each in plan.actions if each.attempt is None or each.attempt.job == "42"]
+    assert verbs[0] is Verb.HOLD
+    assert verbs.index(Verb.POWER_OFF) < verbs.index(Verb.FENCE) < verbs.index(Verb.RELEASE)
+    assert Verb.PAGE_HUMAN not in verbs
 
 
 def test_an_application_error_tells_the_owner_and_touches_nothing() -> None:
@@ -615,3 +644,50 @@ def test_an_owner_is_told_of_a_hang_once_no_cause_has_shown_itself(seconds: floa
     planned = plan_remediation(waiting, facts(jobs=[job("42")]), policy=policy(), topology=topology())
 
     assert isinstance(planned, IncidentPlan) is is_told
+
+
+def test_where_moving_its_jobs_would_lose_too_much_the_node_takes_no_new_work_all_the_same() -> None:
+    late = job("42", gpu_count=8, checkpointed_at=ago(3600), started_at=ago(7200), checkpointing=Checkpointing.YES)
+    mild = (Hazard(family=None, first_action=None, ends_job_per_hour=5.0, slowdown_ratio=0.0, source="test"),)
+    known = replace(facts(jobs=[late]), hazards=mild)
+    capped = replace(policy(), blast_caps=BlastCaps(max_gpu_hours_per_plan=1.0))
+
+    plan = planned(incident(xid(48)), known, by=capped)
+
+    assert "hold 42" in steps(planned(incident(xid(48)), known))
+    assert steps(plan) == ["drain gpu001", "notify_owner 42", "reset_gpu gpu001 0000:1b:00"]
+    assert "pass the limits" in plan.effects[0]
+
+
+def test_the_order_in_which_jobs_save_gives_a_plan_no_other_name() -> None:
+    def jobs(first: int, second: int) -> list[JobStatus]:
+        return [job("42", checkpointed_at=ago(first)), job("43", checkpointed_at=ago(second))]
+
+    names = {planned(incident(xid(79)), facts(jobs=jobs(*ages))).plan for ages in ((60, 600), (600, 60))}
+
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(
+    ("max_out_count", "others", "jobs", "rule"),
+    [
+        pytest.param(4, 2, 1, None, id="a place is left"),
+        pytest.param(4, 3, 1, "drain_budget", id="the last place"),
+        pytest.param(4, 3, 0, None, id="the last place, and no job to wait for"),
+        pytest.param(1, 0, 1, None, id="a budget of one"),
+    ],
+)
+def test_drains_that_only_wait_for_jobs_leave_a_place_for_what_cannot_wait(
+    max_out_count: int, others: int, jobs: int, rule: str | None
+) -> None:
+    out = [node(name, is_drained=True, reason="by hand") for name in node_names(40)[8 : 8 + others]]
+    stays = [job("42", gpu_count=8, is_requeueable=True, checkpointed_at=ago(60), ends_by=after(60))][:jobs]
+    harmless = (Hazard(family=None, first_action=None, ends_job_per_hour=0.0, slowdown_ratio=0.0, source="test"),)
+    known = replace(facts(nodes=out, jobs=stays), hazards=harmless)
+    by = policy(drain_budget=DrainBudget(max_out_count=max_out_count, max_out_per_rack_count=9))
+
+    plan = plan_remediation(incident(xid(48)), known, policy=by, topology=topology())
+
+    found = plan.guardrail if isinstance(plan, Refusal) else None
+    assert found == rule
+    assert isinstance(plan, Refusal) or [each.moment for each in plan.timings] == [Moment.JOB_END] * jobs

@@ -16,7 +16,7 @@ from ops_pipelines.domain.health_gates import HealthGate
 from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
 from ops_pipelines.domain.identity import ActionKey, Digest
 from ops_pipelines.domain.incident import IncidentState, Try
-from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.domain.node_check import GPU_COUNT, Measurement, NodeCheck, Serial, TestResult, TestRun
 from ops_pipelines.domain.repair_report import RepairReport, queued_at, write_report
 from ops_pipelines.domain.repair_text import as_markdown, escape_markdown, fence
 from tests.domain.builders import (
@@ -89,6 +89,13 @@ def test_report_asks_for_the_part_by_its_serial_and_says_why() -> None:
     assert "test nccl_loopback failed on it: too slow" in part.reasons
 
 
+def test_node_that_healed_is_no_case_for_the_vendor() -> None:
+    (asked,) = report(replace(QUEUED, state=IncidentState.RESOLVED)).asks
+
+    assert asked.startswith("Nothing: ")
+    assert "RMA" not in asked
+
+
 def test_serial_that_the_tests_did_not_tell_is_the_nodes_own_word() -> None:
     seen = inspection(gpus=(gpu_inspection(GPU, serial="S-9", model="H200"),), chassis_serial="C-9")
 
@@ -119,6 +126,21 @@ def test_test_that_was_not_run_is_no_test_passed() -> None:
 
     assert [each.result for each in told.tests] == ["not_run"]
     assert "test dcgm_diag_r3 was not run: dcgmi is not installed" in told.not_known
+
+
+def test_number_is_told_beside_the_limit_by_which_it_was_judged() -> None:
+    of_eight = replace(FLOOR, gpu_count=8, low=460.0, typical=480.0, source="for eight GPUs")
+    of_other_model = replace(FLOOR, gpu_model="GH100", low=10.0, source="for another model")
+    used = Measurement(name=GPU_COUNT, value=8.0, unit="count")
+    run = replace(bandwidth(400.0), measurements=(used, *bandwidth(400.0).measurements))
+
+    (told,) = report(checks=(check(run),), gates=(of_other_model, FLOOR, of_eight)).tests
+    (fewer,) = report(checks=(check(bandwidth(400.0)),), gates=(of_other_model, FLOOR, of_eight)).tests
+    (other,) = report(checks=(replace(check(bandwidth(400.0)), gpu_models=("NVIDIA GH100H100",)),)).tests
+
+    assert [(each.verdict, each.source) for each in told.values][1:] == [("below the floor", "for eight GPUs")]
+    assert [(each.verdict, each.source) for each in fewer.values] == [("ok", "a vendor's guide")]
+    assert [each.verdict for each in other.values] == ["no limit known"]
 
 
 @pytest.mark.parametrize(

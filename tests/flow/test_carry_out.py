@@ -240,3 +240,22 @@ def test_plan_of_an_incident_that_is_over_drains_nothing(autopilot: SmallAutopil
 
     assert plans != ()
     assert autopilot.commands() == []
+
+
+def test_job_that_has_ended_and_is_still_listed_calls_for_no_other_plan(tmp_path: Path) -> None:
+    ended = replace(TRAINING, name="ended", node_count=1, gpus_per_node=1)
+    staying = replace(SESSION, name="staying")
+    durations = replace(POLICY.durations, run_patience=timedelta(seconds=1))
+    autopilot = SmallAutopilot(
+        tmp_path, ended, staying, node_count=3, gpus_per_node=2, policy=replace(POLICY, durations=durations)
+    )
+    autopilot.let_pass(15)
+    (node,) = autopilot.job("staying").nodes
+    autopilot.twin.command(EntryKind.CANCEL, job=autopilot.job("ended").job)
+    autopilot.let_pass(3)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=0)
+
+    autopilot.run_for(20)
+
+    assert autopilot.job("ended").nodes == {node}
+    assert (autopilot.incident().state, autopilot.incident().plan_count) == (IncidentState.ACTING, 1)

@@ -380,7 +380,7 @@ def test_a_condition_that_lasts_on_probation_is_due(finding: Finding, is_due: bo
         pytest.param({"ended_as": "cancelled"}, None, id="ended"),
     ],
 )
-@pytest.mark.parametrize("state", [IncidentState.PROBATION, IncidentState.IN_REPAIR])
+@pytest.mark.parametrize("state", [IncidentState.PROBATION, IncidentState.IN_REPAIR, IncidentState.ESCALATED])
 def test_a_job_that_was_moved_is_looked_at_until_it_goes_on(
     state: IncidentState, recovery: dict[str, Any], key: str | None
 ) -> None:

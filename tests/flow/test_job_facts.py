@@ -59,13 +59,16 @@ def learn(
     job: str = JOB,
     now: datetime = NOW,
     started_at: datetime = YESTERDAY,
+    written_by: str | None = "ann",
 ) -> None:
     lines = [
-        LogLine(node="gpu001", written_at=at, position=f"{text[:9]}{at}", text=text, job=job) for text, at in texts
+        LogLine(node="gpu001", written_at=at, position=f"{text[:9]}{at}", text=text, job=job, written_by=written_by)
+        for text, at in texts
     ]
     parsed = tabulate_lines(lines, source="job_logs", at=now, writer=Writer.JOB)
     started = {JobId(job): started_at}
-    learn_checkpoints(facts, parsed.tables["job_logs"], lines=lines, started=started, now=now)
+    users = {JobId("77"): ""} if job == "77" else {JobId(job): "ann"}
+    learn_checkpoints(facts, parsed.tables["job_logs"], lines=lines, started=started, users=users, now=now)
 
 
 # -- what the scheduler says and what lines say --
@@ -280,6 +283,34 @@ def test_a_line_from_the_future_is_not_believed(ahead: timedelta, at: datetime |
 
     seen = facts.reading.checkpoints.get(JOB, CheckpointSeen())
     assert seen.checkpointed_at == at
+
+
+@pytest.mark.parametrize(
+    ("written_by", "job", "is_believed"),
+    [
+        pytest.param("ann", JOB, True, id="the job's user"),
+        pytest.param("root", JOB, True, id="root"),
+        pytest.param(None, JOB, True, id="a collector, which labels lines itself"),
+        pytest.param("mallory", JOB, False, id="another user, who named a file after the job"),
+        pytest.param("", JOB, False, id="nobody that is known"),
+        pytest.param("", "77", False, id="nobody that is known, for a job of nobody"),
+    ],
+)
+def test_only_the_jobs_own_user_says_that_it_saved(written_by: str | None, job: str, is_believed: bool) -> None:
+    facts = FakeJobFacts()
+
+    learn(facts, (SAVED, ago(60)), job=job, written_by=written_by)
+
+    assert (job in facts.reading.checkpoints) is is_believed
+
+
+def test_steps_that_another_user_writes_complete_no_save() -> None:
+    facts = FakeJobFacts()
+    learn(facts, (SAVING, ago(60)))
+
+    learn(facts, (STEP, ago(5)), written_by="mallory")
+
+    assert facts.reading.checkpoints[JOB].times == ()
 
 
 def test_a_job_is_forgotten_when_its_checkpoint_is_older_than_anybody_waits() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.verification import TestsStanding
 from ops_pipelines.flow import people
 from ops_pipelines.flow.node_tests import check_of, see_to_tests
@@ -53,7 +54,11 @@ def unanswered(*_: object, **__: object) -> object:
 
 
 def refused(*_: object, **__: object) -> object:
-    raise SourceRefused("no such command")
+    raise SourceRefused("no command is configured for start_check; name one, or forbid the act")
+
+
+def refused_by_the_node(*_: object, **__: object) -> object:
+    raise SourceRefused("start_check of gpu001: ssh ended with 77: no command is configured for this")
 
 
 def look(stage: Stage, **instead: Callable[..., object]) -> TestsStanding:
@@ -77,7 +82,41 @@ def test_tests_run_once_and_say_what_passed(repaired: Stage) -> None:
 
 
 def test_where_the_site_offers_no_tests_everything_else_must_prove_it_and_the_verdict_says_so(repaired: Stage) -> None:
-    assert look(repaired, start_check=refused) == TestsStanding(proofs=("no tests on the node: no such command",))
+    assert look(repaired, start_check=refused) == TestsStanding(
+        proofs=("no tests on the node: no command is configured for start_check; name one, or forbid the act",)
+    )
+
+
+def test_a_node_that_refuses_its_tests_is_not_proven_well_by_that(repaired: Stage) -> None:
+    found = look(repaired, start_check=refused_by_the_node)
+
+    assert (found.proofs, len(found.unknowns)) == ((), 1)
+    assert found.unknowns[0].startswith("its tests could not be started: ")
+
+
+def test_a_node_that_tests_something_else_already_is_waited_for(repaired: Stage) -> None:
+    assert look(repaired, start_check=unanswered) == TestsStanding(are_running=True)
+    assert look(repaired).are_running
+    assert len(repaired.received(EntryKind.START_CHECK)) == 1
+
+
+@pytest.mark.parametrize(
+    ("suite", "is_believed"), [("by_hand", True), ("system", False), ("magic", False), ("", False)]
+)
+def test_a_node_does_not_choose_by_what_it_is_judged(repaired: Stage, suite: str, is_believed: bool) -> None:
+    look(repaired)
+    repaired.let_pass(5)
+    look(repaired)
+    real = repaired.cluster.fleet.read_check
+
+    def retold(node: NodeName, *, key: ActionKey) -> object:
+        found = real(node, key=key)
+        return None if found is None else replace(found, suite=suite)
+
+    found = look(repaired, read_check=retold)
+
+    assert bool(found.proofs) is is_believed
+    assert [each.startswith("its tests are of the suite") for each in found.unknowns] == [True] * (not is_believed)
 
 
 def test_a_catalogue_without_suites_asks_for_no_test(repaired: Stage) -> None:
@@ -113,7 +152,7 @@ def test_results_that_cannot_be_read_prove_nothing(repaired: Stage) -> None:
 def test_while_paused_no_test_begins_and_the_node_waits(repaired: Stage) -> None:
     people.pause(repaired.cluster, actor="day-shift", reason="moving racks")
 
-    assert look(repaired) == TestsStanding(are_running=True)
+    assert look(repaired).waits_for.startswith("pause: ")
     assert repaired.received(EntryKind.START_CHECK) == ()
 
 

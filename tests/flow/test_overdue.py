@@ -8,13 +8,15 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.flow.by_hand import drain_by_hand
 from ops_pipelines.flow.overdue import settle_left_behind
 from ops_pipelines.ports.ledger import Begun
+from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
-from tests.simulator.small_cluster import GPU1
+from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
+from tests.simulator.small_cluster import GPU1, SESSION
 
 LIMIT_SECONDS = POLICY.durations.command_limit.total_seconds()
 
@@ -85,3 +87,43 @@ def test_act_of_the_plan_in_force_is_left_to_its_plan(autopilot: SmallAutopilot)
 
     assert any(record.outcome is None for record in autopilot.cluster.ledger.records(autopilot.incident().incident))
     assert settled_count == 0
+
+
+class OwnersCannotBeTold(MessagesInMemory):
+    def send(self, message: Message) -> str:
+        if message.audience is Audience.OWNER:
+            raise SourceUnavailable("no channel took the message")
+        return super().send(message)
+
+
+def test_owner_who_cannot_be_told_to_save_is_told_to_a_person_and_handed_over_in_the_end(tmp_path: Path) -> None:
+    durations = replace(
+        POLICY.durations,
+        run_patience=timedelta(seconds=1),
+        waiting_limit=timedelta(seconds=60),
+        job_end_limit=timedelta(seconds=120),
+    )
+    limits = replace(POLICY.recovery, interactive_notice=timedelta(seconds=30))
+    autopilot = SmallAutopilot(
+        tmp_path,
+        replace(SESSION, is_requeueable=True),
+        node_count=3,
+        policy=replace(POLICY, durations=durations, recovery=limits),
+    )
+    autopilot.let_pass(15)
+    autopilot.messages = OwnersCannotBeTold()
+    autopilot.cluster = replace(autopilot.cluster, notifier=autopilot.messages)
+    (node,) = autopilot.job("notebook").nodes
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=5)
+
+    autopilot.run_for(50)
+    before = autopilot.pages()
+    autopilot.run_for(30)
+    reminded = autopilot.pages()
+    autopilot.run_for(60)
+
+    assert before == []
+    (reminder,) = reminded
+    assert "the owner of job 1001 was not told to save" in reminder.body
+    assert autopilot.incident().state is IncidentState.ESCALATED
+    assert autopilot.received(EntryKind.HOLD) == ()

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import IncidentState, Recovery
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.flow.probation import follow
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.flow.probation import follow, with_moved
+from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from tests.domain.builders import NOW, after, ago, attempt, held_job, job
-from tests.scenarios.ladder_stage import WATCHFUL, Stage
+from tests.domain.builders import NOW, action, after, ago, attempt, begun, ended, held_job, incident, job, xid
+from tests.scenarios.ladder_stage import SMALL_TRAINING, WATCHFUL, Stage
+from tests.scenarios.small_autopilot import MessagesInMemory
 
 DURATIONS = Durations(progress_limit=timedelta(seconds=600))
 MOVED = Recovery(attempt=attempt("42"), gpu_count=8, held_at=ago(900), checkpointed_at=ago(960))
@@ -112,3 +114,57 @@ def test_where_a_node_cannot_be_made_last_choice_it_is_watched_all_the_same(tmp_
     assert refused.outcome.witness == "weights may not be changed here"
     assert len(stage.received(EntryKind.RESUME)) == 1
     assert stage.pages() == []
+
+
+# -- what is followed -------------------------------------------------------------------------------------------------
+
+HOLD, RELEASE = (action(verb, of=attempt("42")) for verb in (Verb.HOLD, Verb.RELEASE))
+HELD = ended(HOLD, seconds_ago=900, gpu_count=8, checkpointed_at=ago(960))
+
+
+@pytest.mark.parametrize(
+    ("records", "is_followed"),
+    [
+        pytest.param([HELD], False, id="held"),
+        pytest.param([HELD, begun(RELEASE)], False, id="its release is not seen yet"),
+        pytest.param([HELD, ended(RELEASE)], True, id="released"),
+        pytest.param([ended(RELEASE)], False, id="never held by us"),
+    ],
+)
+@pytest.mark.parametrize("state", [IncidentState.OPEN, IncidentState.ACTING, IncidentState.ESCALATED])
+def test_what_was_released_is_followed_whatever_became_of_its_plan(
+    state: IncidentState, records: list[ActionRecord], is_followed: bool
+) -> None:
+    what = incident(xid(79), state=state)
+
+    (*found,) = with_moved(what, records)
+
+    assert [each.attempt for each in found] == [attempt("42")] * is_followed
+    assert with_moved(replace(what, recoveries=tuple(found)), records) == tuple(found)
+
+
+class OwnersCannotBeTold(MessagesInMemory):
+    def send(self, message: Message) -> str:
+        if message.audience is Audience.OWNER:
+            raise SourceUnavailable("no channel took the message")
+        return super().send(message)
+
+
+def test_owner_who_cannot_be_told_that_a_job_stands_still_is_told_later(tmp_path: Path) -> None:
+    durations = replace(WATCHFUL.durations, probation=timedelta(seconds=200), progress_limit=timedelta(seconds=20))
+    stuck = replace(SMALL_TRAINING, checkpoint_interval_seconds=3600.0)
+    stage = Stage(tmp_path, stuck, policy=replace(WATCHFUL, durations=durations))
+    stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=1)
+    stage.run_until(IncidentState.PROBATION)
+    stage.cluster = replace(stage.cluster, notifier=OwnersCannotBeTold())
+
+    stage.run_for(40)
+    (while_silent,) = stage.incident().recoveries
+    stage.cluster = replace(stage.cluster, notifier=stage.messages)
+    stage.run_for(12)
+
+    assert while_silent.ended_as == ""
+    told = [message.body for message in stage.owners_told() if "Please look whether it makes progress" in message.body]
+    assert len(told) == 1
+    (recovery,) = stage.incident().recoveries
+    assert recovery.ended_as.startswith("no checkpoint was seen within")

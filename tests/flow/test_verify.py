@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.verification import Recovery, repaired_at
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.verification import Recovery, TestsStanding, repaired_at
+from ops_pipelines.flow import verify as flow_verify
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.verify import VerificationReport, verify_repaired
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -94,6 +98,33 @@ def test_node_that_cannot_be_proven_well_is_handed_over_after_the_limit(
     verify(repaired)
 
     assert repaired.incident().state is state
+
+
+def test_an_incident_that_cannot_be_judged_holds_up_no_other_and_its_error_is_told(
+    repaired: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired.let_pass(5)
+    repaired.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu002", gpu=1)
+    repaired.run_once()
+    real = flow_verify.see_to_tests
+
+    def breaks(incident: Incident, node: NodeName, cluster: Cluster, *, lease: Lease) -> TestsStanding:
+        if node == "gpu001":
+            raise OverflowError("Infinity seconds")
+        return real(incident, node, cluster, lease=lease)
+
+    monkeypatch.setattr(flow_verify, "see_to_tests", breaks)
+    repaired.let_pass(2 * SOAK.total_seconds())
+
+    with pytest.raises(OverflowError, match="Infinity seconds") as told:
+        verify(repaired)
+    with pytest.raises(OverflowError):
+        verify(repaired)
+
+    by_node = {node: each.state for each in repaired.incidents() for node in each.nodes}
+    assert by_node["gpu001"] is IncidentState.VERIFYING
+    assert by_node["gpu002"] is not IncidentState.VERIFYING
+    assert "INC-0001 could not be judged" in told.value.__notes__[0]
 
 
 def test_foreign_drain_is_not_lifted_although_the_node_is_well(repaired: SmallAutopilot) -> None:

@@ -1,7 +1,7 @@
 """The part of the ledger's contract on tests of nodes: what they found, the verdict, and which are the newest."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ops_pipelines.domain.identity import ActionKey, GpuUuid, NodeName, PciAddress
 from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
@@ -70,10 +70,21 @@ class LedgerCheckContract:
     def test_newest_checks_come_first_and_no_more_than_asked_for(self, ledger: Ledger) -> None:
         for second in (2, 0, 3, 1):
             ledger.keep_check(node_check(f"k-{second}", at=NOW + second * SECOND), is_well=second % 2 == 1)
+            ledger.keep_check(node_check(f"other-{second}", node="gpu004"), is_well=True)
 
         told = [(check.key, is_well) for check, is_well in ledger.checks(NodeName("gpu003"), limit=3)]
 
-        assert told == [("k-3", True), ("k-2", False), ("k-1", True)]
+        assert told == [("k-1", True), ("k-3", True), ("k-0", False)]
+
+    def test_node_whose_clock_ran_ahead_does_not_cover_up_its_later_checks(self, ledger: Ledger) -> None:
+        for number in range(3):
+            far = datetime(9999, 12, 31, tzinfo=UTC) - number * SECOND
+            ledger.keep_check(node_check(f"far-{number}", at=far), is_well=True)
+        ledger.keep_check(node_check("k-1"), is_well=False)
+
+        told = [(check.key, is_well) for check, is_well in ledger.checks(NodeName("gpu003"), limit=2)]
+
+        assert told == [("k-1", False), ("far-2", True)]
 
     def test_same_check_again_changes_nothing(self, ledger: Ledger) -> None:
         first = ledger.keep_check(node_check(), is_well=True)

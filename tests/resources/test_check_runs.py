@@ -229,7 +229,7 @@ def test_without_time_nothing_is_run(tmp_path: Path) -> None:
     ("results", "code"),
     [
         ((TestResult.PASSED, TestResult.PASSED), CheckExit.PASSED),
-        ((TestResult.PASSED, TestResult.NOT_RUN), CheckExit.PASSED),
+        ((TestResult.PASSED, TestResult.NOT_RUN), CheckExit.NOT_PROVEN),
         ((TestResult.NOT_RUN, TestResult.PASSED), CheckExit.NOT_PROVEN),
         ((TestResult.NOT_RUN, TestResult.FAILED), CheckExit.FAILED),
         ((TestResult.FAILED, TestResult.PASSED), CheckExit.FAILED),
@@ -242,6 +242,105 @@ def test_the_exit_code_says_what_is_proven(results: tuple[TestResult, TestResult
 
     assert exit_code_of(check, {"nvml"}) is code
     assert exit_code_of(replace(check, tests=()), {"nvml"}) is CheckExit.NOT_PROVEN
+
+
+def test_a_tool_that_is_not_there_takes_nothing_from_what_passed() -> None:
+    run = nvml_reading().run
+    runs = (run, replace(run, test="host", result=TestResult.NOT_RUN, is_absent=True))
+    check = NodeCheck(key=KEY, node=NODE, suite="s", started_at=NOW, finished_at=NOW, tests=runs)
+
+    assert exit_code_of(check, {"nvml"}) is CheckExit.PASSED
+
+
+def test_beside_a_job_nothing_is_put_under_load(tmp_path: Path) -> None:
+    told = json.loads(nvml_says())
+    told["gpus"] = [{"pci_address": "0000:10:00", "compute_process_count": 2}]
+    tools = Tools({sys.executable: says(json.dumps(told)), "all_reduce_perf": says()})
+
+    found = run_check(
+        NODE, ("nvml", "nccl_loopback"), key=KEY, suite="nvlink", clock=StoppedClock(),
+        workshop=workshop(tools, tmp_path),
+    )  # fmt: skip
+
+    assert (found.tests[1].result, found.tests[1].is_absent) == (TestResult.NOT_RUN, False)
+    assert "2 processes compute" in found.tests[1].said
+    assert "all_reduce_perf" not in {argv[0] for argv in tools.ran}
+
+
+# -- the directory --
+
+
+def test_a_directory_that_others_may_write_to_is_not_believed(runs: CheckRuns, tmp_path: Path) -> None:
+    pretend(runs, tmp_path, pid=os.getpid())
+    (tmp_path / "checks").chmod(0o777)
+
+    with pytest.raises(PermissionError, match="that nobody else may write to"):
+        runs.read(KEY)
+    with pytest.raises(PermissionError):
+        start(runs, OTHER)
+
+
+def test_files_are_for_their_owner_alone_and_no_link_is_followed(runs: CheckRuns, tmp_path: Path) -> None:
+    directory = tmp_path / "checks"
+    directory.mkdir(mode=0o750)
+    (directory / "starting").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(OSError):
+        start(runs)
+    (directory / "starting").unlink()
+    with runs.alone(KEY, node=NODE, suite="s", tests=TESTS, limit_seconds=1.0):
+        modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
+    assert not (tmp_path / "elsewhere").exists()
+    assert modes == {"starting": 0o600, f"{KEY}.lock": 0o600}
+
+
+@pytest.mark.parametrize("lock", ["[]", "{}", "7", '{"key": null}'])
+def test_a_lock_that_makes_no_sense_is_said_to_make_none(runs: CheckRuns, tmp_path: Path, lock: str) -> None:
+    pretend(runs, tmp_path, pid=os.getpid())
+    (tmp_path / "checks" / f"{KEY}.lock").write_text(lock)
+
+    with pytest.raises(ValueError):
+        runs.read(KEY)
+
+
+def test_whoever_runs_the_check_is_who_the_lock_names(runs: CheckRuns, tmp_path: Path) -> None:
+    pretend(runs, tmp_path, pid=2**22 + 1)
+
+    runs.take_over(KEY)
+
+    assert runs.read(KEY) is None
+
+
+def test_a_check_in_the_foreground_lets_no_other_begin(runs: CheckRuns) -> None:
+    with runs.alone(KEY, node=NODE, suite="s", tests=TESTS, limit_seconds=1.0), pytest.raises(AnotherCheckRuns):
+        start(runs, OTHER)
+
+    with pytest.raises(KeyError):
+        runs.read(KEY)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "result"), [("another", TestResult.FAILED), (None, TestResult.NOT_RUN)], ids=["booted", "same boot"]
+)
+def test_a_node_that_went_down_under_load_has_failed(
+    runs: CheckRuns, tmp_path: Path, boot_id: str | None, result: TestResult
+) -> None:
+    pretend(runs, tmp_path, pid=2**22 + 1, boot_id=boot_id)
+    lock = tmp_path / "checks" / f"{KEY}.lock"
+    lock.write_text(lock.read_text().replace("nvidia_smi", "dcgm_diag_r2"))
+    runs.keep(
+        NodeCheck(key=KEY, node=NODE, suite="s", started_at=NOW, finished_at=NOW, tests=(nvml_reading().run,))
+    )  # fmt: skip
+
+    found = runs.read(KEY)
+
+    assert found is not None
+    assert [(each.test, each.result, each.is_absent) for each in found.tests] == [
+        ("nvml", TestResult.PASSED, False),
+        ("dcgm_diag_r2", result, False),
+        ("host", TestResult.NOT_RUN, False),
+    ]
 
 
 # -- tools --
@@ -259,7 +358,15 @@ def test_a_tool_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> Non
     assert answer.end is ToolEnd.DID_NOT_END
     pid = int(note.read_text())
     state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    # It is nobody's child any more: killed it is, and gone as soon as the kernel comes to it.
+    wait_until("its end", lambda: _is_gone(state), timeout_seconds=10.0, every_seconds=0.01)
+
+
+def _is_gone(state: Path) -> bool:
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except OSError:
+        return True
 
 
 def test_tools_run_without_a_shell_in_a_plain_environment() -> None:
@@ -271,6 +378,23 @@ def test_tools_run_without_a_shell_in_a_plain_environment() -> None:
     assert answer.stdout.split(" ", 2)[0] == "$(id);"
     assert answer.stdout.endswith("C False\n")
     assert tool_environment({"SECRET": "x", "PATH": "/opt/bin", "HOME": "/root"}).keys() == {"PATH", "HOME", "LC_ALL"}
+
+
+def test_a_tool_is_not_taken_from_where_somebody_happens_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").write_text("print('theirs')")
+    monkeypatch.chdir(tmp_path)
+
+    answer = run_tool((sys.executable, "-c", "import json, os; print(os.getcwd())"), limit_seconds=30)
+
+    assert answer.stdout == "/\n"
+    assert tool_environment({"PATH": ".:bin:/opt/bin:"})["PATH"].startswith("/opt/bin:/usr")
+
+
+def test_a_tool_that_prints_without_an_end_is_killed() -> None:
+    program = "import sys\nwhile True: sys.stdout.write('x' * 1048576)"
+
+    assert run_tool((sys.executable, "-c", program), limit_seconds=30).end is ToolEnd.SAID_TOO_MUCH
 
 
 @pytest.mark.parametrize("program", ["no-such-program", "/etc/hostname"])

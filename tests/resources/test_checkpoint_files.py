@@ -1,10 +1,11 @@
 """Paths come from users: only regular files beneath a named root are looked at, wherever links lead."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.checkpoint_files import CheckpointFiles
+from ops_pipelines.resources.checkpoint_files import CheckpointFiles, parse_change_time
 
 
 @pytest.fixture
@@ -39,6 +40,24 @@ def test_only_regular_files_beneath_the_root_are_seen(root: Path, name: str, is_
     times = CheckpointFiles([root]).read_times([path], timeout_seconds=5)
 
     assert set(times) == ({path} if is_seen else set())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changed_at"),
+    [
+        pytest.param(0.0, datetime(1970, 1, 1, tzinfo=UTC), id="epoch"),
+        pytest.param(253_402_300_799.0, datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), id="last second"),
+        pytest.param(253_402_300_800.0, None, id="year 10000"),
+        pytest.param(300_000_000_000.0, None, id="touch -d @300000000000"),
+        pytest.param(-(10.0**11), None, id="before the year 1"),
+        pytest.param(1e300, None, id="more than a time_t"),
+    ],
+)
+def test_file_dated_beyond_all_calendars_is_unknown_and_stops_no_look(
+    seconds: float, changed_at: datetime | None
+) -> None:
+    # Not by os.utime: file systems cut such times down, each at another year.
+    assert parse_change_time(seconds) == changed_at
 
 
 def test_root_is_no_prefix_of_text(root: Path) -> None:

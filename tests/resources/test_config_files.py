@@ -349,6 +349,22 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
             id="a window that begins no day",
         ),
         pytest.param(
+            "freeze_windows:\n - {name: a, begins_at: 0001-01-01T00:00:00+05:00, ends_at: 2026-12-02T00:00:00Z}",
+            r"beyond the years|not YAML",
+            id="a window that begins before all time",
+        ),
+        pytest.param(
+            "freeze_windows:\n - {name: a, begins_at: 2026-12-01T00:00:00Z, ends_at: 9999-12-31T23:00:00-05:00}",
+            r"beyond the years|not YAML",
+            id="a window that ends after all time",
+        ),
+        pytest.param(
+            "durations:\n  soak_seconds: 1:30",
+            r"line 2: durations.soak_seconds: 1:30 is a number to the base of 60",
+            id="minutes and seconds",
+        ),
+        pytest.param("ladder: {max_reboots_count: 1000000000000000000000000}", r"less than or equal", id="a slip"),
+        pytest.param(
             "mode: auto\ndurations:\n  soak_seconds: 0", r"line 3: durations.soak_seconds: .*unwatched", id="no soak"
         ),
         pytest.param(

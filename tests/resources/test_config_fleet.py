@@ -88,6 +88,7 @@ def test_command_and_redfish_for_the_same_act_are_a_fault(tmp_path: Path, act: s
         (PLAIN.replace("{node}-", ""), r"redfish\.address: must have \{node\}"),
         (f"{PLAIN}, addresses: {{gpu003: 'https://10.0.0.3'}}", r"addresses\.gpu003: is not a node of the cluster"),
         (f"{PLAIN}, addresses: {{gpu001: 'https://a', gpu002: 'https://a'}}", r"two nodes share a BMC"),
+        (f"{PLAIN}, addresses: {{gpu001: 'https://gpu002-bmc:443'}}", r"share a BMC, gpu001 and gpu002"),
         (f"{PLAIN}, system_id: a/b", r"redfish\.system_id: found 'a/b'"),
         (f"{PLAIN}, authentication: none", r"redfish\.authentication: found 'none'"),
     ],

@@ -1,5 +1,7 @@
 """The output files of jobs: which job wrote a line, progress bars, many files at once."""
 
+import os
+import pwd
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -90,6 +92,35 @@ def test_hostile_name_becomes_no_job(tmp_path: Path) -> None:
     (line,) = JobLogFiles([str(tmp_path / "slurm-%j.out")], clock=StoppedClock()).read_new(None, max_lines=9).lines
 
     assert line.job is None
+
+
+def test_line_is_the_word_of_the_files_owner(tmp_path: Path) -> None:
+    (tmp_path / "slurm-0042.out").write_text("hello\n")
+    owner = pwd.getpwuid(os.getuid()).pw_name
+
+    (line,) = JobLogFiles([str(tmp_path / "slurm-%j.out")], clock=StoppedClock()).read_new(None, max_lines=9).lines
+
+    assert (line.job, line.written_by) == ("0042", owner)
+
+
+def test_link_to_the_output_of_another_job_is_nobodys_word(tmp_path: Path) -> None:
+    (tmp_path / "of-ann").mkdir()
+    (tmp_path / "of-ann" / "slurm-43.out").write_text("Saved checkpoint to /ckpt\n")
+    (tmp_path / "slurm-42.out").symlink_to(tmp_path / "of-ann" / "slurm-43.out")
+
+    (line,) = JobLogFiles([str(tmp_path / "slurm-%j.out")], clock=StoppedClock()).read_new(None, max_lines=9).lines
+
+    assert (line.job, line.written_by) == ("42", "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_file_of_a_user_without_a_name_is_nobodys_word(tmp_path: Path) -> None:
+    (tmp_path / "slurm-42.out").write_text("hello\n")
+    os.chown(tmp_path / "slurm-42.out", 3_999_999_999, -1)
+
+    (line,) = JobLogFiles([str(tmp_path / "slurm-%j.out")], clock=StoppedClock()).read_new(None, max_lines=9).lines
+
+    assert line.written_by == ""
 
 
 @pytest.mark.parametrize("pattern", ["slurm-%j.out", "/out/slurm.out", "/out/%A.out", "/out/%j-%q.out"])

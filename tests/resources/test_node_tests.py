@@ -121,6 +121,28 @@ def test_the_memory_test_must_be_what_passed(name: str, result: TestResult) -> N
     assert dcgm_memtest(bench({"dcgmi": says(dcgm("Pass", name=name))}), 60.0).result is result
 
 
+@pytest.mark.parametrize(("level", "wanted", "other"), [(2, "memory", "pcie"), (3, "targeted_stress", "memory")])
+def test_a_level_must_have_run_what_it_is_for(level: int, wanted: str, other: str) -> None:
+    results = [dcgm_level(level)(bench({"dcgmi": says(dcgm("Pass", name=name))}), 60.0) for name in (wanted, other)]
+
+    assert [each.result for each in results] == [TestResult.PASSED, TestResult.NOT_RUN]
+    assert not results[1].is_absent
+
+
+def test_gpus_that_dcgm_skipped_did_not_pass() -> None:
+    test = {"name": "memory", "results": [{"status": "Pass"}, {"status": "Skip"}]}
+    document = {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": [test]}]}}
+
+    run = dcgm_level(2)(bench({"dcgmi": says(json.dumps(document))}), 60.0)
+
+    assert outcome(run) == (TestResult.NOT_RUN, "DCGM skipped part of the GPUs in memory")
+
+
+def test_json_without_a_bottom_is_no_diagnostic() -> None:
+    with pytest.raises(NotDcgm):
+        read_dcgm('{"a":' + "[" * 100_000 + "}")
+
+
 def test_one_failing_gpu_fails_the_test_whatever_the_summary_says() -> None:
     results = [{"status": "Pass"}, {"status": "Fail"}]
     test = {"name": "memory", "results": results, "test_summary": {"status": "Pass"}}
@@ -207,18 +229,28 @@ PERFTEST = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]  
 """
 
 
-def add_nic(root: Path, name: str, *, state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)") -> None:
+def add_nic(
+    root: Path,
+    name: str,
+    *,
+    state: str = "4: ACTIVE",
+    rate: str = "400 Gb/sec (4X NDR)",
+    phys_state: str = "5: LinkUp",
+    kind: str = "MT4129",
+) -> None:
     port = root / "sys/class/infiniband" / name / "ports/1"
     port.mkdir(parents=True)
     (port / "state").write_text(f"{state}\n")
     (port / "rate").write_text(f"{rate}\n")
+    (port / "phys_state").write_text(f"{phys_state}\n")
+    (port.parents[1] / "hca_type").write_text(f"{kind}\n")
 
 
 def test_nics_are_measured_against_the_rate_of_their_port(tmp_path: Path) -> None:
     for name in ("mlx5_0", "mlx5_1", "mlx5_2"):
         add_nic(tmp_path, name)
-    add_nic(tmp_path, "mlx5_3", rate="25 Gb/sec (1X EDR)")
-    add_nic(tmp_path, "mlx5_4", state="1: DOWN")
+    add_nic(tmp_path, "mlx5_3", rate="25 Gb/sec (1X EDR)", kind="MT4117")
+    add_nic(tmp_path, "mlx5_4", state="1: DOWN", phys_state="3: Disabled")
     tools = Tools({"ib_write_bw": says(PERFTEST.format(peak="394.10", average="392.00"))})
 
     run = nic_pairwise(bench(tools, root=tmp_path), 600.0)
@@ -230,7 +262,40 @@ def test_nics_are_measured_against_the_rate_of_their_port(tmp_path: Path) -> Non
         ("mlx5_0", "18516"),
     ]
     assert run.result is TestResult.PASSED
-    assert [(each.name, each.value) for each in run.measurements] == [("rate_ratio", 0.98)]
+    assert [(each.name, each.value) for each in run.measurements] == [("rate_ratio", 0.98), ("nic_count", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "result", "is_absent", "said"),
+    [
+        ({"state": "1: DOWN", "phys_state": "2: Polling"}, TestResult.NOT_RUN, False, "not active: mlx5_2"),
+        ({"state": "2: INIT"}, TestResult.NOT_RUN, False, "not active: mlx5_2"),
+        ({"rate": "100 Gb/sec (1X NDR)"}, TestResult.FAILED, False, "mlx5_2 is at 100 Gb/s, its neighbours at 400"),
+        ({"rate": "10 Gb/sec (4X SDR)"}, TestResult.FAILED, False, "mlx5_2 is at 10 Gb/s"),
+    ],
+)
+def test_a_nic_that_is_broken_is_never_passed_over(
+    tmp_path: Path, broken: dict[str, str], result: TestResult, is_absent: bool, said: str
+) -> None:
+    for name in ("mlx5_0", "mlx5_1"):
+        add_nic(tmp_path, name)
+    add_nic(tmp_path, "mlx5_2", **broken)
+    tools = Tools({"ib_write_bw": says(PERFTEST.format(peak="394.10", average="392.00"))})
+
+    run = nic_pairwise(bench(tools, root=tmp_path), 600.0)
+
+    assert (run.result, run.is_absent) == (result, is_absent)
+    assert said in run.said
+
+
+def test_a_lone_nic_is_not_measured_against_itself(tmp_path: Path) -> None:
+    add_nic(tmp_path, "mlx5_0")
+    tools = Tools({"ib_write_bw": says(PERFTEST.format(peak="394.10", average="392.00"))})
+
+    run = nic_pairwise(bench(tools, root=tmp_path), 600.0)
+
+    assert (run.result, run.is_absent, tools.ran) == (TestResult.NOT_RUN, True, [])
+    assert [(each.name, each.value) for each in run.measurements] == [("nic_count", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +310,7 @@ def test_nics_are_measured_against_the_rate_of_their_port(tmp_path: Path) -> Non
 )
 def test_nics_that_tell_no_bandwidth_never_pass(tmp_path: Path, answer: ToolAnswer, result: TestResult) -> None:
     add_nic(tmp_path, "mlx5_0")
+    add_nic(tmp_path, "mlx5_1")
 
     assert nic_pairwise(bench({"ib_write_bw": answer}, root=tmp_path), 600.0).result is result
 
@@ -255,9 +321,11 @@ def test_a_node_without_fast_nics_was_not_tested(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rates", "pairs"),
-    [((400,), [(0, 0)]), ((400, 400), [(0, 1)]), ((400, 400, 400), [(0, 1), (2, 0)]), ((200, 400), [(0, 0), (1, 1)])],
+    [((400,), []), ((400, 400), [(0, 1)]), ((400, 400, 400), [(0, 1), (2, 0)]), ((200, 400), [])],
 )
-def test_every_nic_is_in_a_pair_of_equal_rate(rates: tuple[int, ...], pairs: list[tuple[int, int]]) -> None:
+def test_nics_are_paired_by_their_rate_and_none_with_itself(
+    rates: tuple[int, ...], pairs: list[tuple[int, int]]
+) -> None:
     nics = tuple(Nic(device=f"mlx5_{number}", gbit_per_second=float(rate)) for number, rate in enumerate(rates))
 
     assert list(pair_up(nics)) == [(nics[first], nics[second]) for first, second in pairs]
@@ -366,7 +434,8 @@ def test_the_clock_must_be_known_to_be_right(root: Path, answer: ToolAnswer, res
     [
         ({"systemctl": says("slurmd.service loaded failed failed x\n")}, TestResult.FAILED, "slurmd.service failed"),
         ({"systemctl": says("apt-daily.service loaded failed failed x\n")}, TestResult.PASSED, "apt-daily.service"),
-        ({"systemctl": ABSENT}, TestResult.NOT_RUN, "systemctl does not answer"),
+        ({"systemctl": ABSENT}, TestResult.NOT_RUN, "systemctl is not installed"),
+        ({"dmesg": says("NVRM: Xid (PCI:0000:1b:00): 79\n")}, TestResult.NOT_RUN, "tells no times"),
         ({"dmesg": says(returncode=1)}, TestResult.NOT_RUN, "kernel log cannot be read"),
         ({"dmesg": HANGS}, TestResult.NOT_RUN, "kernel log cannot be read"),
     ],

@@ -479,6 +479,12 @@ def test_recorded_bmc_is_understood(bmc: FakeBmc, power: RedfishPower, archive: 
         ({"address": "ftp://{node}"}, "must be https"),
         ({"address": "{node}-bmc"}, "must be https"),
         ({"addresses": {NODE: "https://b", NodeName("gpu004"): "https://B"}}, "two nodes share a BMC"),
+        ({"addresses": {NODE: "https://b", NodeName("gpu004"): "https://b:443"}}, "two nodes share a BMC"),
+        ({"addresses": {NODE: "https://b.", NodeName("gpu004"): "https://B"}}, "two nodes share a BMC"),
+        (
+            {"address": "https://{node}", "addresses": {NODE: "https://x", NodeName("gpu004"): "https://X:0443"}},
+            "two nodes share a BMC, gpu003 and gpu004",
+        ),
         ({"user": "ops:x"}, "without a colon"),
         ({"is_certificate_checked": False, "ca_file": Path("ca.pem")}, "keep one of them"),
     ],

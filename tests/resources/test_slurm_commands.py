@@ -601,6 +601,13 @@ def test_silent_client_is_killed_with_all_that_it_started() -> None:
         run_command([sys.executable, "-c", program], environment={}, timeout_seconds=0.5)
 
 
+def test_client_that_prints_without_an_end_is_killed_and_not_believed() -> None:
+    program = "import sys\nwhile True: sys.stdout.write('x' * 1048576)"
+
+    with pytest.raises(SourceNonsense, match="more than 8388608 bytes"):
+        run_command([sys.executable, "-c", program], environment={}, timeout_seconds=30)
+
+
 def test_slurm_scheduler_is_a_scheduler() -> None:
     scheduler: Scheduler = RecordedSlurm().scheduler()
 

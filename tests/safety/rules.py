@@ -162,7 +162,7 @@ def _has_moved_jobs(scene: Scene) -> bool:
 def _freeze_window(scene: Scene) -> str | None:
     verb, at = scene.command.verb, scene.command.said_at
     windows = [each for each in scene.orders.policy.freeze_windows if each.begins_at <= at < each.ends_at]
-    if verb not in DESTRUCTIVE_VERBS or not windows:
+    if verb not in DESTRUCTIVE_VERBS - {Verb.CHECK} or not windows:
         return None
     if verb is Verb.DRAIN and all(each.allows_drains for each in windows):
         return None
@@ -222,7 +222,7 @@ def _rung_exhausted(scene: Scene) -> str | None:
 
 
 def _requeue_limit(scene: Scene) -> str | None:
-    if scene.command.verb is not Verb.HOLD:
+    if scene.command.verb is not Verb.HOLD or _died_with_its_node(scene):
         return None
     limits = scene.orders.policy.recovery
     since = scene.command.said_at - limits.requeue_window
@@ -252,7 +252,8 @@ def _min_serving(scene: Scene) -> str | None:
         and all(name in nodes and nodes[name].is_responding for name in each.nodes)
     ]
     share = scene.orders.policy.recovery.default_min_serving_ratio * len(serving)
-    must = max((each.min_serving_count for each in fellows), default=0) or share
+    running = [each for each in fellows if each.state is JobState.RUNNING]
+    must = min(max((each.min_serving_count for each in running), default=0), len(running)) or share
     left = len(set(serving) - {job.job})
     return f"{left} replicas are left, {must:g} must serve" if job.job in serving and left < must else None
 
@@ -279,6 +280,13 @@ def _hourly_loss(scene: Scene) -> str | None:
 _STANDS_IDLE = timedelta(seconds=RestartCosts().restart_seconds + RestartCosts().queue_seconds)
 
 
+def _died_with_its_node(scene: Scene) -> bool:
+    """Return whether the job was told to be on a silent node, which the incident is about: nothing of it is left."""
+    job, nodes = scene.told_job, scene.told.nodes
+    silent = () if job is None else [name for name in job.nodes if name in nodes and not nodes[name].is_responding]
+    return bool(silent) and scene.record is not None and scene.record.action.has_ended
+
+
 def _is_hit(job: JobStatus, scene: Scene) -> bool:
     """Return whether a node of the job is broken, or the program had reason to believe so: eyes may be deceived."""
     findings = () if scene.incident is None else scene.incident.findings
@@ -296,14 +304,13 @@ def _free_spares(scene: Scene) -> str | None:
 
 
 def _storm_brake(scene: Scene) -> str | None:
-    if scene.is_by_hand or scene.command.verb not in DESTRUCTIVE_VERBS or scene.command.node is None:
+    touches = DESTRUCTIVE_VERBS - {Verb.CHECK}
+    if scene.is_by_hand or scene.command.verb not in touches or scene.command.node is None:
         return None
     event = scene.orders.policy.mass_event
     since = scene.command.said_at - event.brake_window
     lately = [
-        (command, record)
-        for command, record in scene.accepted
-        if command.verb in DESTRUCTIVE_VERBS and command.said_at > since
+        (command, record) for command, record in scene.accepted if command.verb in touches and command.said_at > since
     ]
     cause = None if scene.record is None else scene.record.action.incident
     if any(record is not None and record.action.incident == cause for _, record in lately):
@@ -348,7 +355,8 @@ def _is_foreign(node: NodeStatus, scene: Scene) -> bool:
 
 def _requeueable(scene: Scene) -> str | None:
     job = scene.told_job
-    if scene.command.verb is Verb.HOLD and job is not None and job.checkpointing is Checkpointing.NO:
+    keeps_none = job is not None and job.checkpointing is Checkpointing.NO
+    if scene.command.verb is Verb.HOLD and keeps_none and not _died_with_its_node(scene):
         return "it keeps no checkpoint"
     is_fixed = job is not None and not job.is_requeueable
     return "its owner forbade to requeue it" if scene.command.verb is Verb.HOLD and is_fixed else None

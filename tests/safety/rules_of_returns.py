@@ -79,7 +79,8 @@ def _serving_truth(scene: Scene) -> str | None:
     if scene.command.job not in scene.progress or scene.progress[scene.command.job].is_hung:
         return None
     fellows = [each for each in scene.told.jobs.values() if (each.service, each.account) == (job.service, job.account)]
-    must = max((each.min_serving_count for each in fellows), default=0)
+    running = [each for each in fellows if each.state is JobState.RUNNING]
+    must = min(max((each.min_serving_count for each in running), default=0), len(running))
     serving = [
         each.job
         for each in fellows

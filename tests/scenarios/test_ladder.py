@@ -11,10 +11,11 @@ import pytest
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
 from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import FreezeWindow, Mode
 from ops_pipelines.flow import people, repairs
+from ops_pipelines.flow.by_hand import return_by_hand
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
@@ -268,3 +269,60 @@ def test_pause_while_the_tests_run_keeps_the_node_and_its_end_returns_it(tmp_pat
 
     assert while_paused == ()
     assert len(stage.received(EntryKind.START_CHECK)) == 1
+
+
+def test_freeze_window_that_begins_while_a_node_reboots_lets_it_be_tested_and_returned(tmp_path: Path) -> None:
+    stage = broken(tmp_path, FaultKind.GPU_FELL_OFF_BUS)
+    while not stage.received(EntryKind.REBOOT):
+        stage.run_for(1)
+    now = stage.clock.now()
+    window = FreezeWindow(name="deadline", begins_at=now, ends_at=now + timedelta(days=3), allows_drains=False)
+    stage.use_policy(replace(WATCHFUL, freeze_windows=(window,)))
+
+    stage.run_until(IncidentState.RESOLVED)
+
+    assert len(stage.received(EntryKind.START_CHECK)) == 1
+    assert stage.pages() == []
+
+
+def test_pause_that_outlasts_every_limit_before_the_tests_makes_no_node_a_persons(tmp_path: Path) -> None:
+    stage = broken(tmp_path, FaultKind.GPU_FELL_OFF_BUS)
+    while not stage.received(EntryKind.REBOOT):
+        stage.run_for(1)
+    people.pause(stage.cluster, actor="day-shift", reason="moving racks")
+    stage.run_for(30)
+    stage.let_pass(2 * 86_400)
+    stage.run_for(9)
+    while_paused = stage.incident().state
+    tests_while_paused = stage.received(EntryKind.START_CHECK)
+    people.resume_autopilot(stage.cluster, actor="day-shift")
+
+    stage.run_until(IncidentState.RESOLVED)
+
+    assert (while_paused, tests_while_paused) == (IncidentState.VERIFYING, ())
+    assert stage.incident().tries == ()
+
+
+@pytest.mark.parametrize("is_by_us", [True, False], ids=["by our command", "by the scheduler's own"])
+def test_node_that_a_person_returns_after_a_relapse_is_chosen_like_any_other(tmp_path: Path, is_by_us: bool) -> None:
+    stage = on_probation(tmp_path)
+    watched = stage.incident()
+    stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, NODE, gpu=0)
+    stage.run_until(IncidentState.ACTING)
+    given_up = advance(stage.incident(), IncidentEvent.NEEDS_HUMAN, at=stage.clock.now(), note="a test")
+    stage.cluster.ledger.change_incident(given_up, actor="day-shift", now=stage.clock.now())
+    stage.twin.repair_by_hand(NODE)
+    stage.let_pass(20)
+    name = stage.node(NODE).node
+    before = (stage.node(NODE).is_drained, stage.node(NODE).is_last_choice)
+
+    if is_by_us:
+        return_by_hand(name, stage.cluster, lease=stage.lease, actor="day-shift", why="a new GPU")
+    else:
+        stage.twin.command(EntryKind.RESUME, nodes=(NODE,))
+        stage.run_for(6)
+
+    assert watched.returned_at is not None
+    assert before == (True, True)
+    assert (stage.node(NODE).is_drained, stage.node(NODE).is_last_choice) == (False, False)
+    assert stage.incident().state is IncidentState.RESOLVED

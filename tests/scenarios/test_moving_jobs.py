@@ -113,6 +113,20 @@ def test_fault_that_turns_worse_ends_the_wait_for_a_checkpoint(tmp_path: Path) -
     assert stage.job("old").restart_count == 1
 
 
+def test_node_that_falls_silent_while_its_job_waits_is_fenced_before_the_job_goes_on(tmp_path: Path) -> None:
+    stage = begin(tmp_path, aged("old", 55))
+    stage.run_for(3)
+    node = node_of(stage, "old")
+
+    stage.twin.inject(FaultKind.NODE_UNREACHABLE, node)
+    stage.run_until(IncidentState.RESOLVED, seconds=400)
+
+    assert ground_truth.read_split_brains(stage.twin) == ()
+    kinds = [entry.kind for entry in stage.received(EntryKind.HOLD, EntryKind.POWER_OFF, EntryKind.RELEASE)]
+    assert kinds == [EntryKind.HOLD, EntryKind.POWER_OFF, EntryKind.RELEASE]
+    assert stage.job("old").restart_count == 1
+
+
 def test_job_that_ends_while_it_is_waited_for_is_not_held(tmp_path: Path) -> None:
     stage = begin(tmp_path, aged("old", 55))
     stage.run_for(3)
@@ -121,6 +135,20 @@ def test_job_that_ends_while_it_is_waited_for_is_not_held(tmp_path: Path) -> Non
     stage.run_until(IncidentState.RESOLVED)
 
     assert stage.received(EntryKind.HOLD, EntryKind.RELEASE) == ()
+    assert len(stage.received(EntryKind.RESET_GPU)) == 1
+    assert stage.pages() == []
+
+
+def test_job_that_a_person_holds_while_its_plan_waits_is_never_released_by_us(tmp_path: Path) -> None:
+    stage = begin(tmp_path, aged("old", 55))
+    stage.run_for(3)
+
+    stage.cluster.scheduler.hold(stage.job("old").job)  # As a person does with `scontrol requeuehold`.
+    stage.run_until(IncidentState.RESOLVED)
+
+    assert stage.job("old").is_held
+    assert len(stage.received(EntryKind.HOLD)) == 1
+    assert stage.received(EntryKind.RELEASE, EntryKind.EXCLUDE) == ()
     assert len(stage.received(EntryKind.RESET_GPU)) == 1
     assert stage.pages() == []
 

@@ -10,9 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines.cli import app
+from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.node_check import TestResult
+from ops_pipelines.resources import node_check
 from ops_pipelines.resources.catalogue_gates import GATES_TABLE, shipped_table
+from ops_pipelines.resources.check_runs import CheckRuns
 from ops_pipelines.resources.node_documents import check_from_json
 from tests.resources.stub_nvml import H200, build_stub
 
@@ -52,6 +55,31 @@ def test_wrong_words_are_refused_and_nothing_is_run(words: tuple[str, ...], code
 
 def test_a_result_that_nobody_started_is_none(tmp_path: Path) -> None:
     assert call("node-check", "--result", KEY, "--state", str(tmp_path))[:2] == (4, "none\n")
+
+
+def test_a_check_beside_another_is_asked_for_again_later(tmp_path: Path) -> None:
+    runs = CheckRuns(tmp_path, clock=SystemClock())
+    other = ActionKey("f" * 32)
+    tmp_path.chmod(0o750)
+
+    with runs.alone(other, node=NodeName("gpu003"), suite="gpu", tests=("nvml",), limit_seconds=60.0):
+        begun = call("node-check", "--start", "--node", "gpu003", "--key", KEY, "--state", str(tmp_path))
+        beside = call("node-check", "--test", "dcgm_memtest", "--node", "gpu003", "--state", str(tmp_path))
+
+    assert [begun[0], beside[0]] == [75, 75]
+    assert "still runs on this node" in begun[2]
+
+
+def test_a_check_that_breaks_does_not_end_as_if_a_test_had_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(node_check, "run_check", breaks)
+
+    returncode, stdout, stderr = call("node-check", "--test", "nvml", "--node", "gpu003")
+
+    assert (returncode, stdout) == (70, "")
+    assert "a bug" in stderr
 
 
 def test_a_node_with_healthy_gpus_passes_by_nvml_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.policy import DrainBudget
 from tests.shell.desk import Desk
 
@@ -48,6 +49,27 @@ def test_a_plan_that_breaks_the_limits_of_today_ends_with_1_and_says_why(desk: D
     assert answer.exit_code == 1
     assert "THE PROOF DOES NOT HOLD" in answer.stdout
     assert "max_out_count is 0" in answer.stderr
+
+
+def test_a_plan_of_a_version_that_kept_no_proof_is_said_to_have_none(desk: Desk) -> None:
+    name = desk.lose_gpu("gpu002")
+    real = desk.cluster.ledger
+
+    class WithoutProofs:
+        def __getattr__(self, attribute: str) -> object:
+            return getattr(real, attribute)
+
+        def plan(self, plan: PlanId) -> object:
+            found = real.plan(plan)
+            return None if found is None else replace(found, proof=None)
+
+    desk.cluster = replace(desk.cluster, ledger=WithoutProofs())  # type: ignore[arg-type]  # a fake
+
+    answer = desk.run("prove", name, columns=200)
+
+    assert answer.exit_code == 1
+    assert "no proof was stored with it" in answer.stdout
+    assert "DOES NOT HOLD" not in answer.stdout
 
 
 def test_rules_that_changed_since_are_noted(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Add the tests on nodes: which ran when, and the digest of what they found."""
+"""Add the tests on nodes: in which order they were kept, and the digest of what they found."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,9 +15,9 @@ def upgrade() -> None:
         "node_checks",
         sa.Column("key", sa.Text(), primary_key=True),
         sa.Column("node", sa.Text(), nullable=False),
-        sa.Column("finished_at", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("suite", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("is_well", sa.Integer(), nullable=False),
     )
-    op.create_index("ix_node_checks_node_finished_at", "node_checks", ["node", "finished_at"])
+    op.create_index("ix_node_checks_node_number", "node_checks", ["node", "number"])
