@@ -34,8 +34,8 @@ durations:
   reboot_limit_seconds: 60
   check_limit_seconds: 60
   probation_seconds: 12
-ladder: {memory_seconds: 600, cool_down_seconds: 3}
-recovery: {requeue_window_seconds: 300, interactive_notice_seconds: 9}
+ladder: {max_gpu_resets_count: 10, max_reboots_count: 10, max_power_cycles_count: 10, cool_down_seconds: 3}
+recovery: {max_requeues_count: 24, interactive_notice_seconds: 9}
 """
 _COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seconds=60.0)
 """Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""

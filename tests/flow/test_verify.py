@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
@@ -89,10 +90,13 @@ def test_node_that_falls_silent_again_is_unknown_and_not_returned(repaired: Smal
 def test_node_that_cannot_be_proven_well_is_handed_over_after_the_limit(
     repaired: SmallAutopilot, beyond_seconds: float, state: IncidentState
 ) -> None:
-    repaired_since = repaired_at(repaired.cluster.ledger.records(repaired.incident().incident))
+    records = repaired.cluster.ledger.records(repaired.incident().incident)
+    repaired_since = repaired_at(records)
     assert repaired_since is not None
+    checks = [each for each in records if each.action.verb is Verb.CHECK]
+    tested = [each.outcome.finished_at if each.outcome is not None else each.begun_at for each in checks]
     repaired.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
-    limit_at = repaired_since + SOAK + POLICY.durations.reboot_limit
+    limit_at = max([repaired_since, *tested]) + SOAK + POLICY.durations.reboot_limit
     repaired.let_pass((limit_at - repaired.clock.now()).total_seconds() + beyond_seconds)
 
     verify(repaired)
