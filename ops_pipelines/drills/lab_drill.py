@@ -54,8 +54,7 @@ class LabDrill:
             *(NeverDrains(view, "never-drains"), RebootHangs(view, "reboot-hangs"), TestsFailTwice(view, "tests-fail")),
             *(RequeueLoop(view, "requeue-loop"), ProbationFails(view, "probation"), ResetDoesNotHelp(view, "reset")),
         )
-        self._old = OldCheckpoint(view, "old")
-        self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), self._old)
+        self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), OldCheckpoint(view, "old"))
         self._hostile = HostileWords(view, "hostile")
         self._acts: Sequence[Act] = (
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
@@ -96,14 +95,16 @@ class LabDrill:
         self._controller.play()
         # Until they do, none of them is room for a job, and when to move a job depends on that.
         view.wait("the nodes to answer", self._do_all_answer, limit_seconds=_READY_SECONDS)
-        begun = (*self._slow, *self._timed, self._hostile, self._application, self._foreign_before)
+        begun = (*self._slow, self._hostile, self._application, self._foreign_before)
         for act in (*begun, self._accounting, self._gpu):
             act.play()
-        others = [act for act in (*begun, self._accounting, self._gpu, self._controller) if act is not self._old]
-        self._wait_for(*others)
+        self._wait_for(*begun, self._accounting, self._gpu, self._controller)
         # Slurm gives a silent node up by itself and starts its jobs elsewhere: the hold must come before. So it falls
-        # silent when little else is going on, and what delays our runs is played after it.
+        # silent when little else is going on, and what delays our runs is played after it. In the minute in which
+        # nobody knows of it yet, nothing delays the move of a job either.
         self._silent.play()
+        for act in self._timed:
+            act.play()
         self._wait_until(self._silent.is_held, "the silent node's job to be held")
         self._worker.play()
         self._database.play()

@@ -334,7 +334,7 @@ class _Runner:
         limit = self._cluster.rules.policy.durations.job_end_limit
         if self._cluster.clock.now() - self._begun_at(incident) > limit:
             hours = limit.total_seconds() / 3600
-            why = f"{action.verb.value} of {action.target} waited {hours:.0f} h: {reason}"
+            why = f"{action.verb.value} of {action.target} waited {hours:.1f} h: {reason}"
             return self._give_up(incident, why)
         self._settle(Stage.WAITING, reason)
         return False

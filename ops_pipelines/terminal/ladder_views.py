@@ -122,7 +122,7 @@ class QueueView:
 
 
 def view_standing(standing: Standing, outlook: Outlook, *, now: datetime) -> StandingView:
-    """Return a standing; of an open incident with what its plan waits for."""
+    """Return a standing; of an open incident, or one that is acted on, with what its plan waits for."""
     incident = standing.incident
     waits_for = standing.waits_for
     if incident.state is IncidentState.OPEN:
@@ -131,6 +131,8 @@ def view_standing(standing: Standing, outlook: Outlook, *, now: datetime) -> Sta
             waits_for = f"{present.guardrail}: {present.reason}"
         else:
             waits_for = outlook.view(incident).waits_for or waits_for
+    elif incident.state is IncidentState.ACTING:
+        waits_for = outlook.view(incident).waits_for or waits_for
     return StandingView(
         node=standing.node,
         incident=incident.incident,
