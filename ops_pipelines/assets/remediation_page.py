@@ -122,7 +122,7 @@ def _compose(incident: Incident, plan: IncidentPlan, *, remaining_count: int, at
     proof = plan.proof
     lines.append(f"**Touches** {words(_touched(proof))}")
     kept = [
-        f"- {words(' '.join([each.kind.replace('_', ' '), each.name]).strip())}: {each.total_count - each.out_after_count:,} of "
+        f"- {words(f'{each.kind} {each.name}'.replace('_', ' ').strip())}: {each.total_count - each.out_after_count:,} of "
         f"{each.total_count:,} stay{f', {words(each.limit)}' if each.limit else ''}"
         for each in proof.remaining[:remaining_count]
     ]
