@@ -122,8 +122,8 @@ def _compose(incident: Incident, plan: IncidentPlan, *, remaining_count: int, at
     proof = plan.proof
     lines.append(f"**Touches** {words(_touched(proof))}")
     kept = [
-        f"- {words(f'{each.kind} {each.name}'.replace('_', ' ').strip())}: {each.total_count - each.out_after_count:,} of "
-        f"{each.total_count:,} stay{f', {words(each.limit)}' if each.limit else ''}"
+        f"- {words(f'{each.kind} {each.name}'.replace('_', ' ').strip())}: "
+        f"{each.total_count - each.out_after_count:,} of {each.total_count:,} stay{f', {words(each.limit)}' if each.limit else ''}"
         for each in proof.remaining[:remaining_count]
     ]
     lines += ["**Remains**\n" + "\n".join(kept)] if kept else []
