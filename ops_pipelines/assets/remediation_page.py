@@ -123,7 +123,8 @@ def _compose(incident: Incident, plan: IncidentPlan, *, remaining_count: int, at
     lines.append(f"**Touches** {words(_touched(proof))}")
     kept = [
         f"- {words(f'{each.kind} {each.name}'.replace('_', ' ').strip())}: "
-        f"{each.total_count - each.out_after_count:,} of {each.total_count:,} stay{f', {words(each.limit)}' if each.limit else ''}"
+        f"{each.total_count - each.out_after_count:,} of {each.total_count:,} stay"
+        f"{f', {words(each.limit)}' if each.limit else ''}"
         for each in proof.remaining[:remaining_count]
     ]
     lines += ["**Remains**\n" + "\n".join(kept)] if kept else []
