@@ -452,6 +452,13 @@ def test_job_that_was_only_marked_is_requeued_when_its_nodes_answer_again(autopi
     assert attempt is not None
     fence = Action(verb=Verb.FENCE, incident=INCIDENT, attempt=attempt)
     cluster = autopilot.cluster
+    hold = ActionRecord(
+        action=replace(fence, verb=Verb.HOLD),
+        plan=None,
+        begun_at=cluster.clock.now(),
+        attempt_nodes=autopilot.job().nodes,
+    )
+    cluster.ledger.begin(hold, guard=lambda _: None, lease_token=None, actor="test", now=cluster.clock.now())
     autopilot.cluster = replace(cluster, scheduler=cast("Scheduler", OneMarkedJob(cluster.scheduler)))
 
     step(autopilot, fence)

@@ -390,7 +390,7 @@ def test_repaired_node_is_due_for_its_proof_when_it_has_soaked(
 
     (request,) = requests(turn(drained_node_sensor, repaired, instance))
 
-    assert "still in repair or soaking" in reason(soaking)
+    assert "still in repair, soaking or on probation" in reason(soaking)
     assert request.job_name == "verify_nodes"
     assert request.run_key is not None
     assert request.run_key.startswith("verify:INC-0001:")
