@@ -312,7 +312,7 @@ def _commands(autopilot: SmallAutopilot) -> list[tuple[object, ...]]:
     told: dict[object, tuple[object, ...]] = {}
     for number, entry in enumerate(autopilot.received(*COMMANDS)):
         key: object = number if entry.check is None else entry.check.key
-        if entry.kind is EntryKind.RESET_GPU:
+        if entry.kind.value == "reset_gpu":
             key = (entry.kind, entry.nodes, entry.gpu)
         told.setdefault(key, (entry.kind, entry.nodes, entry.job, entry.gpu))
     return list(told.values())
