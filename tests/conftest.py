@@ -1,8 +1,10 @@
-"""The order of the tests: files that wait for real servers first, so that they wait beside those that compute.
+"""What holds for every test: the order of the files, and nothing of Dagster's that one test leaves for the next.
 
-It tells where several workers take whole files in this order (`--dist=loadfile --no-loadscope-reorder`): a file that
+The order tells where several workers take whole files in it (`--dist=loadfile --no-loadscope-reorder`): a file that
 waits for minutes must not be the last one begun. Fixtures stand in the files that use them, not here.
 """
+
+import sys
 
 import pytest
 
@@ -11,3 +13,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the files with tests marked `live` to the front, and leave each of the two parts in its order."""
     waiting = {item.path for item in items if item.get_closest_marker("live") is not None}
     items.sort(key=lambda item: item.path not in waiting)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Forget the instance that a test opened and closed.
+
+    An instance that is entered twice (a context built inside `with instance`) leaves its state storage behind in a
+    context variable; the next Definitions of this process then ask an instance that is gone, and fail.
+    """
+    if (kept := sys.modules.get("dagster._core.storage.defs_state.base")) is not None:
+        kept._current_storage.set(None)

@@ -175,9 +175,8 @@ def test_no_markdown_of_others_is_left_as_such(hostile: str) -> None:
 def test_page_is_made_on_an_empty_ledger(tmp_path: Path) -> None:
     autopilot = SmallAutopilot(tmp_path, node_count=4)
 
-    result = dg.materialize(
-        [remediation_page], resources={"cluster": autopilot.cluster}, instance=dg.DagsterInstance.ephemeral()
-    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([remediation_page], resources={"cluster": autopilot.cluster}, instance=instance)
 
     (made,) = result.asset_materializations_for_node("remediation_page")
     assert made.metadata["ladder"].value == "No node stands above watching."
