@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.jobs import detect_jobs
 from ops_pipelines.frames.formats import log
-from ops_pipelines.frames.panel import Panel
-from ops_pipelines.frames.panel_tables import panel_from_tables
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Panel
+from ops_pipelines.frames.panels.tables import panel_from_tables
 from tests.frames.detectors.panels import START_SECONDS, STEP_SECONDS, job_parts, node_parts, panel, topology
 from tests.frames.detectors.training import Training
 

@@ -26,8 +26,8 @@ from bench import diagnosis_peers
 from bench.claims import Claim
 from bench.replayed_days import retrace_day
 from ops_pipelines.domain.fault import ComponentKind, Family
-from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.flow.retrace import Retrace
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth

@@ -31,9 +31,9 @@ from rich.table import Table
 from bench.intake_load import GPUS_PER_NODE, JOBS, NODES, Part, make_files, number_of, read_times, write_load
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.decision import Rules
-from ops_pipelines.domain.fencing_room import SchedulerLimits
-from ops_pipelines.domain.finding import REPAIRS, find
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, digest_of
+from ops_pipelines.domain.meaning.finding import REPAIRS, find
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
@@ -46,8 +46,8 @@ from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.kernel_log import FileTailLogs
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.logs.kernel_log import FileTailLogs
 from ops_pipelines.sensors.fault import fault_sensor
 
 TURN_SECONDS = 5.0

@@ -39,10 +39,10 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
+from ops_pipelines.frames.detectors.straggler_traces import TraceVerdict, judge_ranks, read_rank_times
 from ops_pipelines.frames.formats import log
-from ops_pipelines.frames.log_observations import coded_observations, observations_of
-from ops_pipelines.frames.log_tables import RawLine, Writer, tabulate
-from ops_pipelines.frames.straggler_traces import TraceVerdict, judge_ranks, read_rank_times
+from ops_pipelines.frames.logs.observations import coded_observations, observations_of
+from ops_pipelines.frames.logs.tables import RawLine, Writer, tabulate
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

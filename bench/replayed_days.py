@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     SCHEDULER_SOURCE,
@@ -17,12 +17,12 @@ from ops_pipelines.domain.observation import (
     Signal,
 )
 from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
-from ops_pipelines.frames.detect import detect
-from ops_pipelines.frames.detection import Detection
+from ops_pipelines.frames.detectors.detect import detect
 from ops_pipelines.frames.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
-from ops_pipelines.frames.log_observations import observations_of
-from ops_pipelines.frames.log_tables import Writer, tabulate_lines
-from ops_pipelines.frames.signals import observe_log_lines
+from ops_pipelines.frames.logs.observations import observations_of
+from ops_pipelines.frames.logs.signals import observe_log_lines
+from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
+from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.simulator.replay.day import Day
 
 TICK = timedelta(seconds=5)

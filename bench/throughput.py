@@ -21,7 +21,7 @@ from rich.table import Table
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.decision import Rules
-from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId, digest_of
 from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
@@ -37,8 +37,8 @@ from ops_pipelines.flow.perform import Progress, Stage
 from ops_pipelines.flow.reflex import react
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.slurm import SlurmScheduler
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 
 NODE_COUNT, ORDERED_COUNT, RACK_SIZE, PEER_COUNT = 1_500, 750, 30, 60
 LIFTED = Policy(

@@ -15,10 +15,10 @@ from enum import Enum
 
 import numpy as np
 
-from ops_pipelines.domain.hazard import Hazard
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 
 NOTICED_AT = datetime(2026, 11, 21, tzinfo=UTC)
 FAULTS_PER_HISTORY = 30

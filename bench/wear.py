@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.frames.wear_out import WEAR_LIMITS, Outlook, WearLimit, forecast, theil_sen, widen_by_stretches
-from ops_pipelines.frames.wear_readings import Readings
+from ops_pipelines.frames.history.wear_out import (
+    WEAR_LIMITS,
+    Outlook,
+    WearLimit,
+    forecast,
+    theil_sen,
+    widen_by_stretches,
+)
+from ops_pipelines.frames.history.wear_readings import Readings
 
 Steps = Callable[[np.random.Generator, int], NDArray[np.float64]]
 WEARS: Mapping[str, tuple[float, Steps]] = {

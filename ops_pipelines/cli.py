@@ -79,12 +79,12 @@ def check_config(
     Every fault of a file is shown at once: what was found, what was expected, what to do. `mode: auto` is refused where
     the scheduler gives a silent node up before its jobs could be held.
     """
-    from ops_pipelines.domain.fencing_room import find_objections
+    from ops_pipelines.domain.guardrails.fencing_room import find_objections
     from ops_pipelines.domain.policy import Mode
     from ops_pipelines.ports.source_error import SourceError
-    from ops_pipelines.resources.config_files import read_cluster
-    from ops_pipelines.resources.policy_file import find_cautions
-    from ops_pipelines.resources.redfish_settings import find_weaknesses
+    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.policy_file import find_cautions
+    from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.terminal.roll_call import call_the_roll, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
     from ops_pipelines.wiring import read_rules

@@ -91,8 +91,8 @@ def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
 
     def open_when_needed(_: dg.InitResourceContext) -> dg.IOManager:
         from ops_pipelines.clock import SystemClock
-        from ops_pipelines.resources.config_files import read_cluster
-        from ops_pipelines.resources.lake_io_manager import LakeIOManager
+        from ops_pipelines.resources.config.files import read_cluster
+        from ops_pipelines.resources.lake.io_manager import LakeIOManager
         from ops_pipelines.wiring import open_lake
 
         lake = open_lake(read_cluster(cluster_file.resolve()))

@@ -16,7 +16,7 @@ from ops_pipelines.terminal.answer_format import AnswerFormat
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.resources.cluster_config import ClusterConfig
+    from ops_pipelines.resources.config.cluster_config import ClusterConfig
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
 DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
@@ -56,7 +56,7 @@ def ingest(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.flow import ingest as intake
     from ops_pipelines.frames.parsed import WrongKind
-    from ops_pipelines.resources.lake import ParquetLake
+    from ops_pipelines.resources.lake.parquet_lake import ParquetLake
     from ops_pipelines.resources.outside_files import UnreadableFile, read_document
 
     config = _find_config(cluster_file)
@@ -85,7 +85,7 @@ def ingest(
 
 def _find_config(cluster_file: Path | None) -> "ClusterConfig | None":
     """Return the cluster that was named, else that of the working directory, else None."""
-    from ops_pipelines.resources.config_files import read_cluster
+    from ops_pipelines.resources.config.files import read_cluster
 
     if cluster_file is None and not DEFAULT_CLUSTER_FILE.exists():
         return None
@@ -116,7 +116,7 @@ def query(
     Each table is a view; `date` (a date, as '2026-11-21') and `hour` (a whole number, as 7), both in UTC, tell DuckDB
     which files it need not open.
     """
-    from ops_pipelines.resources.lake_query import QueryRefused
+    from ops_pipelines.resources.lake.query import QueryRefused
     from ops_pipelines.terminal.telemetry_commands import run_query
 
     url = _lake_url(lake, _find_config(cluster_file))
@@ -156,8 +156,8 @@ def retain(
     deleted only after their aggregates are written.
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.resources.cluster_config import LakeConfig
-    from ops_pipelines.resources.lake_retention import RetentionSettings
+    from ops_pipelines.resources.config.cluster_config import LakeConfig
+    from ops_pipelines.resources.lake.retention import RetentionSettings
     from ops_pipelines.terminal.telemetry_commands import preview_retain, run_retain
 
     config = _find_config(cluster_file)

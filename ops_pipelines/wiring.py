@@ -22,7 +22,7 @@ from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.telemetry import Telemetry
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.cluster_config import (
+from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
     FleetKind,
@@ -32,17 +32,17 @@ from ops_pipelines.resources.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config_files import read_cluster
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.job_facts_file import JobFactsFile
-from ops_pipelines.resources.lake_window import LakeWindow
-from ops_pipelines.resources.policy_file import read_policy
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.lake.window import LakeWindow
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
 if TYPE_CHECKING:
-    from ops_pipelines.resources.lake import ParquetLake
+    from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 TWIN_DIRECTORY = "twin"
 _DEFAULT_SEED = 1
@@ -113,7 +113,7 @@ def open_observatory(cluster_file: Path) -> Observatory:
 
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
-    from ops_pipelines.resources.prometheus_range import all_queries
+    from ops_pipelines.resources.prometheus.range_pages import all_queries
 
     twin = _Twin(config, clock)
     look_back_seconds = int(config.telemetry.look_back.total_seconds())
@@ -135,14 +135,14 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
 
 def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetLake":
     """Return the lake of `config`; `clock` tells it which hours are over, the wall clock if none is given."""
-    from ops_pipelines.resources.lake import ParquetLake
+    from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
     return ParquetLake(config.lake.url, clock=clock or SystemClock())
 
 
 def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
     """Return who keeps the lake of that cluster small. Raises PolicyError on a wrong file."""
-    from ops_pipelines.resources.lake_retention import Housekeeper, RetentionSettings
+    from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings
 
     config = read_cluster(cluster_file)
     kept = config.lake
@@ -157,7 +157,7 @@ def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
 
 def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
-        from ops_pipelines.resources.prometheus_range import PrometheusMetrics
+        from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics
 
         return PrometheusMetrics(config.telemetry, clock=clock)
     if config.telemetry.kind is TelemetryKind.EXPORTERS:
@@ -185,7 +185,7 @@ def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:
 
 def _accounting(config: ClusterConfig, twin: _Twin) -> Accounting | None:
     if config.accounting is AccountingKind.SLURM:
-        from ops_pipelines.resources.slurm_accounting import SlurmAccounting
+        from ops_pipelines.resources.slurm.accounting import SlurmAccounting
 
         return SlurmAccounting(slurm_conf=config.scheduler.slurm_conf)
     if config.accounting is AccountingKind.NONE:
@@ -199,17 +199,17 @@ def _job_logs(config: ClusterConfig, clock: Clock) -> tuple[Logs, ...]:
     if config.job_logs.kind is JobLogsKind.NONE:
         return ()
     if config.job_logs.loki is not None:
-        from ops_pipelines.resources.loki import LokiLogs
+        from ops_pipelines.resources.logs.loki import LokiLogs
 
         return (LokiLogs(config.job_logs.loki, clock=clock, source="job_logs"),)
-    from ops_pipelines.resources.job_log_files import JobLogFiles
+    from ops_pipelines.resources.logs.job_log_files import JobLogFiles
 
     return (JobLogFiles(config.job_logs.paths, clock=clock),)
 
 
 def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
     if config.scheduler.kind is SchedulerKind.SLURM:
-        from ops_pipelines.resources.slurm import SlurmScheduler
+        from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 
         return SlurmScheduler(
             clock=clock,
@@ -224,10 +224,10 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
 def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
     if config.fleet.kind is FleetKind.COMMANDS:
         if config.fleet.redfish is not None:
-            from ops_pipelines.resources.redfish_power import RedfishFleet, RedfishPower
+            from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
 
             return RedfishFleet(config.fleet.commands, power=RedfishPower(config.fleet.redfish), clock=clock)
-        from ops_pipelines.resources.node_commands import CommandFleet
+        from ops_pipelines.resources.fleet.node_commands import CommandFleet
 
         return CommandFleet(config.fleet.commands, clock=clock)
     from ops_pipelines.simulator.adapters import SimulatedFleet
@@ -237,7 +237,7 @@ def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
 
 def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
-        from ops_pipelines.resources.prometheus import PrometheusTelemetry
+        from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
 
         return PrometheusTelemetry(config.telemetry)
     if config.telemetry.kind is not TelemetryKind.SIMULATOR:
@@ -252,16 +252,16 @@ def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
 
 def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
     if config.logs.kind is LogsKind.FILES:
-        from ops_pipelines.resources.kernel_log import FileTailLogs
+        from ops_pipelines.resources.logs.kernel_log import FileTailLogs
 
         logs = config.logs
         return FileTailLogs(logs.paths, clock=clock, node_name_source=logs.node_name_source, timezone=logs.timezone)
     if config.logs.kind is LogsKind.JOURNALD:
-        from ops_pipelines.resources.kernel_log import JournaldLogs
+        from ops_pipelines.resources.logs.kernel_log import JournaldLogs
 
         return JournaldLogs(directory=config.logs.journal_directory)
     if config.logs.loki is not None:
-        from ops_pipelines.resources.loki import LokiLogs
+        from ops_pipelines.resources.logs.loki import LokiLogs
 
         return LokiLogs(config.logs.loki, clock=clock)
     from ops_pipelines.simulator.adapters import SimulatedLogs

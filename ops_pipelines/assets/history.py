@@ -40,8 +40,8 @@ def lemon_scores(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """Nodes and GPUs in trouble more often than the rest of the fleet in the last 28 days, with the reasons."""
-    from ops_pipelines.domain.lemons import LemonSignal, Trouble, count_troubles, score_lemons
-    from ops_pipelines.frames.trouble_counts import (
+    from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble, count_troubles, score_lemons
+    from ops_pipelines.frames.history.trouble_counts import (
         count_single_node_jobs,
         failed_job_troubles,
         incident_troubles,
@@ -114,8 +114,8 @@ def lemon_scores(
 )
 def wear_out(context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]) -> dg.Output[None]:
     """When disks, spare rows of GPU memory and links will be worn out, with bounds and the time that is left to act."""
-    from ops_pipelines.frames.wear_out import WEAR_COLUMNS, Outlook, forecast_tables
-    from ops_pipelines.frames.wear_readings import BANK_COLUMNS, readings_of, worst_banks
+    from ops_pipelines.frames.history.wear_out import WEAR_COLUMNS, Outlook, forecast_tables
+    from ops_pipelines.frames.history.wear_readings import BANK_COLUMNS, readings_of, worst_banks
 
     until = _end_of_day(context)
     lake = observatory.lake
@@ -166,9 +166,9 @@ def fleet_defects(
 ) -> dg.Output[None]:
     """Does a batch, model, rack or driver version, or the fleet itself, fail more often than it should?"""
     from ops_pipelines.domain.fault import ComponentKind
-    from ops_pipelines.frames.defects import compare_groups
-    from ops_pipelines.frames.pictures import sparkline
-    from ops_pipelines.frames.trouble_counts import failures_of, incident_troubles, of_kind, read_attendance
+    from ops_pipelines.frames.history.defects import compare_groups
+    from ops_pipelines.frames.history.trouble_counts import failures_of, incident_troubles, of_kind, read_attendance
+    from ops_pipelines.frames.pictures.hours import sparkline
 
     until = _end_of_day(context)
     since = until - DEFECT_DAYS * DAY

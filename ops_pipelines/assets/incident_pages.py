@@ -11,17 +11,17 @@ import dagster as dg
 
 from ops_pipelines.assets.tables import table
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
+from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.flow.bundle import began_at
 from ops_pipelines.ports.bundles import SavedBundle
 
 EXPLAINED_AT_MOST = 5
 """Paragraphs on the page; the table has them all."""
 _SHOWN_IN_PLACE = 890
-"""As in `frames.pictures`: longer Markdown is behind a link."""
+"""As in `frames.pictures.hours`: longer Markdown is behind a link."""
 _SPECIAL = re.compile(r"([\\`*_\[\]<>!|#~])")
 _LONGEST_SENTENCE = 160
 
@@ -33,7 +33,7 @@ def describe_incidents(
 
     Those that became part of another are left out: their evidence is the other's.
     """
-    from ops_pipelines.frames.incident_pictures import Bar, large_timeline, timeline
+    from ops_pipelines.frames.pictures.incidents import Bar, large_timeline, timeline
 
     listed = [each for each in incidents if each.state is not IncidentState.MERGED]
     bars = [

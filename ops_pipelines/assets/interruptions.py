@@ -37,7 +37,7 @@ def interruption_costs(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """How long an interruption takes: queue with and without room, and restart until work goes on."""
-    from ops_pipelines.frames.pictures import sparkline
+    from ops_pipelines.frames.pictures.hours import sparkline
     from ops_pipelines.frames.restart_costs import (
         Attempt,
         attempts_of_rows,

@@ -69,7 +69,7 @@ def gpu_efficiency(
     context: dg.AssetExecutionContext, gpu_telemetry: Hours, fabric_telemetry: Hours, job_allocations: Hours
 ) -> dg.Output[Mapping[str, Computed]]:
     """Utilisation read in context: what bounds each job on each node, with the rule and the numbers that decided."""
-    from ops_pipelines.frames.efficiency import count_verdicts, read_efficiency
+    from ops_pipelines.frames.efficiency.verdicts import count_verdicts, read_efficiency
 
     found = {
         key: read_efficiency(
@@ -106,7 +106,7 @@ def monitoring_coverage(
     **telemetry: Hours,
 ) -> dg.Output[Mapping[str, Computed]]:
     """Which series that we expect are missing, and since when: what nobody sees cannot be called healthy."""
-    from ops_pipelines.frames.coverage import list_missing, measure_coverage
+    from ops_pipelines.frames.coverage.missing import list_missing, measure_coverage
 
     found: dict[str, Rows] = {}
     missing: Sequence[Mapping[str, object]] = ()

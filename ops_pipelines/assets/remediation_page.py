@@ -11,10 +11,10 @@ import dagster as dg
 
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.blast_radius import BlastRadius, TouchedJob
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, TouchedJob
 from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.repair_text import escape_markdown
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.repairs import WaitingRepair, queue_of
 from ops_pipelines.flow.standings import Probation, Standing, probations_of, standings_of
@@ -24,7 +24,7 @@ BACK = timedelta(days=7)
 """Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""
 PLANS_SHOWN = 3
 _SHOWN_IN_PLACE = 890
-"""As in `frames.pictures`: longer Markdown is behind a link."""
+"""As in `frames.pictures.hours`: longer Markdown is behind a link."""
 _JOBS_NAMED = 4
 _WORDS_AT_MOST = 160
 
@@ -57,7 +57,7 @@ def describe_remediation(
     now: datetime,
 ) -> Mapping[str, dg.MetadataValue]:
     """Return what the page shows: pictures that open in place, the newest plans, tables, pictures for the dialog."""
-    from ops_pipelines.frames import remediation_pictures as pictures
+    from ops_pipelines.frames.pictures import remediation as pictures
 
     sums = sum_by_day_and_team(recent.savings)
     drawn = {

@@ -5,8 +5,8 @@ import dagster as dg
 from ops_pipelines.assets.incident_pages import count_by_rule, describe_incidents
 from ops_pipelines.assets.observe import evidence_of_run
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.finding import REPAIRS, find
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.meaning.finding import REPAIRS, find
 from ops_pipelines.flow.bundle import save_as_it_is, tidy
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observe import record_findings

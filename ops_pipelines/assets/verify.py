@@ -6,7 +6,7 @@ import dagster as dg
 
 from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.verification import Recovery
+from ops_pipelines.domain.returning.verification import Recovery
 from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

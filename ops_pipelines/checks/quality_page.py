@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, counted
-from ops_pipelines.frames.cross_rules import Severity
-from ops_pipelines.frames.expectations import Kind, Measure
+from ops_pipelines.frames.quality.cross_rules import Severity
+from ops_pipelines.frames.quality.expectations import Kind, Measure
 from ops_pipelines.frames.schema import TABLES
 
 _STYLE = """

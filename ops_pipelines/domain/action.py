@@ -122,7 +122,7 @@ class Action:
     text: str = ""
     """The reason or the message. Not part of the key: rewording is not another action."""
     suite: str = ""
-    """Of a check: which tests (`domain.node_check.SUITES`)."""
+    """Of a check: which tests (`domain.node_health.node_check.SUITES`)."""
     has_ended: bool = False
     """Of a hold: the fault has ended the work of the job already, so that the hold takes nothing away. Not part of the
     key."""

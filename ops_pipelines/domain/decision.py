@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.catalogue import Catalogue
-from ops_pipelines.domain.correlation import World, correlate
-from ops_pipelines.domain.finding import Finding, find
-from ops_pipelines.domain.guardrails import ClusterFacts, Refusal
+from ops_pipelines.domain.diagnosis.correlation import World, correlate
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.meaning.catalogue import Catalogue
+from ops_pipelines.domain.meaning.finding import Finding, find
 from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus, Observation, TelemetryStatus
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.domain.topology import Topology
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Mode
 
 WATCHER = "fault_sensor"

@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.fault import FIRST_STEPS, Component
-from ops_pipelines.domain.finding import Finding, Response
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, PciAddress, PlanId
+from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE, Observation
 
 _KEPT_APART = 3

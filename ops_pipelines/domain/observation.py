@@ -79,7 +79,7 @@ class Signal(Enum):
 
 TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
 HISTORY_SOURCE = "history"
-"""Who tells of repetitions (`domain.history`): each is an event, and told once."""
+"""Who tells of repetitions (`domain.meaning.history`): each is an event, and told once."""
 CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 

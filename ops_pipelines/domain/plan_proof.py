@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
-from ops_pipelines.domain.blast_radius import BlastRadius, prove
 from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, decide
-from ops_pipelines.domain.finding import REPAIRS
-from ops_pipelines.domain.guardrails import ClusterFacts, nodes_out_of_service
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, prove
+from ops_pipelines.domain.guardrails.job_limits import must_serve, serving_replicas
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
 from ops_pipelines.domain.identity import JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.job_limits import must_serve, serving_replicas
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 _ORDER = {
     # On a silent node no hold waits for a reservation: either of the two may come first.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
 
 _NEEDS_HANDS = frozenset({IncidentState.ESCALATED, IncidentState.IN_REPAIR})

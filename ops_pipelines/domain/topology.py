@@ -1,6 +1,6 @@
 """Where each node stands: rack, NVLink domain, leaf switch; and so who shares fate with whom.
 
-Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config_files`.
+Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config.files`.
 """
 
 from collections.abc import Mapping

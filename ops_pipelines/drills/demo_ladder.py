@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.timing import JobTiming, Moment
+from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from ops_pipelines.drills.demo_evidence import (
     Evidence,
     Injected,

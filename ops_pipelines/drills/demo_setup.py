@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.drills.stack import project_file
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile

@@ -1,7 +1,7 @@
 """The pretended machines of the lab, as a program: what the fleet's commands and a tester run.
 
 A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the twin's; here both move together.
-`python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.node_commands`.
+`python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.fleet.node_commands`.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name, 
 from ops_pipelines.domain.observation import PowerState
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
-from ops_pipelines.resources.node_documents import check_to_json
+from ops_pipelines.resources.fleet.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
+from ops_pipelines.resources.fleet.node_documents import check_to_json
 from ops_pipelines.resources.nvml import to_json
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.journal import FaultKind

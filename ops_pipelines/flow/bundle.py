@@ -18,7 +18,7 @@ from ops_pipelines.domain.fault import ComponentKind
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import NO_NODE, JobStatus, NodeStatus
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, Recollection, SavedBundle
 from ops_pipelines.ports.ledger import LedgerError
@@ -336,7 +336,7 @@ def _look_around(
 
 
 def _surroundings(incident: Incident, recollection: Recollection, *, now: datetime) -> _Surroundings:
-    from ops_pipelines.frames import incident_pictures as pictures
+    from ops_pipelines.frames.pictures import incidents as pictures
 
     start, end = window_of(incident, now=now)
     nodes = concerned_nodes(incident, {})

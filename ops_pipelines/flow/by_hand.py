@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.guardrails import drain_owner, drain_reason
+from ops_pipelines.domain.guardrails.judge import drain_owner, drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import ClusterFacts, judge
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, judge
 from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.job_moves import hazard_for, is_leaving, time_jobs
-from ops_pipelines.domain.ladder import climb
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.timing import Moment
-from ops_pipelines.domain.verification import REPAIR_MARKS
+from ops_pipelines.domain.repair.job_moves import hazard_for, is_leaving, time_jobs
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.returning.verification import REPAIR_MARKS
+from ops_pipelines.domain.steps.ladder import climb
+from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.bundle import BundleReport, note_with, save_before_acting
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.drains import DrainOrder, drain_together

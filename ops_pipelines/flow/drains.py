@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Witness
-from ops_pipelines.domain.guardrails import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
 from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.verification import Scene, testify
+from ops_pipelines.domain.returning.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import NO_LEASE, Progress, Stage, judge_on, over_by, read_facts, words_of

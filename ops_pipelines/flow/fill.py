@@ -16,7 +16,7 @@ from ops_pipelines.ports.logs import LogLine, Logs
 from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.log_tables import Writer
+    from ops_pipelines.frames.logs.tables import Writer
 
 _LINES_AT_ONCE = 50_000
 """Bounds memory while kept logs are read from their beginning."""
@@ -40,8 +40,8 @@ class Filled:
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:
     """Return the rows of `tables` at the grid times in [start, end) from every source that knows its past."""
-    from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, read_page, rejected_rows, told_times
+    from ops_pipelines.frames.metrics.node_names import NodeNames
+    from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows, told_times
 
     names = NodeNames(observatory.topology.places)
     queries = [query for query in observatory.queries if query.table is None or query.table in tables]
@@ -71,8 +71,8 @@ def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: da
 def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return attempts: those that ended in [start, end) in full, and who held which node within each hour of it."""
     from ops_pipelines.frames.accounting import read_ended, read_held
-    from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.frames.metrics.node_names import NodeNames
+    from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
 
     if observatory.accounting is None:
         return _filled(combine(()), tables=(), notes=("no accounting is configured",), refused=())
@@ -98,14 +98,14 @@ def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime)
 
 def fill_kernel_events(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return the lines that kernels wrote in [start, end) and that the sources still keep, as rows."""
-    from ops_pipelines.frames.log_tables import Writer
+    from ops_pipelines.frames.logs.tables import Writer
 
     return _fill_lines(observatory.kernel_logs, observatory, writer=Writer.KERNEL, start=start, end=end)
 
 
 def fill_job_logs(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return the lines that jobs wrote in [start, end), as far as they say when, as rows."""
-    from ops_pipelines.frames.log_tables import Writer
+    from ops_pipelines.frames.logs.tables import Writer
 
     return _fill_lines(observatory.job_logs, observatory, writer=Writer.JOB, start=start, end=end)
 
@@ -113,9 +113,9 @@ def fill_job_logs(observatory: Observatory, *, start: datetime, end: datetime) -
 def _fill_lines(
     sources: Sequence[Logs], observatory: Observatory, *, writer: "Writer", start: datetime, end: datetime
 ) -> Filled:
-    from ops_pipelines.frames.log_tables import tabulate_lines
-    from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.frames.logs.tables import tabulate_lines
+    from ops_pipelines.frames.metrics.node_names import NodeNames
+    from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
 
     parts: list[Parsed] = []
     notes: list[str] = []
@@ -154,7 +154,7 @@ def _grid_within(observatory: Observatory, *, start: datetime, end: datetime) ->
 
 def _filled(parsed: Parsed, *, tables: Collection[str] | None, notes: Sequence[str], refused: Sequence[Rows]) -> Filled:
     from ops_pipelines.frames.hours import merge
-    from ops_pipelines.frames.pages import REJECTED
+    from ops_pipelines.frames.metrics.pages import REJECTED
 
     kept: dict[str, Rows] = {name: rows for name, rows in parsed.tables.items() if tables is None or name in tables}
     if refused:

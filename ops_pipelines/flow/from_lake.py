@@ -18,8 +18,8 @@ from ops_pipelines.flow.window import FAILURES_REACH
 from ops_pipelines.ports.lake import Lake, Rows
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.detection import Detection
-    from ops_pipelines.frames.panel import Panel
+    from ops_pipelines.frames.panels.detection import Detection
+    from ops_pipelines.frames.panels.panel import Panel
 
 Detect = Callable[["Panel"], "Sequence[Detection]"]
 READ_AT_ONCE = timedelta(hours=2)
@@ -64,7 +64,7 @@ def evidence_from_lake(
 
     `step_seconds` None: the grid that most GPU samples stand on. `detect` None: all detectors.
     """
-    from ops_pipelines.frames.detect import detect as detect_all
+    from ops_pipelines.frames.detectors.detect import detect as detect_all
     from ops_pipelines.frames.past_states import attempts_of, jobs_over_time
 
     if back <= timedelta(0):
@@ -100,7 +100,7 @@ def evidence_from_lake(
 
 def _grid_step(lake: Lake, *, at: datetime) -> int:
     """Return the distance of the samples in the hour before; 15 s where there are too few."""
-    from ops_pipelines.frames.panel_rows import grid_step_of
+    from ops_pipelines.frames.panels.rows import grid_step_of
 
     return grid_step_of(lake.read("gpu_telemetry", start=at - timedelta(hours=1), end=at, columns=("time",))) or 15
 
@@ -110,10 +110,10 @@ def _panel(
 ) -> "tuple[Panel, list[str], bool]":
     """Return the panel of [begin, until) with as much before it as detectors look back; which tables have no sample in
     [begin, until), in words; and whether any has."""
-    from ops_pipelines.frames.panel import LOOKBACK_SECONDS
-    from ops_pipelines.frames.panel_columns import PANEL_COLUMNS, columns_to_read
-    from ops_pipelines.frames.panel_rows import panel_rows
-    from ops_pipelines.frames.panel_tables import panel_from_tables
+    from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
+    from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
+    from ops_pipelines.frames.panels.rows import panel_rows
+    from ops_pipelines.frames.panels.tables import panel_from_tables
     from ops_pipelines.frames.schema import TELEMETRY_TABLES
 
     start = begin - timedelta(seconds=LOOKBACK_SECONDS + step)
@@ -204,8 +204,8 @@ def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) 
 
 def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -> tuple[Event, ...]:
     """Return what lines say: codes of the driver by the sensor's own reader, every other signature by the tables."""
-    from ops_pipelines.frames.log_observations import coded_observations, observations_of
-    from ops_pipelines.frames.panel_rows import addresses_of
+    from ops_pipelines.frames.logs.observations import coded_observations, observations_of
+    from ops_pipelines.frames.panels.rows import addresses_of
 
     until = end + timedelta(microseconds=1)
     columns = {

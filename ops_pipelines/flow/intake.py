@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.guardrails import DRAIN_MARK
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.frames.signals import observe_log_lines
+from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.source_error import SourceError

@@ -18,7 +18,7 @@ from ops_pipelines.ports.lake import Rows
 from ops_pipelines.ports.logs import LogBatch, LogLine
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.checkpoint_lines import CheckpointLine
+    from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine
 
 SAME_SAVE = timedelta(seconds=30)
 """Ranks tell of one save within so long of each other. # Assumption: nobody saves whole checkpoints more often."""
@@ -100,7 +100,7 @@ def learn_checkpoints(
     not known, the line of a file proves nothing. The same lines again change nothing. Nothing is written where nothing
     was learned.
     """
-    from ops_pipelines.frames.checkpoint_lines import read_checkpoint_lines, rows_of_lines, stepping_jobs
+    from ops_pipelines.frames.logs.checkpoint_lines import read_checkpoint_lines, rows_of_lines, stepping_jobs
 
     lines = [line for line in lines if _is_the_jobs_own(line, users)]
     rows = rows_of_lines(rows, lines)
@@ -145,7 +145,7 @@ def note_lines(
     `is_going_on`: they show steps after what was known. `started_at`: when its present attempt began, None if unknown;
     a save that an earlier attempt had begun was cut off with it, and is never complete.
     """
-    from ops_pipelines.frames.checkpoint_lines import LineKind
+    from ops_pipelines.frames.logs.checkpoint_lines import LineKind
 
     seen = _without_cut_off(seen, started_at)
     begun = seen.saving_since

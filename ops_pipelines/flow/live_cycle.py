@@ -25,8 +25,8 @@ from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.detection import Detector
-    from ops_pipelines.frames.log_tables import Writer
+    from ops_pipelines.frames.logs.tables import Writer
+    from ops_pipelines.frames.panels.detection import Detector
 
 _LINES_AT_ONCE = 20_000
 CURSOR_PREFIX = "lake/"
@@ -152,8 +152,8 @@ class _Metrics:
 
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
-    from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.frames.pages import combine, read_page, rejected_rows
+    from ops_pipelines.frames.metrics.node_names import NodeNames
+    from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows
 
     names = NodeNames(observatory.topology.places)
     found = _Metrics()
@@ -267,7 +267,7 @@ class _Lines:
 def _follow_all(
     observatory: Observatory, cluster: Cluster, *, window: LiveWindow | None, at: datetime, problems: list[str]
 ) -> _Lines:
-    from ops_pipelines.frames.log_tables import Writer
+    from ops_pipelines.frames.logs.tables import Writer
 
     found = _Lines()
     are_read = True
@@ -329,7 +329,7 @@ def _follow(
 
 
 def _observations(tables: Mapping[str, Rows], *, window: LiveWindow | None) -> tuple[Observation, ...]:
-    from ops_pipelines.frames.log_observations import LOG_TABLES, observations_of
+    from ops_pipelines.frames.logs.observations import LOG_TABLES, observations_of
 
     gpus = None if window is None else window.gpus
     return tuple(
@@ -359,9 +359,9 @@ def _keep_lines(
 ) -> Mapping[str, Rows]:
     """Write the rows of lines, each into its hour; return them by table."""
     from ops_pipelines.frames.hours import split_by_hour
-    from ops_pipelines.frames.log_tables import tabulate_lines
-    from ops_pipelines.frames.node_names import NodeNames, mark_nodes
-    from ops_pipelines.frames.pages import rejected_rows, within_reach
+    from ops_pipelines.frames.logs.tables import tabulate_lines
+    from ops_pipelines.frames.metrics.node_names import NodeNames, mark_nodes
+    from ops_pipelines.frames.metrics.pages import rejected_rows, within_reach
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)

@@ -1,20 +1,20 @@
 """Whether the moment has come to interrupt a job whose plan waits: its next checkpoint, or its owner's time to save.
 
-The moment itself was chosen by `domain.timing` when the plan was made. Asked by the executor before each hold, and by
-the sensor, so that a run starts within seconds of the checkpoint.
+The moment itself was chosen by `domain.steps.timing` when the plan was made. Asked by the executor before each hold,
+and by the sensor, so that a run starts within seconds of the checkpoint.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 
 from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.guardrails import ClusterFacts
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import JobAttempt, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.job_moves import hazard_for, is_leaving, noticed_at
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.timing import JobTiming, Moment, is_moment
+from ops_pipelines.domain.repair.job_moves import hazard_for, is_leaving, noticed_at
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.steps.timing import JobTiming, Moment, is_moment
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import Due
 from ops_pipelines.flow.perform import read_facts

@@ -1,15 +1,15 @@
 """Has a repaired node tested while it stays drained, and says what its tests show.
 
-Which tests fit the fault and how good is good enough are `domain.health_gates`'; the tests themselves run on the node,
-under the key of the action that asked for them, so that they are started once however often we ask.
+Which tests fit the fault and how good is good enough are `domain.node_health.health_gates`'; the tests themselves run
+on the node, under the key of the action that asked for them, so that they are started once however often we ask.
 """
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.health_gates import CheckState, judge_check, suite_for, suite_named
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_check import BY_HAND
-from ops_pipelines.domain.verification import TestsStanding
+from ops_pipelines.domain.node_health.health_gates import CheckState, judge_check, suite_for, suite_named
+from ops_pipelines.domain.node_health.node_check import BY_HAND
+from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import Stage, perform

@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
-from ops_pipelines.domain.finding import REPAIRS, Response
-from ops_pipelines.domain.guardrails import ClusterFacts, Refusal, is_moot, judge
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
-from ops_pipelines.domain.verification import testify
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.returning.verification import testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease

@@ -1,7 +1,7 @@
 """Performs one action: before-entry, command, witness, after-entry. Never sends twice what may have happened.
 
-Whether an action may be begun is judged by `domain.guardrails` inside the ledger's transaction; what the world
-says of it afterwards by `domain.verification`. This module only moves between the two.
+Whether an action may be begun is judged by `domain.guardrails.judge` inside the ledger's transaction; what the world
+says of it afterwards by `domain.returning.verification`. This module only moves between the two.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +21,7 @@ from ops_pipelines.domain.action import (
     reservation_of,
     witness_limit,
 )
-from ops_pipelines.domain.guardrails import (
+from ops_pipelines.domain.guardrails.judge import (
     NEEDS_EYES,
     Authority,
     ClusterFacts,
@@ -32,11 +32,11 @@ from ops_pipelines.domain.guardrails import (
     is_moot,
     judge,
 )
-from ops_pipelines.domain.health_gates import suite_named
 from ops_pipelines.domain.identity import ActionKey, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.node_health.health_gates import suite_named
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
-from ops_pipelines.domain.verification import Scene, testify
+from ops_pipelines.domain.returning.verification import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.flow.lease import Lease

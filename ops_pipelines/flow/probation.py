@@ -1,7 +1,7 @@
 """Sees to nodes on probation and to the jobs that were moved: until the node is like any other, until the job goes on.
 
-What ends a probation well or badly is judged by `domain.verification`; a relapse climbs the ladder. Progress of a job
-is a checkpoint newer than its resumption: what is only running proves nothing.
+What ends a probation well or badly is judged by `domain.returning.verification`; a relapse climbs the ladder. Progress
+of a job is a checkpoint newer than its resumption: what is only running proves nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Recovery, advance
-from ops_pipelines.domain.ladder import climb
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection, has_moved_on
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.verification import NodeBaseline, Verdict, judge_probation
-from ops_pipelines.domain.verification import Recovery as NodeRecovery
+from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
+from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
+from ops_pipelines.domain.steps.ladder import climb
 from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.catalogue import Catalogue
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.finding import REPAIRS, Finding, Response, find
+from ops_pipelines.domain.meaning.catalogue import Catalogue
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response, find
 from ops_pipelines.domain.observation import Observation
 from ops_pipelines.flow.carry_out import PlanReport, carry_out_drains
 from ops_pipelines.flow.cluster import Cluster

@@ -1,6 +1,6 @@
 """The repair queue: which nodes wait for hands, the report that goes with each, and a person's word that one is mended.
 
-The report is `domain.repair_report`'s. That a mended node is well is proven like after any repair of ours
+The report is `domain.returning.repair_report`'s. That a mended node is well is proven like after any repair of ours
 (`flow.verify`): a person's word does not return a node.
 """
 
@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.identity import Digest, IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import NodeInspection
-from ops_pipelines.domain.repair_report import RepairReport, queued_at, write_report
-from ops_pipelines.domain.repair_text import as_markdown
+from ops_pipelines.domain.returning.repair_report import RepairReport, queued_at, write_report
+from ops_pipelines.domain.returning.repair_text import as_markdown
 from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.bundles import BundleError, SavedBundle

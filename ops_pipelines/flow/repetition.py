@@ -1,18 +1,18 @@
 """What has happened too often on one part, told as evidence: once for each burst.
 
 Looks back over the evidence of the ledger as far as the catalogue's repeat rules do. How often is too often is
-`domain.history`; what a repetition calls for is `domain.finding`. Made for the live cycle, which knows the inventories
-and who held which node; a part that they do not name is blamed for nothing.
+`domain.meaning.history`; what a repetition calls for is `domain.meaning.finding`. Made for the live cycle, which knows
+the inventories and who held which node; a part that they do not name is blamed for nothing.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.catalogue import Catalogue, RepeatRule
-from ops_pipelines.domain.finding import find
-from ops_pipelines.domain.history import Lineage, Repetition, occurrences_of, repeat_rules, repeated, rule_of
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.meaning.catalogue import Catalogue, RepeatRule
+from ops_pipelines.domain.meaning.finding import find
+from ops_pipelines.domain.meaning.history import Lineage, Repetition, occurrences_of, repeat_rules, repeated, rule_of
 from ops_pipelines.domain.observation import HISTORY_SOURCE, Observation
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import HOUR, hour_of
@@ -58,7 +58,7 @@ class RepetitionWatch:
 
     def lineage(self, lake: Lake, *, nodes: frozenset[NodeName], at: datetime, back: timedelta) -> Lineage:
         """Return which GPU stood where on some nodes before `at`; each is read once an hour. Raises LakeError."""
-        from ops_pipelines.frames.trouble_counts import read_seatings
+        from ops_pipelines.frames.history.trouble_counts import read_seatings
 
         hours = _inventory_hours(hour_of(at), back=back)
         if self._read_hours != hours:

@@ -7,8 +7,8 @@ fault of nodes: then nothing is done here.
 from dataclasses import replace
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.flow.cluster import Cluster

@@ -1,6 +1,6 @@
 """Where each node stands on the ladder, and which are on probation: what the command line and the UI show of both.
 
-Reads the ledger and, for probation, the scheduler. Which rung comes next is `domain.ladder`'s.
+Reads the ledger and, for probation, the scheduler. Which rung comes next is `domain.steps.ladder`'s.
 """
 
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.finding import REPAIRS
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState, Try, asked_of_person
-from ops_pipelines.domain.ladder import RUNGS, Rung, next_repair, position_of, rung_of
+from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.repair_report import queued_at
+from ops_pipelines.domain.returning.repair_report import queued_at
+from ops_pipelines.domain.steps.ladder import RUNGS, Rung, next_repair, position_of, rung_of
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.ports.source_error import SourceError

@@ -1,6 +1,7 @@
 """Verifies repaired nodes on fresh state and returns those that are proven well.
 
-The verdict is `domain.verification`'s; the return is an action like any other, with guardrails, ledger and witness.
+The verdict is `domain.returning.verification`'s; the return is an action like any other, with guardrails, ledger and
+witness.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.ladder import climb
 from ops_pipelines.domain.observation import NodeInspection, NodeStatus
-from ops_pipelines.domain.verification import (
+from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
     TestsStanding,
@@ -21,6 +21,7 @@ from ops_pipelines.domain.verification import (
     judge_recovery,
     repair_finished_at,
 )
+from ops_pipelines.domain.steps.ladder import climb
 from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.intake import Intake, take_in_conditions

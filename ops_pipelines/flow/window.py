@@ -1,7 +1,7 @@
 """The last minutes of the live cycle in memory, and what the detectors see in them.
 
 As far back as detectors look, and no further: an old process and one that was started a minute ago see the same. Writes
-conditions into evidence; what they mean is `domain.finding`.
+conditions into evidence; what they mean is `domain.meaning.finding`.
 """
 
 from collections import deque
@@ -30,13 +30,13 @@ from ops_pipelines.flow.repetition import Hold, RepetitionWatch
 from ops_pipelines.ports.lake import Lake, LakeError, Rows
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.detection import Detection, Detector
     from ops_pipelines.frames.detectors.job_failures import EndedAttempt
-    from ops_pipelines.frames.panel import Panel
+    from ops_pipelines.frames.panels.detection import Detection, Detector
+    from ops_pipelines.frames.panels.panel import Panel
 
 REJECTED = "rejected_rows"
 MARGIN = timedelta(minutes=10)
-"""Rows are kept for so much longer: a line may be dated a few minutes ahead (`frames.pages.within_reach`)."""
+"""Rows are kept for so much longer: a line may be dated a few minutes ahead (`frames.metrics.pages.within_reach`)."""
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
@@ -70,7 +70,7 @@ class LiveWindow:
     """
 
     def __init__(self, *, topology: Topology, step: timedelta) -> None:
-        from ops_pipelines.frames.panel import LOOKBACK_SECONDS
+        from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
 
         self._topology = topology
         self._step = step
@@ -96,8 +96,8 @@ class LiveWindow:
         A table that cannot be read is left out, and then the window counts as begun at `before` (`is_whole`). Lines
         that a cycle had kept before it could move its cursor come again with the next one, and count twice.
         """
-        from ops_pipelines.frames.panel_columns import PANEL_COLUMNS, columns_to_read
-        from ops_pipelines.frames.panel_rows import times_of
+        from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
+        from ops_pipelines.frames.panels.rows import times_of
         from ops_pipelines.frames.past_states import ACCOUNTING_COLUMNS, attempts_of
 
         start = before - self._reach - self._step
@@ -138,8 +138,8 @@ class LiveWindow:
 
     def _keep(self, table: str, rows: Rows, *, at: datetime) -> bool:
         """Take in rows, and return whether any of them are kept."""
-        from ops_pipelines.frames.panel_columns import PANEL_COLUMNS
-        from ops_pipelines.frames.panel_rows import addresses_of, panel_rows
+        from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
+        from ops_pipelines.frames.panels.rows import addresses_of, panel_rows
 
         is_kept = False
         if table in PANEL_COLUMNS and rows.num_rows:
@@ -270,8 +270,8 @@ class LiveWindow:
 
     def panel(self, at: datetime) -> "Panel":
         """Return the panel whose newest grid time is `at`."""
-        from ops_pipelines.frames.panel_rows import joined_rows
-        from ops_pipelines.frames.panel_tables import panel_from_tables
+        from ops_pipelines.frames.panels.rows import joined_rows
+        from ops_pipelines.frames.panels.tables import panel_from_tables
 
         parts: dict[str, list[Rows]] = {}
         for _, table, rows in self._cycles:
@@ -317,7 +317,7 @@ def tell_detections(
     `nodes` are as the scheduler tells them: those that somebody else drained are left out, and what began before a
     node's boot is not told of it (`without_leftovers`). `detect` None: all detectors. Raises LedgerError.
     """
-    from ops_pipelines.frames.detect import live_detectors, look_live, out_of_sight, without_leftovers
+    from ops_pipelines.frames.detectors.detect import live_detectors, look_live, out_of_sight, without_leftovers
 
     if nodes is not None:
         window.note_nodes(nodes)

@@ -28,7 +28,7 @@ class Refused:
     detail: str
     """What was found, what was expected."""
     text: str
-    """The record, made readable (`frames.signals.readable`)."""
+    """The record, made readable (`frames.logs.signals.readable`)."""
     into: str | None = None
     """The table that it would have gone to, where that is known."""
     at: datetime | None = None

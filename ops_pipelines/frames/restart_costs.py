@@ -2,7 +2,7 @@
 
 An interruption is an attempt that the cluster ended (node failed, requeued, preempted) and that the same job followed
 with another one. What it costs is measured apart from the work that is done again, which depends on the checkpoint.
-What is decided with it is `domain.timing`. Medians, and a bound on how much one job counts, keep a job
+What is decided with it is `domain.steps.timing`. Medians, and a bound on how much one job counts, keep a job
 that writes lies or is requeued all day from moving the costs of others.
 """
 
@@ -15,8 +15,8 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.timing import RestartCosts
-from ops_pipelines.frames.checkpoint_lines import LineKind, is_progress, kind_of
+from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.frames.logs.checkpoint_lines import LineKind, is_progress, kind_of
 
 ATTEMPT_COLUMNS = ("job", "state", "started_at", "ended_at", "eligible_at")
 ALLOCATION_COLUMNS = ("job", "time", "state", "started_at", "ended_at")

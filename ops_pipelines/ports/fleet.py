@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 
 NOT_OFFERED = "no command is configured for"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 
 TIMES_KEPT = 6
 """Checkpoints remembered of a job: five gaps, of which the middle one is not moved by one evaluation or one restart."""

@@ -11,14 +11,14 @@ from typing import Protocol
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 AUTOPILOT = "autopilot"
 """The actor of everything that no person launched."""

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Protocol
 
-from ops_pipelines.domain.fencing_room import SchedulerLimits
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 

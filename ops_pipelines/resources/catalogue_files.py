@@ -1,7 +1,8 @@
 """Reads the tables of `catalogue/` that say what codes and log lines mean, and returns them as domain values.
 
-What a finding makes of them is `domain.finding`; patterns of log_signatures.csv are matched by `frames.log_matching`. A
-table that says something unknown is a fault of this program: the error names the file, the row and the word.
+What a finding makes of them is `domain.meaning.finding`; patterns of log_signatures.csv are matched by
+`frames.logs.matching`. A table that says something unknown is a fault of this program: the error names the file, the
+row and the word.
 """
 
 import csv
@@ -13,8 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
-from ops_pipelines.domain.catalogue import Answer, Catalogue, CodeRule, LogRule, NvlinkSubcode, RepeatRule
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
+from ops_pipelines.domain.meaning.catalogue import Answer, Catalogue, CodeRule, LogRule, NvlinkSubcode, RepeatRule
 from ops_pipelines.resources.catalogue_gates import read_gates, read_suites
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 

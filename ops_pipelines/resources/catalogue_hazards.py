@@ -1,7 +1,7 @@
 """Reads catalogue/fault_hazards.csv: what faults do to jobs that go on, as domain values.
 
-Choosing the row for a fault is `domain.timing`'s. A table that says nonsense is a fault of this program: the error
-names the row and the word.
+Choosing the row for a fault is `domain.steps.timing`'s. A table that says nonsense is a fault of this program: the
+error names the row and the word.
 """
 
 import csv
@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import TypeVar
 
 from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.hazard import AT_ONCE, Hazard
+from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
 
 Word = TypeVar("Word", bound=Enum)
 TABLE = "fault_hazards.csv"

@@ -1,6 +1,7 @@
 """Exporters scraped directly, where no store keeps their metrics: many targets at once, none of which stops the others.
 
-The pages stay bytes; reading them is `frames.exposition`. There is no history: what an exporter says now is all.
+The pages stay bytes; reading them is `frames.metrics.exposition`. There is no history: what an exporter says now is
+all.
 """
 
 from collections import deque
@@ -15,8 +16,8 @@ from urllib.parse import urlsplit
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.ports.metrics import BodyKind, Page, Query
 from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.resources.cluster_config import ExporterTargets
-from ops_pipelines.resources.prometheus_connection import cause_of, read_secret
+from ops_pipelines.resources.config.cluster_config import ExporterTargets
+from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager

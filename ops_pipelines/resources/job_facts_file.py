@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Generic, TypeVar
 
 from ops_pipelines.domain.identity import JobId, parse_job_id
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFactsError, JobFactsReading
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.resources.documents import decode, encode

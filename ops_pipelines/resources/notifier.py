@@ -14,7 +14,7 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.ports.notifier import Audience, Message, Notifier
 from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.resources.cluster_config import NotifierConfig
+from ops_pipelines.resources.config.cluster_config import NotifierConfig
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """What NVML and the kernel say of this node: the node check, `python -m ops_pipelines.resources.nvml`.
 
-Looks and reports; changes nothing. What an inspection proves is `domain.verification`; who asks for it is the fleet.
+Looks and reports; changes nothing. What an inspection proves is `domain.returning.verification`; who asks for it is the
+fleet.
 """
 
 import argparse
@@ -144,7 +145,7 @@ class NvmlInspector:
 
 
 def to_json(inspection: NodeInspection) -> str:
-    """Return the inspection as one JSON object on one line, as `resources.node_commands` reads it."""
+    """Return the inspection as one JSON object on one line, as `resources.fleet.node_commands` reads it."""
     return json.dumps(
         {
             "node": inspection.node,

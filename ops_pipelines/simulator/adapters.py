@@ -5,9 +5,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.fencing_room import SchedulerLimits
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
-from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable

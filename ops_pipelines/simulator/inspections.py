@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from ops_pipelines.domain.node_check import Serial
+from ops_pipelines.domain.node_health.node_check import Serial
 from ops_pipelines.domain.observation import GpuInspection, NodeInspection
 from ops_pipelines.simulator.hardware import Hardware, Node
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from ops_pipelines.domain.guardrails import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.source_error import SourceUnavailable

@@ -12,8 +12,8 @@ import typer
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
-    from ops_pipelines.resources.cluster_config import ClusterConfig
-    from ops_pipelines.resources.lake import ParquetLake
+    from ops_pipelines.resources.config.cluster_config import ClusterConfig
+    from ops_pipelines.resources.lake.parquet_lake import ParquetLake
     from ops_pipelines.terminal.views import DiagnosedTimeView
 
 NOW = "now"
@@ -53,7 +53,7 @@ def diagnose(
     `incidents`), sightings (as in `explain`)], gaps [text], problems [text].
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.resources.config_files import read_cluster
+    from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
     from ops_pipelines.terminal.tables import console
     from ops_pipelines.terminal.views import to_json

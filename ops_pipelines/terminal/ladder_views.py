@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.ladder import RUNGS, Rung, max_tries, rung_of
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Durations, LadderLimits
+from ops_pipelines.domain.steps.ladder import RUNGS, Rung, max_tries, rung_of
 from ops_pipelines.flow.repairs import WaitingRepair
 from ops_pipelines.flow.standings import Probation, Standing
 from ops_pipelines.terminal.outlook import Outlook

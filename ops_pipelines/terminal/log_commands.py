@@ -1,7 +1,8 @@
 """`ops-pipelines logs`: what raw log lines mean, and what a code or signature means with every source's answer.
 
-Meanings are `frames.classify` and the catalogue; what the live loop makes of a line is `domain.finding`. Files are read
-here line by line: no file is too long. Heavy imports stay inside functions, as `--help` passes through here.
+Meanings are `frames.logs.classify` and the catalogue; what the live loop makes of a line is `domain.meaning.finding`.
+Files are read here line by line: no file is too long. Heavy imports stay inside functions, as `--help` passes through
+here.
 """
 
 import gzip
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from rich.console import Console
 
-    from ops_pipelines.domain.catalogue import CodeRule, LogRule, RepeatRule
-    from ops_pipelines.frames.classify import LineVerdict
+    from ops_pipelines.domain.meaning.catalogue import CodeRule, LogRule, RepeatRule
+    from ops_pipelines.frames.logs.classify import LineVerdict
 
 STANDARD_INPUT = "-"
 _GZIP = b"\x1f\x8b\x08"
@@ -98,8 +99,8 @@ def classify(
     physical line), signature (null if none is known), category, component, actions (preferred first, never empty),
     confidence (0 to 1).
     """
-    from ops_pipelines.frames.classify import classify_lines, read_lines
-    from ops_pipelines.frames.log_matching import shared_matcher
+    from ops_pipelines.frames.logs.classify import classify_lines, read_lines
+    from ops_pipelines.frames.logs.matching import shared_matcher
     from ops_pipelines.resources.catalogue_files import read_catalogue
 
     try:
@@ -133,7 +134,7 @@ def open_log(path: str) -> Iterator[SalvagedLog]:
 
     Raises OSError, or UnreadableLog for a directory, a device, and a kind of file that is known by its first bytes.
     """
-    from ops_pipelines.frames.log_kinds import find_kind
+    from ops_pipelines.frames.logs.kinds import find_kind
 
     if path == STANDARD_INPUT:
         stream = cast("io.BufferedIOBase", sys.stdin.buffer)
@@ -348,7 +349,7 @@ class Explained:
         }
 
     def actions(self) -> list[str]:
-        from ops_pipelines.domain.catalogue import CodeRule
+        from ops_pipelines.domain.meaning.catalogue import CodeRule
 
         rule = self.rule
         return [rule.first_action.value] if isinstance(rule, CodeRule) else [action.value for action in rule.actions]

@@ -1,7 +1,7 @@
 """`ops-pipelines node-check`: tests this node, now or under a key that is asked for later. And `gates`: their limits.
 
-Runs on the node, without a cluster.yaml. What the tests are is `resources.node_check`; what a result proves of the node
-is `domain.health_gates`, where the cluster is run.
+Runs on the node, without a cluster.yaml. What the tests are is `resources.node_tests.node_check`; what a result proves
+of the node is `domain.node_health.health_gates`, where the cluster is run.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ import typer
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.health_gates import Suite
     from ops_pipelines.domain.identity import ActionKey, NodeName
-    from ops_pipelines.domain.node_check import NodeCheck
+    from ops_pipelines.domain.node_health.health_gates import Suite
+    from ops_pipelines.domain.node_health.node_check import NodeCheck
 
 _DIRECTORY = Path("/var/lib/ops_pipelines/checks")
 _SHORTEST_LIMIT = 1.0
@@ -77,7 +77,7 @@ def _own_exit_code() -> Iterator[None]:
     """End with a code of its own if the check breaks: Python's own, 1, would say that a test failed."""
     import traceback
 
-    from ops_pipelines.resources.node_check import CheckExit
+    from ops_pipelines.resources.node_tests.node_check import CheckExit
 
     try:
         yield
@@ -119,8 +119,8 @@ def _do(
 
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
-    from ops_pipelines.domain.health_gates import Suite, suite_for, suite_named
-    from ops_pipelines.domain.node_check import BY_HAND, parse_test_name
+    from ops_pipelines.domain.node_health.health_gates import Suite, suite_for, suite_named
+    from ops_pipelines.domain.node_health.node_check import BY_HAND, parse_test_name
     from ops_pipelines.resources.catalogue_gates import read_suites
 
     if suite is not None and tests:
@@ -143,9 +143,9 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
     import secrets
 
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_check import parse_check_key
-    from ops_pipelines.resources.node_check import exit_code_of, run_check
-    from ops_pipelines.resources.node_documents import check_to_json
+    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.resources.fleet.node_documents import check_to_json
+    from ops_pipelines.resources.node_tests.node_check import exit_code_of, run_check
 
     try:
         known = parse_check_key(key or secrets.token_hex(16))
@@ -164,9 +164,9 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
 def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> Iterator[None]:
     """Let no other check run beside tests that load the hardware."""
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_check import LOAD_TESTS
-    from ops_pipelines.resources.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_check import CheckExit
+    from ops_pipelines.domain.node_health.node_check import LOAD_TESTS
+    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
+    from ops_pipelines.resources.node_tests.node_check import CheckExit
 
     with contextlib.ExitStack() as stack:
         if LOAD_TESTS & set(suite.tests):
@@ -184,9 +184,9 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
 
 def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_check import parse_check_key
-    from ops_pipelines.resources.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_check import CheckExit
+    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
+    from ops_pipelines.resources.node_tests.node_check import CheckExit
 
     try:
         known = parse_check_key(key)
@@ -203,9 +203,9 @@ def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: P
 
 def _print_result(key: str, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_check import parse_check_key
-    from ops_pipelines.resources.check_runs import CheckRuns
-    from ops_pipelines.resources.node_documents import check_to_json
+    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.resources.fleet.node_documents import check_to_json
+    from ops_pipelines.resources.node_tests.check_runs import CheckRuns
 
     try:
         known = parse_check_key(key)
@@ -244,7 +244,7 @@ def lint(
     \b
     Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
     """
-    from ops_pipelines.domain.gate_lint import lint_gates
+    from ops_pipelines.domain.node_health.gate_lint import lint_gates
     from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, shipped_table
 
     name = f"catalogue/{GATES_TABLE}" if table is None else str(table)

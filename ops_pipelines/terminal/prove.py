@@ -1,6 +1,6 @@
 """`ops-pipelines prove`: the proof of one plan, computed anew from the snapshot that the plan was made from.
 
-Reads only, and nothing but the ledger. What a proof is stands in `domain.blast_radius`.
+Reads only, and nothing but the ledger. What a proof is stands in `domain.guardrails.blast_radius`.
 """
 
 import json as documents
@@ -16,10 +16,10 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.domain.blast_radius import BlastRadius
     from ops_pipelines.domain.decision import Snapshot
+    from ops_pipelines.domain.guardrails.blast_radius import BlastRadius
     from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.domain.remediation import IncidentPlan
+    from ops_pipelines.domain.repair.remediation import IncidentPlan
     from ops_pipelines.flow.cluster import Cluster
 
 _ENTRIES_AT_ONCE = 1000
@@ -151,10 +151,10 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
 
 def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Cluster") -> tuple[GuardrailView, ...]:
     """Return each guardrail with what it said, as of then, of the plan's acts, had somebody approved it."""
-    from ops_pipelines.domain.guardrails import Authority, judge
+    from ops_pipelines.domain.guardrails.judge import Authority, judge
+    from ops_pipelines.domain.guardrails.rulebook import read_rulebook
     from ops_pipelines.domain.plan_proof import facts_behind
-    from ops_pipelines.domain.rulebook import read_rulebook
-    from ops_pipelines.domain.verification import explain_action
+    from ops_pipelines.domain.returning.verification import explain_action
 
     rules = cluster.rules
     facts = facts_behind(plan, snapshot, rules)

@@ -151,7 +151,7 @@ def report(
     outcome, witness], tests [finished_at, suite, test, result, said, values [name, value, unit, part, low, high,
     verdict, source]], versions [text], history [incident, began_at, state, cause, parts, note], evidence, not_known.
     """
-    from ops_pipelines.domain.repair_text import as_markdown
+    from ops_pipelines.domain.returning.repair_text import as_markdown
     from ops_pipelines.flow.repairs import report_for
     from ops_pipelines.terminal.views import to_json
 

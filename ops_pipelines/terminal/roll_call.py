@@ -13,7 +13,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
-from ops_pipelines.resources.cluster_config import ClusterConfig
+from ops_pipelines.resources.config.cluster_config import ClusterConfig
 
 _SHOWN_NAME_COUNT = 4
 _ASKED_NODE_COUNT = 3

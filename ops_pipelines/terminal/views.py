@@ -13,11 +13,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.verification import explain_action
+from ops_pipelines.domain.meaning.finding import Finding
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.returning.verification import explain_action
 from ops_pipelines.ports.bundles import SavedBundle
 from ops_pipelines.ports.ledger import Approval, ChainVerdict, Entry, EntryKind, Pause
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.catalogue import CodeRule, LogRule
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
-from ops_pipelines.domain.finding import REPAIRS, RESPONSES
-from ops_pipelines.frames.log_matching import Origin, read_rules
+from ops_pipelines.domain.meaning.catalogue import CodeRule, LogRule
+from ops_pipelines.domain.meaning.finding import REPAIRS, RESPONSES
+from ops_pipelines.frames.logs.matching import Origin, read_rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 FACTS = Path(__file__).parents[3] / "shared" / "facts"

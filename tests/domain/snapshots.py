@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.correlation import correlate
 from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, find_all
-from ops_pipelines.domain.finding import REPAIRS
+from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     JobState,
@@ -26,7 +26,7 @@ from ops_pipelines.domain.observation import (
     Signal,
 )
 from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
-from ops_pipelines.domain.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.blast_radius import BlastRadius, Remaining, TouchedJob, judge_proof, prove
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, judge
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, Remaining, TouchedJob, judge_proof, prove
+from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, judge
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy
-from ops_pipelines.domain.timing import JobTiming, Moment, Option, RestartCosts
+from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option, RestartCosts
 from tests.domain.builders import (
     NODE,
     NOW,

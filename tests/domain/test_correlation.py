@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.correlation import correlate, gpus_to_reset
+from ops_pipelines.domain.diagnosis.correlation import correlate, gpus_to_reset
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import MassEvent
 from tests.domain.builders import (

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.catalogue import Catalogue, LogRule
-from ops_pipelines.domain.correlation import correlate, is_clearing_due, response_of
-from ops_pipelines.domain.diagnosis import RAISED_AT, confidence_of
+from ops_pipelines.domain.diagnosis.correlation import correlate, is_clearing_due, response_of
+from ops_pipelines.domain.diagnosis.diagnose import RAISED_AT, confidence_of
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.finding import Finding, Response, find
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState, covers, fold
+from ops_pipelines.domain.meaning.catalogue import Catalogue, LogRule
+from ops_pipelines.domain.meaning.finding import Finding, Response, find
 from ops_pipelines.domain.observation import DETECTOR_SOURCE, HISTORY_SOURCE, NO_NODE, Observation, Signal
 from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (

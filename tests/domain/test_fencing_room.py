@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.fencing_room import SchedulerLimits, find_objections
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits, find_objections
 from ops_pipelines.domain.policy import Durations, Mode, Policy
 
 

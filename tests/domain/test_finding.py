@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.catalogue import Catalogue
-from ops_pipelines.domain.correlation import response_of
+from ops_pipelines.domain.diagnosis.correlation import response_of
 from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.finding import REPAIRS, Finding, Response, find
+from ops_pipelines.domain.meaning.catalogue import Catalogue
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response, find
 from ops_pipelines.domain.observation import RecoveryAction, Signal
 from tests.domain.builders import (
     CATALOGUE,

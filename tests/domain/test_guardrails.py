@@ -19,7 +19,7 @@ from ops_pipelines.domain.action import (
     OutcomeKind,
     Verb,
 )
-from ops_pipelines.domain.guardrails import (
+from ops_pipelines.domain.guardrails.judge import (
     Authority,
     ClusterFacts,
     Patience,

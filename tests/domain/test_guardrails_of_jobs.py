@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
+from ops_pipelines.domain.guardrails.job_limits import must_serve
+from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.job_limits import must_serve
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
 from ops_pipelines.domain.policy import BlastCaps, Policy, RecoveryLimits
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 from tests.domain.builders import (
     INCIDENT,
     NODE,

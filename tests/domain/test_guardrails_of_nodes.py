@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails import (
+from ops_pipelines.domain.guardrails.judge import (
     Authority,
     ClusterFacts,
     Patience,

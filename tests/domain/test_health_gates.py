@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.health_gates import (
+from ops_pipelines.domain.identity import ActionKey, NodeName
+from ops_pipelines.domain.node_health.health_gates import (
     CheckState,
     HealthGate,
     Suite,
@@ -18,8 +19,7 @@ from ops_pipelines.domain.health_gates import (
     suite_for,
     suite_named,
 )
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_check import Measurement, NodeCheck, TestResult, TestRun
+from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, TestResult, TestRun
 
 NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 H100, H200, H200_NVL, GH200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA GH200 480GB"

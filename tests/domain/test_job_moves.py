@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.hazard import Hazard
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Try
-from ops_pipelines.domain.job_moves import (
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.meaning.hazard import Hazard
+from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.repair.job_moves import (
     ActionMaker,
     Move,
     count_moves,
@@ -28,8 +29,7 @@ from ops_pipelines.domain.job_moves import (
     take_off,
     time_jobs,
 )
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines.domain.timing import Moment
+from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
     NODE,
     OTHER_NODE,

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.finding import REPAIRS, Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try
-from ops_pipelines.domain.ladder import (
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.policy import Durations, LadderLimits
+from ops_pipelines.domain.steps.ladder import (
     RUNGS,
     Rung,
     climb,
@@ -23,7 +24,6 @@ from ops_pipelines.domain.ladder import (
     position_of,
     rung_of,
 )
-from ops_pipelines.domain.policy import Durations, LadderLimits
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE, action, ago, begun, incident, xid
 
 LIMITS = LadderLimits()

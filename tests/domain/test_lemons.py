@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.history import PartKey
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lemons import (
+from ops_pipelines.domain.diagnosis.lemons import (
     LemonScore,
     LemonSignal,
     Stay,
@@ -24,6 +22,8 @@ from ops_pipelines.domain.lemons import (
     poisson_tail,
     score_lemons,
 )
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.meaning.history import PartKey
 from tests.domain.builders import NODE, NOW, OTHER_NODE
 
 DAY = timedelta(days=1)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.catalogue import Catalogue, CodeRule, NvlinkSubcode
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
-from ops_pipelines.domain.finding import Response, find
-from ops_pipelines.domain.nvlink_subcodes import (
+from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, NvlinkSubcode
+from ops_pipelines.domain.meaning.finding import Response, find
+from ops_pipelines.domain.meaning.nvlink_subcodes import (
     find_link,
     find_severity,
     judge_nvlink,

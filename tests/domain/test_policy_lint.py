@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ops_pipelines.domain.guardrails.policy_lint import lint_policy
+from ops_pipelines.domain.guardrails.rulebook import read_rulebook
 from ops_pipelines.domain.policy import (
     BlastCaps,
     DrainBudget,
@@ -16,8 +18,6 @@ from ops_pipelines.domain.policy import (
     Policy,
     RecoveryLimits,
 )
-from ops_pipelines.domain.policy_lint import lint_policy
-from ops_pipelines.domain.rulebook import read_rulebook
 from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import node_names, policy, topology
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb, Witness, reservation_of
-from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import (
     JobState,
     NodeInspection,
@@ -22,7 +22,7 @@ from ops_pipelines.domain.observation import (
     Signal,
 )
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.verification import (
+from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
     Scene,
@@ -35,7 +35,7 @@ from ops_pipelines.domain.verification import (
     repair_finished_at,
     repaired_at,
 )
-from ops_pipelines.domain.verification import (
+from ops_pipelines.domain.returning.verification import (
     testify as hear,  # pytest would collect it under its own name
 )
 from tests.domain.builders import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.ports.job_facts import CheckpointSeen, JobFactsError, JobFactsReading
 
 

@@ -14,7 +14,7 @@ from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
 from ops_pipelines.ports.metrics import BodyKind, MetricSource, Page, Query
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 LOOK_BACK = timedelta(seconds=30)
 GPU, NODE, PLATFORM = (
@@ -50,7 +50,7 @@ class Point:
 
 @dataclass(kw_only=True)
 class FakeStore:
-    """Answers as Prometheus would with the queries of `resources.promql`: the newest value within the look-back."""
+    """Answers the queries of `resources.prometheus.promql` as Prometheus would, newest value within the look-back."""
 
     clock: Clock
     series: list[tuple[Series, list[Point]]] = field(default_factory=list)

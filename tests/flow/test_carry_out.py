@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow import people
 from ops_pipelines.flow.carry_out import PlanReport, carry_out, carry_out_drains, plans_to_carry_out
 from ops_pipelines.flow.perform import Stage

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.flow.drains import DrainOrder, drain_together
 from ops_pipelines.flow.lease import Lease

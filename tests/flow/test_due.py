@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.finding import Finding
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
+from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.flow.due import Due, due_remediation, due_verification, last_touched_at

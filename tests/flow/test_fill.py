@@ -13,7 +13,7 @@ from ops_pipelines.flow.live_cycle import run_cycle
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.ports.accounting import AccountingPage
 from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import TABLES, FakeExporters, FakeLogs, FakeStore, NoScheduler, Point, observatory_on
 from tests.ports.lake_samples import cells
 from tests.scenarios.small_autopilot import SmallAutopilot

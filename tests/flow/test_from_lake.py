@@ -10,10 +10,10 @@ from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.observation import JobState, Signal
 from ops_pipelines.flow.from_lake import READ_AT_ONCE, RecordedStretch, evidence_from_lake
 from ops_pipelines.flow.retrace import turns
-from ops_pipelines.frames.detection import Detection, stretches
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.detection import Detection, stretches
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
 from ops_pipelines.ports.ledger import Pause

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.flow.ingest import Document, FileKind, ingest
 from ops_pipelines.frames.parsed import WrongKind
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import cells
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.simulator.fake_clock import FakeClock
 
 

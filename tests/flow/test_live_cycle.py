@@ -14,16 +14,16 @@ from ops_pipelines.flow.intake import take_in_conditions
 from ops_pipelines.flow.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.window import LiveWindow
-from ops_pipelines.frames.detection import Detection
-from ops_pipelines.frames.pages import within_reach
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.metrics.pages import within_reach
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.ledger import Ledger, LedgerError
 from ops_pipelines.ports.logs import LogLine
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.layers import SimulatedMetrics
 from tests.flow.fake_store import FakeExporters, FakeLogs, FakeStore, NoScheduler, Point, observatory_on

@@ -8,13 +8,13 @@ import pytest
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.hazard import Hazard
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.timing import JobTiming, Moment
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from ops_pipelines.flow.moments import is_begun, why_it_waits
 from tests.domain.builders import NODE, action, after, ago, attempt, begun, ended, facts, incident, job, xid
 

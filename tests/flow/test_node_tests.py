@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.verification import TestsStanding
+from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow import people
 from ops_pipelines.flow.node_tests import check_of, see_to_tests
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentEvent, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection

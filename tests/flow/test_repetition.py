@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.fault import AtFault, FirstAction
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.history import BURST, Lineage, Seating
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.meaning.history import BURST, Lineage, Seating
 from ops_pipelines.domain.observation import JobState, Observation, Signal
 from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.flow.observe import take_snapshot
@@ -22,7 +22,7 @@ from ops_pipelines.flow.repetition import EVERY, Hold, RepetitionWatch, count_re
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.test_window import job, window_of
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING as NOW

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.verification import Recovery, TestsStanding, repaired_at
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.returning.verification import Recovery, TestsStanding, repaired_at
 from ops_pipelines.flow import verify as flow_verify
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

@@ -33,11 +33,11 @@ from ops_pipelines.flow.window import (
     Sight,
     tell_detections,
 )
-from ops_pipelines.frames.detection import Detection, Detector
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.detection import Detection, Detector
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING as AT

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.frames.column_facts import FILLED
-from ops_pipelines.frames.expectations import Expectation, Measure, possible_bounds
+from ops_pipelines.frames.quality.column_facts import FILLED
+from ops_pipelines.frames.quality.expectations import Expectation, Measure, possible_bounds
 from ops_pipelines.frames.quantities import Kind
 from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.domain.identity import JobId
-from ops_pipelines.frames.checkpoint_lines import (
+from ops_pipelines.frames.logs.checkpoint_lines import (
     CheckpointLine,
     LineKind,
     LineRule,
@@ -15,7 +15,7 @@ from ops_pipelines.frames.checkpoint_lines import (
     read_line_rules,
     stepping_jobs,
 )
-from ops_pipelines.frames.log_tables import Writer, tabulate_lines
+from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
 from ops_pipelines.ports.logs import LogLine
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

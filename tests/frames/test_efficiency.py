@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.efficiency import count_verdicts, read_efficiency
-from ops_pipelines.frames.efficiency_rows import slice_share
-from ops_pipelines.frames.efficiency_rules import VERDICTS, read_rules
+from ops_pipelines.frames.efficiency.rows import slice_share
+from ops_pipelines.frames.efficiency.rules import VERDICTS, read_rules
+from ops_pipelines.frames.efficiency.stragglers import find_stragglers, peer_features
+from ops_pipelines.frames.efficiency.verdicts import count_verdicts, read_efficiency
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.stragglers import find_stragglers, peer_features
 from tests.frames.gpu_hours import (
     GIB,
     HOUR,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.exposition import Exposition, decode_exposition
+from ops_pipelines.frames.metrics.exposition import Exposition, decode_exposition
 from ops_pipelines.frames.parsed import WrongKind
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

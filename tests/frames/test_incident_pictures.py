@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.frames.canvas import LETTER_HEIGHT, Canvas, text_width
-from ops_pipelines.frames.incident_pictures import (
+from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
+from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.frames.pictures.incidents import (
     Bar,
     as_parquet,
     driver_versions,
@@ -23,7 +24,6 @@ from ops_pipelines.frames.incident_pictures import (
     timeline,
     timeline_png,
 )
-from ops_pipelines.frames.pictures import INLINE_AT_MOST
 from ops_pipelines.frames.schema import TABLES
 from tests.domain.builders import GPU, NOW, OTHER_GPU, after, ago
 from tests.frames.test_pictures import decode_png

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames import signals
-from ops_pipelines.frames.log_matching import (
+from ops_pipelines.frames.logs import signals
+from ops_pipelines.frames.logs.matching import (
     Matcher,
     Matches,
     Rule,

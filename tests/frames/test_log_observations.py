@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
-from ops_pipelines.frames.log_matching import Origin, read_rules
-from ops_pipelines.frames.log_observations import MOST_ALIKE, observations_of
-from ops_pipelines.frames.log_tables import Writer, tabulate_lines
+from ops_pipelines.frames.logs.matching import Origin, read_rules
+from ops_pipelines.frames.logs.observations import MOST_ALIKE, observations_of
+from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.logs import LogLine
 

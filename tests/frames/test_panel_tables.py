@@ -18,8 +18,7 @@ import ops_pipelines.frames.detectors
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import NO_NODE, JobState, JobStatus, Workload
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.frames.panel import Layer, Panel
-from ops_pipelines.frames.panel_columns import (
+from ops_pipelines.frames.panels.columns import (
     DISK_COLUMNS,
     FROM_DEVICES,
     GPU_COLUMNS,
@@ -28,9 +27,10 @@ from ops_pipelines.frames.panel_columns import (
     PORT_COLUMNS,
     RACK_COLUMNS,
 )
-from ops_pipelines.frames.panel_devices import REMEMBERED_SECONDS
-from ops_pipelines.frames.panel_rows import panel_rows
-from ops_pipelines.frames.panel_tables import panel_from_tables
+from ops_pipelines.frames.panels.devices import REMEMBERED_SECONDS
+from ops_pipelines.frames.panels.panel import Layer, Panel
+from ops_pipelines.frames.panels.rows import panel_rows
+from ops_pipelines.frames.panels.tables import panel_from_tables
 from ops_pipelines.frames.schema import TABLES
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)

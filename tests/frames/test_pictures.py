@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.drawings import DRAWINGS, Drawing
-from ops_pipelines.frames.heat_grid import Fold, Grid, gauge, growth
-from ops_pipelines.frames.pictures import (
+from ops_pipelines.frames.pictures.drawings import DRAWINGS, Drawing
+from ops_pipelines.frames.pictures.heat_grid import Fold, Grid, gauge, growth
+from ops_pipelines.frames.pictures.hours import (
     INLINE_AT_MOST,
     MISSING,
     heat_strip,
@@ -28,7 +28,7 @@ from ops_pipelines.frames.pictures import (
     readable,
     sparkline,
 )
-from ops_pipelines.frames.png import encode_png
+from ops_pipelines.frames.pictures.png import encode_png
 from ops_pipelines.frames.row_order import natural_order, order_rows
 from ops_pipelines.frames.schema import TABLES
 from tests.frames.good_hours import HOUR, good_hour

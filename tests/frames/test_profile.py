@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.expectations import Measure, expectations_of
-from ops_pipelines.frames.profile import (
+from ops_pipelines.frames.quality.expectations import Measure, expectations_of
+from ops_pipelines.frames.quality.profile import (
     SAMPLE_ROWS,
     Profile,
     booted_nodes_of,

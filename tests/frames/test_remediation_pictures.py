@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.blast_radius import BlastRadius, Remaining
-from ops_pipelines.domain.ladder import Rung
-from ops_pipelines.frames.bar_rows import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
-from ops_pipelines.frames.pictures import INLINE_AT_MOST
-from ops_pipelines.frames.remediation_pictures import (
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, Remaining
+from ops_pipelines.domain.steps.ladder import Rung
+from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
+from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.frames.pictures.remediation import (
     RUNG_WORDS,
     LadderRow,
     Picture,

@@ -5,14 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble
 from ops_pipelines.domain.fault import AtFault, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.finding import Response
-from ops_pipelines.domain.history import BURST, PartKey
 from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.lemons import LemonSignal, Trouble
-from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.trouble_counts import (
+from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.meaning.history import BURST, PartKey
+from ops_pipelines.frames.history.trouble_counts import (
     AFTER_END,
     BEFORE_END,
     Attendance,
@@ -25,6 +24,7 @@ from ops_pipelines.frames.trouble_counts import (
     read_seatings,
     xid_troubles,
 )
+from ops_pipelines.frames.schema import TABLES
 from tests.domain.builders import incident
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.wear_out import (
+from ops_pipelines.frames.history.wear_out import (
     MIN_DAYS,
     MIN_POINTS,
     WEAR_LIMITS,
@@ -22,7 +21,8 @@ from ops_pipelines.frames.wear_out import (
     theil_sen,
     widen_by_stretches,
 )
-from ops_pipelines.frames.wear_readings import Readings, read_series, worst_banks
+from ops_pipelines.frames.history.wear_readings import Readings, read_series, worst_banks
+from ops_pipelines.frames.schema import TABLES
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)

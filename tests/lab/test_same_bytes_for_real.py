@@ -13,10 +13,10 @@ from ops_pipelines.flow.live_cycle import next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import Told
-from ops_pipelines.resources.cluster_config import TelemetryConfig, TelemetryKind
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_io_manager import store_hour
-from ops_pipelines.resources.prometheus_range import PrometheusMetrics, RangeLimits, all_queries
+from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
+from ops_pipelines.resources.lake.io_manager import store_hour
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries
 from tests.flow.fake_store import observatory_on, topology_of
 from tests.lab.metrics_servers import Row, start_prometheus, start_victoria_metrics
 from tests.scenarios.small_autopilot import SmallAutopilot

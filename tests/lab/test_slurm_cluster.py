@@ -25,8 +25,8 @@ from ops_pipelines.drills.writer_watch import (
 )
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import run_command
-from ops_pipelines.resources.node_commands import SLURM_REBOOT
-from ops_pipelines.resources.slurm import SlurmScheduler
+from ops_pipelines.resources.fleet.node_commands import SLURM_REBOOT
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 
 SOON_SECONDS = 60.0

@@ -13,7 +13,7 @@ from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused
-from ops_pipelines.resources.slurm import SlurmScheduler
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 from tests.ports.scheduler_contract import LONG_ENOUGH, SOON_SECONDS, SchedulerContract, SchedulerWorld
 

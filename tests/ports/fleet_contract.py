@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.node_check import NodeCheck, TestResult
+from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable

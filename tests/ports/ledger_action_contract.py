@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind
-from ops_pipelines.domain.guardrails import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.ports.ledger import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.observation import Rejected
 from ops_pipelines.ports.ledger import EntryKind, Ledger, Pause

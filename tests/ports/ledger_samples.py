@@ -3,12 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.finding import Finding, Response
-from ops_pipelines.domain.guardrails import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind, Guard, Ledger, LedgerState, Pause
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 
 from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_retention import RetentionSettings, retain
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.retention import RetentionSettings, retain
 from tests.ports.lake_samples import HOUR, TABLE, gpu, many, table
 
 NOW = datetime(2026, 12, 24, tzinfo=UTC)

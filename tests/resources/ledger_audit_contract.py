@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import create_engine, text
 
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import decide, fill
 
 

@@ -5,10 +5,10 @@ import signal
 import sys
 from collections.abc import Callable
 
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.ports.ledger import Begun, LedgerState
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import NOW, allow, drain, incident, observation, outcome, record, refuse, take_in
 
 BUDGET = 3

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
-from ops_pipelines.domain.node_check import TestResult, TestRun
+from ops_pipelines.domain.node_health.node_check import TestResult, TestRun
 from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
-from ops_pipelines.resources.node_tests import Bench, NvmlReading
-from ops_pipelines.resources.tool_runs import ToolAnswer, ToolEnd
+from ops_pipelines.resources.node_tests.results import Bench, NvmlReading
+from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd
 
 NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 NODE = NodeName("gpu003")

@@ -13,9 +13,9 @@ from alembic.migration import MigrationContext
 
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.ports.ledger import Begun, LedgerError
-from ops_pipelines.resources.ledger_database import KNOWN_VERSIONS, LedgerDatabase
-from ops_pipelines.resources.ledger_tables import metadata
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.tables import metadata
 from tests.ports.ledger_contract import LedgerContract
 from tests.ports.ledger_samples import (
     NO_LIMIT,

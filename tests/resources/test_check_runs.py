@@ -14,12 +14,12 @@ import pytest
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.node_check import NodeCheck, TestResult
+from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
 from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.resources.check_runs import CUT_SHORT, AnotherCheckRuns, CheckRuns
-from ops_pipelines.resources.node_check import CheckExit, Workshop, exit_code_of, run_check
-from ops_pipelines.resources.node_documents import check_from_json, check_to_json
-from ops_pipelines.resources.tool_runs import ToolEnd, run_pair, run_tool, tool_environment
+from ops_pipelines.resources.fleet.node_documents import check_from_json, check_to_json
+from ops_pipelines.resources.node_tests.check_runs import CUT_SHORT, AnotherCheckRuns, CheckRuns
+from ops_pipelines.resources.node_tests.node_check import CheckExit, Workshop, exit_code_of, run_check
+from ops_pipelines.resources.node_tests.tool_runs import ToolEnd, run_pair, run_tool, tool_environment
 from tests.resources.node_bench import NODE, NOW, StoppedClock, Tools, nvml_reading, says
 
 KEY, OTHER = ActionKey("0123456789abcdef" * 2), ActionKey("f" * 32)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.finding import RESPONSES, Response
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.meaning.finding import RESPONSES, Response
 from ops_pipelines.domain.policy import (
     BlastCaps,
     DrainBudget,
@@ -26,7 +26,7 @@ from ops_pipelines.drills.lab import POLICY as LAB_POLICY
 from ops_pipelines.frames.detectors.versions import DRIVER
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.cluster_config import (
+from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
     FleetKind,
@@ -37,8 +37,8 @@ from ops_pipelines.resources.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config_files import read_cluster
-from ops_pipelines.resources.config_models import (
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.models import (
     BlastCapsModel,
     DrainBudgetModel,
     DurationsModel,
@@ -48,9 +48,9 @@ from ops_pipelines.resources.config_models import (
     PolicyModel,
     RecoveryModel,
 )
-from ops_pipelines.resources.node_commands import CommandFleet
-from ops_pipelines.resources.policy_file import find_cautions, read_policy
-from ops_pipelines.resources.strict_yaml import ConfigError
+from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
+from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.fleet.node_commands import CommandFleet
 from ops_pipelines.wiring import assemble_observatory
 
 ROOT = Path(__file__).parents[2]

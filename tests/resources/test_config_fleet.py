@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from ops_pipelines import cli
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.resources.config_files import read_cluster
-from ops_pipelines.resources.redfish_power import RedfishFleet
-from ops_pipelines.resources.redfish_settings import Authentication, find_weaknesses
-from ops_pipelines.resources.strict_yaml import ConfigError
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.redfish_settings import Authentication, find_weaknesses
+from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.fleet.redfish_power import RedfishFleet
 from ops_pipelines.terminal.roll_call import call_the_roll
 from ops_pipelines.wiring import assemble
 
@@ -141,7 +141,7 @@ def test_redfish_of_the_shipped_sketch_can_be_read(tmp_path: Path) -> None:
 
 def test_sushy_is_not_imported_before_a_bmc_is_asked() -> None:
     program = (
-        "import sys; import ops_pipelines.resources.redfish_power, ops_pipelines.resources.config_files;"
+        "import sys; import ops_pipelines.resources.fleet.redfish_power, ops_pipelines.resources.config.files;"
         "sys.exit(bool({'sushy', 'requests'} & set(sys.modules)))"
     )
 

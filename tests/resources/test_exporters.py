@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.frames.exposition import decode_exposition
+from ops_pipelines.frames.metrics.exposition import decode_exposition
 from ops_pipelines.ports.metrics import BodyKind, Page
 from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.resources.cluster_config import ExporterTargets
+from ops_pipelines.resources.config.cluster_config import ExporterTargets
 from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.frames.formats.log import tabulate_lines
-from ops_pipelines.resources.job_log_files import JobLogFiles, parse_pattern
+from ops_pipelines.resources.logs.job_log_files import JobLogFiles, parse_pattern
 from tests.ports.logs_contract import LogsContract
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.frames.signals import observe_log_lines
+from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.cluster_config import NodeNameSource
-from ops_pipelines.resources.kernel_log import CONTINUED, FileTailLogs, JournaldLogs
-from ops_pipelines.resources.line_prefix import parse_line_prefix
+from ops_pipelines.resources.config.cluster_config import NodeNameSource
+from ops_pipelines.resources.logs.kernel_log import CONTINUED, FileTailLogs, JournaldLogs
+from ops_pipelines.resources.logs.line_prefix import parse_line_prefix
 from tests.ports.logs_contract import LogsContract
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

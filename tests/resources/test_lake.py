@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from ops_pipelines.frames import hours
 from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.resources import lake_files
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_files import encode, write_table_atomically
+from ops_pipelines.resources.lake import files as lake_files
+from ops_pipelines.resources.lake.files import encode, write_table_atomically
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_contract import LakeContract
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table, watts
 from tests.simulator.fake_clock import FakeClock

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_files import read_rows
-from ops_pipelines.resources.lake_listing import day_file
+from ops_pipelines.resources.lake.files import read_rows
+from ops_pipelines.resources.lake.listing import day_file
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import HOUR, TABLE, cells
 from tests.resources.lake_processes import (
     CONTEXT,

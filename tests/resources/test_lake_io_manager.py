@@ -9,8 +9,8 @@ import pytest
 
 from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_of_key
 from ops_pipelines.ports.lake import LakeError, Rows, Told
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_io_manager import LakeIOManager, hour_of_partition, store_hour
+from ops_pipelines.resources.lake.io_manager import LakeIOManager, hour_of_partition, store_hour
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import HOUR as SAMPLES
 from tests.ports.lake_samples import TABLE, gpu, table, watts
 from tests.simulator.fake_clock import BEGINNING, FakeClock

@@ -11,10 +11,10 @@ from ops_pipelines.frames import hours
 from ops_pipelines.frames.aggregate_schema import AGGREGATES
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_files import write_table_atomically
-from ops_pipelines.resources.lake_listing import day_file
-from ops_pipelines.resources.lake_query import QueryRefused, query, view_names
+from ops_pipelines.resources.lake.files import write_table_atomically
+from ops_pipelines.resources.lake.listing import day_file
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.query import QueryRefused, query, view_names
 from tests.ports.lake_samples import HOUR, TABLE, gpu, many, table
 
 NEXT_HOUR = HOUR + timedelta(hours=1)

@@ -10,11 +10,11 @@ from ops_pipelines.frames.aggregates import aggregate
 from ops_pipelines.frames.hours import merge
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_files import read_rows
-from ops_pipelines.resources.lake_listing import day_file, list_days
-from ops_pipelines.resources.lake_query import query
-from ops_pipelines.resources.lake_retention import RetentionSettings, preview_retention, retain
+from ops_pipelines.resources.lake.files import read_rows
+from ops_pipelines.resources.lake.listing import day_file, list_days
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.query import query
+from ops_pipelines.resources.lake.retention import RetentionSettings, preview_retention, retain
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table
 
 DAY = HOUR.date()

@@ -12,8 +12,8 @@ from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.bundles import Recalled
 from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_window import LakeWindow
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.window import LakeWindow
 from tests.domain.builders import NOW, after, ago
 
 HOUR = NOW.replace(minute=0)

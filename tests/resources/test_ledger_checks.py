@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_check_contract import node_check
 from tests.resources.ledger_audit_contract import change
 from tests.resources.test_ledger_heartbeat import migrate

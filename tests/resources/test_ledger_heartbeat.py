@@ -9,7 +9,7 @@ from sqlalchemy import create_engine
 
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_heartbeat_contract import beat
 from tests.ports.ledger_samples import NOW
 from tests.resources.ledger_audit_contract import change
@@ -43,7 +43,7 @@ def test_heartbeat_with_a_mode_that_this_program_does_not_know_is_an_error(tmp_p
 def migrate(url: str, revision: str) -> None:
     """Make the tables of one schema version, as the program of that time did."""
     config = Config()
-    config.set_main_option("script_location", "ops_pipelines.resources:ledger_migrations")
+    config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
     config.set_main_option("path_separator", "os")
     engine = create_engine(url)
     with engine.begin() as connection:

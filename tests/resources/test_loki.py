@@ -11,8 +11,8 @@ import pytest
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.ports.logs import LogBatch
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.cluster_config import LokiSettings
-from ops_pipelines.resources.loki import LokiLogs
+from ops_pipelines.resources.config.cluster_config import LokiSettings
+from ops_pipelines.resources.logs.loki import LokiLogs
 from tests.ports.logs_contract import LogsContract
 from tests.resources.fake_loki import FakeLoki, serve_loki
 

@@ -9,18 +9,18 @@ import pytest
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
 from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.node_commands import (
+from ops_pipelines.resources.fleet.node_commands import (
     SLURM_REBOOT,
     SSH_READ_CHECK,
     SSH_REBOOT,
     SSH_START_CHECK,
     CommandFleet,
 )
-from ops_pipelines.resources.node_documents import check_to_json
+from ops_pipelines.resources.fleet.node_documents import check_to_json
 
 NODE = NodeName("gpu003")
 GPU = PciAddress("0000:1b:00")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.node_check import TESTS, TestResult, TestRun
-from ops_pipelines.resources.node_check import NODE_TESTS
-from ops_pipelines.resources.node_test_dcgm import NotDcgm, dcgm_level, dcgm_memtest, read_dcgm
-from ops_pipelines.resources.node_test_host import host, software
-from ops_pipelines.resources.node_test_links import Nic, nccl_loopback, nic_pairwise, pair_up
-from ops_pipelines.resources.node_test_nvml import nvidia_smi
-from ops_pipelines.resources.tool_runs import ToolAnswer
+from ops_pipelines.domain.node_health.node_check import TESTS, TestResult, TestRun
+from ops_pipelines.resources.node_tests.dcgm import NotDcgm, dcgm_level, dcgm_memtest, read_dcgm
+from ops_pipelines.resources.node_tests.host import host, software
+from ops_pipelines.resources.node_tests.links import Nic, nccl_loopback, nic_pairwise, pair_up
+from ops_pipelines.resources.node_tests.node_check import NODE_TESTS
+from ops_pipelines.resources.node_tests.nvml import nvidia_smi
+from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer
 from tests.resources.node_bench import ABSENT, HANGS, NO_NVML, Tools, bench, nvml_reading, says
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"

@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.ports.notifier import Audience, Message, Notifier
 from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.resources.cluster_config import NotifierConfig, NotifierKind
+from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
 from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
 from tests.ports.notifier_contract import NotifierContract, NotifierWorld
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.node_check import TestResult
+from ops_pipelines.domain.node_health.node_check import TestResult
 from ops_pipelines.domain.observation import RecoveryAction
-from ops_pipelines.resources.node_test_nvml import read_nvml
-from ops_pipelines.resources.node_tests import NvmlReading
-from ops_pipelines.resources.tool_runs import ToolAnswer, ToolEnd
+from ops_pipelines.resources.node_tests.nvml import read_nvml
+from ops_pipelines.resources.node_tests.results import NvmlReading
+from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd
 from tests.resources.stub_nvml import H100, H200, build_stub, read_variants
 
 NODE = NodeName("gpu003")

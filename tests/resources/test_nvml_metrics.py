@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.frames.exposition import decode_exposition
+from ops_pipelines.frames.metrics.exposition import decode_exposition
 from ops_pipelines.frames.quantities import read_quantities
 from ops_pipelines.ports.metrics import BodyKind, Page
 from ops_pipelines.ports.source_error import SourceUnavailable

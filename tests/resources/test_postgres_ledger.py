@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import create_engine, insert, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
-from ops_pipelines.resources.ledger_database import LedgerDatabase
-from ops_pipelines.resources.ledger_tables import documents, metadata
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.database import LedgerDatabase
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.tables import documents, metadata
 from tests.lab.postgres_server import CommitBreaker, start_server
 from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, drain, fill, observation, outcome, record, take_in
 from tests.resources.ledger_audit_contract import change

@@ -24,8 +24,8 @@ from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.frames.telemetry import METRICS, observe_gpus
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.cluster_config import TelemetryConfig, TelemetryKind
-from ops_pipelines.resources.prometheus import PrometheusTelemetry
+from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
+from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
 from tests.ports.telemetry_contract import TelemetryContract
 
 NOW = datetime(2026, 11, 21, 7, 30, 7, 250_000, tzinfo=UTC)
@@ -293,7 +293,7 @@ def test_adapter_that_could_not_work_is_not_built(build: Callable[[], Prometheus
 
 def test_importing_the_module_does_not_import_the_client() -> None:
     code = (
-        "import sys, ops_pipelines.resources.prometheus; "
+        "import sys, ops_pipelines.resources.prometheus.telemetry; "
         "sys.exit(any(name in sys.modules for name in ('prometheus_api_client', 'pandas', 'requests')))"
     )
 

@@ -17,9 +17,9 @@ from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.redfish_line import MAX_ANSWER_BYTES
-from ops_pipelines.resources.redfish_power import RedfishFleet, RedfishPower
-from ops_pipelines.resources.redfish_settings import Authentication, RedfishSettings
+from ops_pipelines.resources.config.redfish_settings import Authentication, RedfishSettings
+from ops_pipelines.resources.fleet.redfish_line import MAX_ANSWER_BYTES
+from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
 from tests.frames.formats.hardware_invariants import PUBLIC
 from tests.ports.fleet_contract import FleetContract, FleetWorld
 from tests.resources.fake_bmc import (

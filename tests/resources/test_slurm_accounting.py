@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.slurm_accounting import DELIMITER, SlurmAccounting
+from ops_pipelines.resources.slurm.accounting import DELIMITER, SlurmAccounting
 
 START = datetime(2026, 11, 21, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -15,8 +15,8 @@ from ops_pipelines.domain.observation import Checkpointing
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, run_command
-from ops_pipelines.resources.slurm import SlurmScheduler
-from ops_pipelines.resources.slurm_client import COMMAND_LIMIT_SECONDS
+from ops_pipelines.resources.slurm.client import COMMAND_LIMIT_SECONDS
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.slurm import SlurmScheduler
-from ops_pipelines.resources.slurm_jobs import read_jobs_answer
+from ops_pipelines.resources.slurm.jobs import read_jobs_answer
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)

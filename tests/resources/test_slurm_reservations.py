@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.ports.source_error import SourceNonsense
-from ops_pipelines.resources.slurm_reservations import Reservation, read_reservations_answer, reserved_nodes
+from ops_pipelines.resources.slurm.reservations import Reservation, read_reservations_answer, reserved_nodes
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "scontrol-reservations-22.05-ours-over-planned.txt"
 RECORDED_AT = datetime(2026, 11, 22, 2, 51, 55, tzinfo=UTC)

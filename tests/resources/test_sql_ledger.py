@@ -13,9 +13,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import insert, text
 
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.resources.ledger_database import KNOWN_VERSIONS, LedgerDatabase
-from ops_pipelines.resources.ledger_tables import documents
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.tables import documents
 from tests.ports.ledger_contract import LedgerContract
 from tests.ports.ledger_samples import observation, take_in
 from tests.resources.ledger_audit_contract import change
@@ -144,7 +144,7 @@ def test_server_that_does_not_answer_is_an_error_without_the_password() -> None:
 
 def test_program_knows_exactly_the_versions_that_its_migrations_make() -> None:
     config = Config()
-    config.set_main_option("script_location", "ops_pipelines.resources:ledger_migrations")
+    config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
     config.set_main_option("path_separator", "os")
 
     revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
@@ -156,7 +156,7 @@ def test_ledger_opens_without_alembic_once_its_tables_are_there(tmp_path: Path) 
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     SqlLedger(url).close()
     code = (
-        "import sys; from ops_pipelines.resources.sql_ledger import SqlLedger; "
+        "import sys; from ops_pipelines.resources.ledger.sql_ledger import SqlLedger; "
         f"SqlLedger({url!r}).close(); sys.exit('alembic' in sys.modules)"
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
-from ops_pipelines.domain.node_check import NodeCheck
+from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus
 from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.guardrails import drain_reason
+from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId
 from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.domain.policy import (

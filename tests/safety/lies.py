@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.node_check import NodeCheck, TestResult
+from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.telemetry import Sample

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from ops_pipelines.domain import blast_radius, guardrails
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails import Authority, ClusterFacts, Refusal, drain_reason
+from ops_pipelines.domain.guardrails import blast_radius
+from ops_pipelines.domain.guardrails import judge as guardrails
+from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology

@@ -18,10 +18,10 @@ from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.ports.ledger import Approval, LedgerState, Pause
-from ops_pipelines.resources import ledger_database
 from ops_pipelines.resources.documents import decode
-from ops_pipelines.resources.ledger_chain import Decision
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger import database as ledger_database
+from ops_pipelines.resources.ledger.chain import Decision
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 
 _NAMES = frozenset(
     {

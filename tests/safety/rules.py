@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, ActionRecord, Verb
-from ops_pipelines.domain.finding import REPAIRS
-from ops_pipelines.domain.guardrails import DRAIN_MARK
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     Checkpointing,
@@ -22,7 +22,7 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts
 from tests.safety.border import Command
 from tests.safety.rules_of_returns import RULES_OF_RETURNS
 from tests.safety.scene import PERSON, Orders, Rule, Scene

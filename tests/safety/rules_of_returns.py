@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import MESSAGES, OutcomeKind, Verb
-from ops_pipelines.domain.finding import REPAIRS
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.node_check import TestResult
+from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.node_health.node_check import TestResult
 from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.timing import JobTiming, Moment
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from tests.safety.scene import Rule, Scene
 
 _REPAIRS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})

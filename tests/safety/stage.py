@@ -35,7 +35,7 @@ from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.ledger import Ledger, LedgerConflict
 from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.safety.border import Border, Crash, Mischief

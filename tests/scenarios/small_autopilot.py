@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 from ops_pipelines.domain.decision import Rules, decide
-from ops_pipelines.domain.guardrails import Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import IncidentId, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
-from ops_pipelines.domain.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
@@ -23,7 +23,7 @@ from ops_pipelines.flow.verify import verify_repaired
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState, PowerState
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.flow import people

@@ -14,7 +14,7 @@ from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_setup import clear, write_configuration
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.resources.config_files import read_cluster
+from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.scenario import (
     SWEEP_FIRST_SAVE_SECONDS,
     SWEEP_INTERVAL_SECONDS,

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import OutcomeKind
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState, NodeInspection
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.simulator import ground_truth

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import FreezeWindow, Mode
 from ops_pipelines.flow import people, repairs

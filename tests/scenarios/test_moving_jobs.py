@@ -10,7 +10,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
 from ops_pipelines.domain.policy import RecoveryLimits
-from ops_pipelines.domain.timing import Moment
+from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.moments import due_moment
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

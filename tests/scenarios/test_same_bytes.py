@@ -18,8 +18,8 @@ from ops_pipelines.flow.live_cycle import run_cycle, settling_time
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.frames.hours import split_by_hour
 from ops_pipelines.ports.lake import Told
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_io_manager import store_hour
+from ops_pipelines.resources.lake.io_manager import store_hour
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import TABLES, FakeExporters, FakeStore, Point, observatory_on
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING, FakeClock

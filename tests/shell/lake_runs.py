@@ -13,8 +13,8 @@ from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.clock import Clock
 from ops_pipelines.definitions import build_defs, resources_of
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_io_manager import LakeIOManager
+from ops_pipelines.resources.lake.io_manager import LakeIOManager
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """The tags by which Dagster's daemon tells a run which partitions it covers."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines import cli
-from ops_pipelines.domain.fencing_room import SchedulerLimits
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.adapters import SimulatedScheduler

@@ -10,10 +10,10 @@ import pytest
 
 from ops_pipelines import cli
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.finding import Response
 from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.incident import Incident, IncidentState, Try
-from ops_pipelines.domain.ladder import RUNGS
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.steps.ladder import RUNGS
 from tests.shell.desk import HOSTILE, ME, Desk, incident_with, record
 
 NODE = NodeName("gpu001")

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.resources.lake import ParquetLake
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.terminal.edge import ExitCode
 from tests.ports.lake_samples import HOUR, TABLE, cells, many
 from tests.shell.desk import CLUSTER_YAML

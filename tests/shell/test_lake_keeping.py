@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.ports.lake import Kept
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_retention import Housekeeper, RetentionSettings
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings
 from tests.ports.lake_samples import HOUR, gpu, table
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from ops_pipelines.cli import app
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_check import TestResult
-from ops_pipelines.resources import node_check
+from ops_pipelines.domain.node_health.node_check import TestResult
 from ops_pipelines.resources.catalogue_gates import GATES_TABLE, shipped_table
-from ops_pipelines.resources.check_runs import CheckRuns
-from ops_pipelines.resources.node_documents import check_from_json
+from ops_pipelines.resources.fleet.node_documents import check_from_json
+from ops_pipelines.resources.node_tests import node_check
+from ops_pipelines.resources.node_tests.check_runs import CheckRuns
 from tests.resources.stub_nvml import H200, build_stub
 
 RECORDED = Path(__file__).parents[1] / "data" / "node_check" / "thorough_without_a_gpu.json"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ops_pipelines.domain.ladder import RUNGS
+from ops_pipelines.domain.guardrails.rulebook import read_rulebook
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.rulebook import read_rulebook
+from ops_pipelines.domain.steps.ladder import RUNGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "REMEDIATION.md").read_text()
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.assets.remediation_page import PLANS_SHOWN, describe_remediation, plan_paragraph, remediation_page
-from ops_pipelines.domain.blast_radius import BlastRadius, Remaining, TouchedJob
-from ops_pipelines.domain.finding import Response
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, Remaining, TouchedJob
 from ops_pipelines.domain.identity import JobId, PlanId
 from ops_pipelines.domain.incident import IncidentState, Recovery, Try
-from ops_pipelines.domain.ladder import Rung
-from ops_pipelines.domain.remediation import IncidentPlan
-from ops_pipelines.domain.repair_report import write_report
-from ops_pipelines.domain.timing import Moment
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.returning.repair_report import write_report
+from ops_pipelines.domain.steps.ladder import Rung
+from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.repairs import WaitingRepair
 from ops_pipelines.flow.standings import Probation, Standing
 from ops_pipelines.flow.time_saved import RecentRemediation, Saving

@@ -26,7 +26,7 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow import people
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import beat
-from ops_pipelines.resources.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import CannotListen, build_app, listen
 from tests.ports.ledger_samples import begin, decide, drain, incident, observation, take_in
 from tests.resources.ledger_audit_contract import change

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.lake import ParquetLake
-from ops_pipelines.resources.lake_query import Answer, QueryRefused
-from ops_pipelines.resources.lake_retention import RetentionSettings
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.query import Answer, QueryRefused
+from ops_pipelines.resources.lake.retention import RetentionSettings
 from ops_pipelines.terminal.answer_format import AnswerFormat
 from ops_pipelines.terminal.telemetry_commands import describe, preview_retain, run_query, run_retain
 from ops_pipelines.terminal.telemetry_tables import answer_text, bytes_text

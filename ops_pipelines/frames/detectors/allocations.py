@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 Columns = NDArray[np.intp]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, lasting
 from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Told, newest, state_holds, told
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, lasting
+from ops_pipelines.frames.panels.panel import Panel
 
 OFFSET_LIMIT_SECONDS = 0.05
 """dcgm_fields, node_timex_offset_seconds: more breaks the order of events. An offset of exactly this much is well."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, lasting
 from ops_pipelines.frames.detectors.windows import (
     GAP_SECONDS,
     Told,
@@ -17,7 +16,8 @@ from ops_pipelines.frames.detectors.windows import (
     told,
     told_counts,
 )
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection, lasting
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 WEAR_LIMIT_RATIO = 0.80
 """dcgm_fields, smartctl_device_percentage_used: 80 % and above warns, 100 % is the end of the rated endurance."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.windows import state_holds, told
-from ops_pipelines.frames.panel import Flags, Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Flags, Numbers, Panel
 
 
 def detect_driver(panel: Panel) -> Iterator[Detection]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.detectors.allocations import (
     Allocation,
     allocations,
@@ -22,7 +21,8 @@ from ops_pipelines.frames.detectors.allocations import (
 )
 from ops_pipelines.frames.detectors.odd_ranks import OddRanks, find_odd_ranks
 from ops_pipelines.frames.detectors.signs_of_life import Sign, burns_like_waiting, read_signs, recent_mean
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Flags, Panel
+from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Panel
 
 STILL_SECONDS = 90
 """All still for so long is a hang: six rows of 15 s, said 105 s after the onset at the latest. A log that speaks once a

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection, Detector
 from ops_pipelines.frames.detectors.clocks import detect_clocks
 from ops_pipelines.frames.detectors.disks import detect_disks
 from ops_pipelines.frames.detectors.driver import detect_driver
@@ -17,7 +16,8 @@ from ops_pipelines.frames.detectors.pcie import detect_pcie
 from ops_pipelines.frames.detectors.power import detect_power
 from ops_pipelines.frames.detectors.presence import detect_presence
 from ops_pipelines.frames.detectors.versions import detect_versions
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, Detector
+from ops_pipelines.frames.panels.panel import Panel
 
 
 def window_detectors(*, topology: Topology, release: Mapping[str, str]) -> tuple[Detector, ...]:

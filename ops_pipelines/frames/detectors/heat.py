@@ -13,10 +13,7 @@ import numpy as np
 from ops_pipelines.domain.fault import ComponentKind
 from ops_pipelines.domain.observation import NO_NODE, Signal
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection, counted, held_lately, lasting
-from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Told, carried, ever, layer_of, mean_lately, newest, told
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel, Part
-from ops_pipelines.frames.peers import (
+from ops_pipelines.frames.detectors.peers import (
     Groups,
     above_least,
     excess_over_busier,
@@ -25,6 +22,9 @@ from ops_pipelines.frames.peers import (
     group_median,
     most_of_group,
 )
+from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Told, carried, ever, layer_of, mean_lately, newest, told
+from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel, Part
 
 GPU_EXCESS_CELSIUS = 15.0
 """Assumption: air-cooled boards show up to 10 degrees between the GPUs of a node, by their place in the air stream."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted, held_lately
 from ops_pipelines.frames.detectors.windows import growth, told_counts
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, counted, held_lately
+from ops_pipelines.frames.panels.panel import Panel
 
 UNCORRECTED_HOLD_SECONDS = 1_800
 """dcgm_fields, node_edac_uncorrectable_errors_total: any increase drains. Assumption: it is told for half an hour."""

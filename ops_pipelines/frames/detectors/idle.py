@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection, lasting, stretches
 from ops_pipelines.frames.detectors.allocations import allocations, job_component, row_max
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, lasting, stretches
+from ops_pipelines.frames.panels.panel import Panel
 
 IDLE_SECONDS = 1_800
 REST_BELOW = {

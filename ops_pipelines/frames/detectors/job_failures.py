@@ -11,8 +11,8 @@ from math import comb
 
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import NO_NODE, JobState, JobStatus, Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.allocations import job_component
+from ops_pipelines.frames.panels.detection import Detection
 
 WINDOW = timedelta(hours=6)
 LEAST_FAILURES = 3

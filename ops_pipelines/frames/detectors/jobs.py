@@ -1,14 +1,14 @@
 """Everything that is looked for in jobs, in one call."""
 
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection, Detector
 from ops_pipelines.frames.detectors.hang import detect_hangs
 from ops_pipelines.frames.detectors.idle import detect_idle_gpus
 from ops_pipelines.frames.detectors.loss import detect_losses
 from ops_pipelines.frames.detectors.stall import detect_stalled_jobs
 from ops_pipelines.frames.detectors.storage import detect_storage_stalls
 from ops_pipelines.frames.detectors.straggler import detect_stragglers
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, Detector
+from ops_pipelines.frames.panels.panel import Panel
 
 
 def job_detectors() -> tuple[Detector, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.detectors.peers import Groups, group_by, group_count, group_median
 from ops_pipelines.frames.detectors.windows import (
     GAP_SECONDS,
     Growth,
@@ -21,8 +21,8 @@ from ops_pipelines.frames.detectors.windows import (
     told,
     told_counts,
 )
-from ops_pipelines.frames.panel import Flags, Numbers, Panel
-from ops_pipelines.frames.peers import Groups, group_by, group_count, group_median
+from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.panels.panel import Flags, Numbers, Panel
 
 ACTIVE, LINK_UP = 4, 5
 """Logical and physical state of a port that works (node_exporter, infiniband collector)."""

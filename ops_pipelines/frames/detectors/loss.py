@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, allocations, job_component
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel
 
 BROKEN_SECONDS = 60
 """One sample may be a batch of bad data; four in a row are the training."""

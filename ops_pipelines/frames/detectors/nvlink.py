@@ -6,9 +6,9 @@ One GPU's counters each. That the links of many GPUs lead to one switch is corre
 from collections.abc import Iterator
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted, held_lately, lasting
 from ops_pipelines.frames.detectors.windows import growth, told_counts
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.panels.panel import Panel
 
 CRC_LIMIT_PER_SECOND = 100
 """DCGM common/DcgmGPUHardwareLimits.h: NVLink CRC errors at 100 a second and more."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
 from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.frames.detection import held_lately
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, row_median
 from ops_pipelines.frames.detectors.signs_of_life import recent_mean
-from ops_pipelines.frames.panel import Flags, Numbers, Panel
+from ops_pipelines.frames.panels.detection import held_lately
+from ops_pipelines.frames.panels.panel import Flags, Numbers, Panel
 
 RECENT_SECONDS = 60
 WAITS_ABOVE_RATIO, ABSENT_BELOW_RATIO = 0.9, 0.5

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted
+from ops_pipelines.frames.detectors.peers import group_by, group_count, group_median
 from ops_pipelines.frames.detectors.windows import (
     GAP_SECONDS,
     Columns,
@@ -20,8 +20,8 @@ from ops_pipelines.frames.detectors.windows import (
     told,
     told_counts,
 )
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel
-from ops_pipelines.frames.peers import group_by, group_count, group_median
+from ops_pipelines.frames.panels.detection import Detection, counted
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 REPLAY_LIMIT_PER_MINUTE = 8
 """NVIDIA DCGM PCIe watch (DcgmGPUHardwareLimits.h scales it by generation and lanes)."""

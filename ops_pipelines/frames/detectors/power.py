@@ -9,10 +9,10 @@ import numpy as np
 
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.detectors.peers import group_by, group_count, group_median, most_of_group
 from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Columns, Told, ever, layer_of, newest, state_holds, told
-from ops_pipelines.frames.panel import Flags, Panel, Part
-from ops_pipelines.frames.peers import group_by, group_count, group_median, most_of_group
+from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting
+from ops_pipelines.frames.panels.panel import Flags, Panel, Part
 
 APPLICATION_CLOCKS, POWER_CAP, SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = (
     0x2, 0x4, 0x8, 0x20, 0x40, 0x80,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.detection import Detection, held_lately, lasting
+from ops_pipelines.frames.detectors.peers import Groups, group_by, group_count
 from ops_pipelines.frames.detectors.windows import ever, layer_of, told
-from ops_pipelines.frames.panel import Flags, Layer, Panel, Part
-from ops_pipelines.frames.peers import Groups, group_by, group_count
+from ops_pipelines.frames.panels.detection import Detection, held_lately, lasting
+from ops_pipelines.frames.panels.panel import Flags, Layer, Panel, Part
 
 MISSING_ROWS = 3
 """Assumption: three samples in a row with its neighbours there at each. One or two of one GPU are lost now and then (a

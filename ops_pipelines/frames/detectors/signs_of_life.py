@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.detection import counted
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, row_max, row_median
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel
+from ops_pipelines.frames.panels.detection import counted
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 ACTIVITY_FLOORS = {
     # A kernel that spins runs no tensor instruction at all.

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection, lasting, stretches
 from ops_pipelines.frames.detectors.allocations import Allocation, allocations, job_component, row_max, row_mean
 from ops_pipelines.frames.detectors.signs_of_life import recent_mean
 from ops_pipelines.frames.detectors.storage import NOTHING_BELOW_BYTES_PER_SECOND
-from ops_pipelines.frames.panel import Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection, lasting, stretches
+from ops_pipelines.frames.panels.panel import Numbers, Panel
 
 WINDOW_SECONDS = 900
 """Longer than any pause of a healthy job (600 s)."""

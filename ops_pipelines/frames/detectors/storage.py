@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.detectors.allocations import growth_over_gaps
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 STALLED_ABOVE_RATIO = 0.3
 """Share of time in which all tasks that could run waited for I/O (PSI `full`); a healthy loader stays below 0.05."""

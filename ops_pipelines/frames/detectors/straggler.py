@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, counted
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, allocations, most_reach, row_median
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel
+from ops_pipelines.frames.panels.detection import Detection, counted
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel
 
 WINDOW_SECONDS = 300
 JUDGED_EVERY_SECONDS = 60

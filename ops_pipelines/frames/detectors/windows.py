@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import PciAddress
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection, stretches
-from ops_pipelines.frames.panel import Flags, Layer, Numbers, Panel, Part
+from ops_pipelines.frames.panels.detection import Detection, stretches
+from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel, Part
 
 GAP_SECONDS = 60
 """A state is believed for so long without a sample, and a counter compared over so long a gap. Assumption: four samples

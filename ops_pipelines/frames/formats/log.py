@@ -11,9 +11,9 @@ from datetime import datetime
 
 from ops_pipelines.frames.formats import ibswinfo, infiniband, slurm, slurm_diag
 from ops_pipelines.frames.formats.nvidia_smi_layouts import TABLE_HEADING
-from ops_pipelines.frames.log_kinds import decode_log, refuse_other_kinds
-from ops_pipelines.frames.log_prefix import PrefixReader
-from ops_pipelines.frames.log_tables import RawLine, Writer, tabulate, tabulate_lines
+from ops_pipelines.frames.logs.kinds import decode_log, refuse_other_kinds
+from ops_pipelines.frames.logs.prefix import PrefixReader
+from ops_pipelines.frames.logs.tables import RawLine, Writer, tabulate, tabulate_lines
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 
 _SAMPLE_LINES = 200

@@ -1,18 +1,18 @@
 """`ingest metrics`: what any exporter serves on /metrics, saved to a file. A record is one sample line.
 
-Decoding the text, and telling it from files of another kind, is `frames.exposition`; meaning and gates are
-`frames.tabulate`; here the two meet.
+Decoding the text, and telling it from files of another kind, is `frames.metrics.exposition`; meaning and gates are
+`frames.metrics.tabulate`; here the two meet.
 """
 
 from datetime import datetime
 
-from ops_pipelines.frames.exposition import Exposition, decode_exposition
 from ops_pipelines.frames.formats.reading import as_utf8
-from ops_pipelines.frames.node_names import NodeNames
+from ops_pipelines.frames.metrics.exposition import Exposition, decode_exposition
+from ops_pipelines.frames.metrics.node_names import NodeNames
+from ops_pipelines.frames.metrics.refused_points import Joined
+from ops_pipelines.frames.metrics.series import SeriesBlock
+from ops_pipelines.frames.metrics.tabulate import tabulate
 from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.frames.refused_points import Joined
-from ops_pipelines.frames.series import SeriesBlock
-from ops_pipelines.frames.tabulate import tabulate
 
 
 def parse(body: bytes, *, source: str, at: datetime, node: str | None = None, names: NodeNames | None = None) -> Parsed:

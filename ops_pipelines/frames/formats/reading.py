@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
+from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.quantities import Quantity
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.signals import readable
 
 Cell = str | float | int | bool | datetime | None
 

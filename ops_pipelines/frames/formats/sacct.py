@@ -1,7 +1,8 @@
 """Accounting of jobs as files give it: `sacct` as text in every delimiter, as JSON, and as rows of its database.
 
 Record: one row after the header, in JSON one job. Jobs become attempts in `job_accounting`, steps go to `job_steps`.
-Times without a zone are taken as UTC. What cells mean is `slurm_values`, how rows are parted is `slurm_rows`.
+Times without a zone are taken as UTC. What cells mean is `formats.slurm_values`, how rows are parted is
+`formats.slurm_rows`.
 """
 
 import re
@@ -16,8 +17,8 @@ from ops_pipelines.frames.formats.sacct_json import parse_json
 from ops_pipelines.frames.formats.sacct_tables import assemble
 from ops_pipelines.frames.formats.slurm_json import looks_like_json
 from ops_pipelines.frames.formats.slurm_rows import Rows, Shape, read_rows, read_shape
+from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.frames.signals import readable
 
 _NAMES: Mapping[str, str] = {
     name.lower(): name

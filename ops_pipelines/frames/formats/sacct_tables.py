@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ops_pipelines.frames.formats import slurm_values as values
 from ops_pipelines.frames.formats.reading import Unbelievable
+from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.signals import readable
 
 _NOT_ENDED = frozenset(["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "STOPPED", "SIGNALING"])
 """What stands as the end of such an attempt is a guess or the end of a window."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ops_pipelines.frames.formats.reading import Cell, Unbelievable
+from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.signals import readable
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from ops_pipelines.domain.fault import Component
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.panel import Panel
 from ops_pipelines.ports.logs import LogLine
 
 

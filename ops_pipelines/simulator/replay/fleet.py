@@ -14,7 +14,7 @@ from ops_pipelines.domain.fault import Component, ComponentKind, node_component
 from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
 from ops_pipelines.domain.observation import NO_NODE
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.frames.panel import Part
+from ops_pipelines.frames.panels.panel import Part
 from ops_pipelines.simulator.hardware import PCI_BUSES, slot_address
 
 GPUS_PER_NODE, PORTS_PER_NODE, DISKS_PER_NODE = 8, 8, 2

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ops_pipelines.frames.detection import Detection, Detector
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.detection import Detection, Detector
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from tests.frames.detectors.panels import rows_of
 
 

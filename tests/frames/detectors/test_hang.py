@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import ComponentKind
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.hang import (
     FAINT_PROVE_SECONDS,
     PROCESSES_GONE_SECONDS,
     STILL_SECONDS,
     detect_hangs,
 )
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, rows_of
 from tests.frames.detectors.training import LIVE_SIGNS, Training, beside
 

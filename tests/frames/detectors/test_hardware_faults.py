@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.hardware import detect_hardware
-from ops_pipelines.frames.panel import Panel, Part
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Panel, Part
 from tests.frames.detectors.panels import (
     START_SECONDS,
     STEP_SECONDS,

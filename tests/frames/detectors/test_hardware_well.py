@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.hardware import detect_hardware
-from ops_pipelines.frames.panel import Layer
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Layer
 from ops_pipelines.frames.schema import TABLES
 from tests.frames.detectors.panels import (
     Given,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.idle import IDLE_SECONDS, detect_idle_gpus
-from ops_pipelines.frames.panel import Panel
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Panel
 from tests.frames.detectors.panels import STEP_SECONDS
 from tests.frames.detectors.training import GIB, Training
 

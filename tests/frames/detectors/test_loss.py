@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.loss import (
     ABOVE_RATIO,
     BROKEN_SECONDS,
@@ -12,7 +11,8 @@ from ops_pipelines.frames.detectors.loss import (
     SPIKE_SECONDS,
     detect_losses,
 )
-from ops_pipelines.frames.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, rows_of
 from tests.frames.detectors.training import Training
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.frames.detection import Detection
 from ops_pipelines.frames.detectors.hang import detect_hangs
 from ops_pipelines.frames.detectors.stall import (
     NETWORK,
@@ -17,7 +16,8 @@ from ops_pipelines.frames.detectors.stall import (
     detect_stalled_jobs,
 )
 from ops_pipelines.frames.detectors.storage import LOCAL_ABOVE_BYTES_PER_SECOND, STALLED_SECONDS, detect_storage_stalls
-from ops_pipelines.frames.panel import Layer, Panel
+from ops_pipelines.frames.panels.detection import Detection
+from ops_pipelines.frames.panels.panel import Layer, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, disk_parts, port_parts
 from tests.frames.detectors.training import Training
 

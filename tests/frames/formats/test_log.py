@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.frames.formats.log import Writer, parse, tabulate_lines
-from ops_pipelines.frames.log_matching import read_rules
+from ops_pipelines.frames.logs.matching import read_rules
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.logs import LogLine

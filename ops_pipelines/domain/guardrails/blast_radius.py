@@ -1,0 +1,221 @@
+"""What a plan touches and what stays healthy: computed before anything is done, stored with the plan, re-checkable.
+
+Computed from the facts alone and by other means than the planner's and the guardrails': those judge one act on one
+node, this counts every part of the cluster before and after. Limits on it are policy (`DrainBudget`, `BlastCaps`).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
+from ops_pipelines.domain.guardrails.facts import ClusterFacts, expected_loss
+from ops_pipelines.domain.guardrails.job_limits import lost_within_hour, must_serve, owner_of, serving_replicas
+from ops_pipelines.domain.guardrails.redundancy import Remaining, count_parts
+from ops_pipelines.domain.guardrails.refusal import Refusal, wait
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
+from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.steps.timing import JobTiming
+from ops_pipelines.domain.topology import Topology
+
+__all__ = ["BlastRadius", "Remaining", "TouchedJob", "judge_proof", "prove"]
+
+_TAKES_NODE = (DESTRUCTIVE_VERBS & NODE_VERBS) - {Verb.CHECK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedJob:
+    """One job that a plan interrupts, or whose node it takes."""
+
+    job: str
+    account: str
+    gpu_count: int
+    lost_gpu_hours: float | None
+    """Expected loss by our own act; None: unknown."""
+    is_interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlastRadius:
+    """The proof of a plan: what it touches, what remains, which limits it keeps."""
+
+    jobs: tuple[TouchedJob, ...]
+    teams: tuple[str, ...]
+    """Each account that is touched, with its share: `research: 16 of 64 running GPUs`."""
+    lost_gpu_hours: float
+    """Of the jobs whose loss is known."""
+    unknown_loss_count: int
+    remaining: tuple[Remaining, ...]
+    violations: tuple[str, ...]
+    """Limits that it would break, in words; empty: it may be begun."""
+
+
+def prove(
+    actions: Sequence[Action],
+    timings: Sequence[JobTiming],
+    facts: ClusterFacts,
+    *,
+    policy: Policy,
+    topology: Topology,
+) -> BlastRadius:
+    """Return what the acts of one plan touch, and what stays healthy of every part that they touch.
+
+    A job that is held is interrupted, and its loss is what its timing expects at the chosen moment, or what the age of
+    its checkpoint says where nobody timed it. A job on a node that is taken and not held is waited for, at no cost.
+    """
+    held = [action.attempt for action in actions if action.verb is Verb.HOLD and action.attempt is not None]
+    taken = frozenset(action.node for action in actions if action.verb in _TAKES_NODE and action.node is not None)
+    dead = frozenset(action.attempt for action in actions if action.verb is Verb.HOLD and action.has_ended)
+    jobs = tuple(_touched_jobs(held, dead, taken, timings, facts))
+    losses = [job.lost_gpu_hours for job in jobs if job.is_interrupted]
+    lost = sum(loss for loss in losses if loss is not None)
+    drained = frozenset(action.node for action in actions if action.verb is Verb.DRAIN and action.node is not None)
+    parts, broken = count_parts(drained, facts, policy=policy, topology=topology)
+    services, unserved = _count_services(actions, facts, policy=policy)
+    return BlastRadius(
+        jobs=jobs,
+        teams=tuple(_shares(jobs, facts)),
+        lost_gpu_hours=lost,
+        unknown_loss_count=losses.count(None),
+        remaining=(*parts, *services),
+        violations=(
+            *broken,
+            *_overspent(len(losses), lost, frozenset(held), facts, policy=policy),
+            *unserved,
+        ),
+    )
+
+
+def judge_proof(proof: BlastRadius | None) -> Refusal | None:
+    """Return why a plan with this proof must not be begun, None if it keeps every limit or needs no proof."""
+    if proof is None or not proof.violations:
+        return None
+    return wait("blast_radius", "; ".join(proof.violations))
+
+
+# -- jobs --
+
+
+def _touched_jobs(
+    held: Sequence[JobAttempt],
+    dead: Collection[JobAttempt | None],
+    taken: frozenset[NodeName],
+    timings: Sequence[JobTiming],
+    facts: ClusterFacts,
+) -> Iterator[TouchedJob]:
+    told = {timing.attempt: timing for timing in timings}
+    ended = {attempt.job: attempt for attempt in held}
+    for name in sorted(facts.jobs):
+        job = facts.jobs[name]
+        is_interrupted = name in ended
+        if not is_interrupted and not (job.state in MAY_HAVE_PROCESSES and job.nodes & taken):
+            continue
+        yield TouchedJob(
+            job=name,
+            account=job.account,
+            gpu_count=job.gpu_count,
+            # What the fault has ended already is not lost by our act.
+            lost_gpu_hours=_loss(job, told.get(ended[name]), facts)
+            if is_interrupted and ended[name] not in dead
+            else 0.0,
+            is_interrupted=is_interrupted,
+        )
+
+
+def _loss(job: JobStatus, timing: JobTiming | None, facts: ClusterFacts) -> float | None:
+    """Return what one interruption is expected to cost; of a checkpoint of unknown age only what its timing says."""
+    chosen = [] if timing is None else [each for each in timing.options if each.moment is timing.moment]
+    if chosen:
+        return chosen[0].lost_gpu_hours
+    return expected_loss(job, facts)
+
+
+def _shares(jobs: Sequence[TouchedJob], facts: ClusterFacts) -> Iterator[str]:
+    running: Counter[str] = Counter()
+    for job in facts.jobs.values():
+        if job.state is JobState.RUNNING:
+            running[job.account] += job.gpu_count
+    touched: Counter[str] = Counter()
+    for each in jobs:
+        touched[each.account] += each.gpu_count
+    for account in sorted(touched):
+        whole = max(running[account], touched[account])
+        yield f"{account or 'no account'}: {touched[account]} of {whole} running GPUs"
+
+
+def _overspent(
+    interrupted_count: int, lost: float, held: frozenset[JobAttempt], facts: ClusterFacts, *, policy: Policy
+) -> Iterator[str]:
+    caps = policy.blast_caps
+    if interrupted_count > caps.max_jobs_per_plan_count:
+        yield (
+            f"{interrupted_count} jobs would be interrupted; max_jobs_per_plan_count is {caps.max_jobs_per_plan_count}"
+        )
+    if lost > caps.max_gpu_hours_per_plan:
+        yield f"{lost:.1f} GPU-hours would be lost; max_gpu_hours_per_plan is {caps.max_gpu_hours_per_plan:g}"
+    within_hour = lost_within_hour(facts, but=frozenset[JobAttempt | None](held))
+    if lost > 0 and within_hour + lost > caps.max_gpu_hours_per_hour:
+        yield (
+            f"{within_hour:.1f} GPU-hours were lost within the hour, and {lost:.1f} would be added; "
+            f"max_gpu_hours_per_hour is {caps.max_gpu_hours_per_hour:g}"
+        )
+
+
+# -- services --
+
+
+def _count_services(
+    actions: Sequence[Action], facts: ClusterFacts, *, policy: Policy
+) -> tuple[list[Remaining], list[str]]:
+    """Return each service of which replicas are held, with the most that are held at once.
+
+    One replica at a time is no violation: its hold waits until enough others serve. Two that are held before the first
+    is released would wait for each other for ever.
+    """
+    remaining, broken = [], []
+    for service, jobs in _held_services(actions, facts).items():
+        serving = {job.job for job in serving_replicas(jobs[0], facts)}
+        at_once = _most_at_once(actions, serving & {job.job for job in jobs})
+        must = must_serve(jobs[0], facts, policy=policy)
+        owner, name = service
+        remaining.append(
+            Remaining(
+                kind="service",
+                name=f"{name} of {owner}" if owner else name,
+                total_count=len(serving),
+                out_before_count=0,
+                out_after_count=at_once,
+                limit=f"{must} must serve",
+            )
+        )
+        if at_once > 1 and len(serving) - at_once < must:
+            broken.append(
+                f"{at_once} replicas of {name} would be held at once; {len(serving) - at_once} would serve, and "
+                f"{must} must: they are moved one after the other"
+            )
+    return remaining, broken
+
+
+def _held_services(actions: Sequence[Action], facts: ClusterFacts) -> Mapping[tuple[str, str], list[JobStatus]]:
+    services: dict[tuple[str, str], list[JobStatus]] = {}
+    for action in actions:
+        job = None if action.attempt is None else facts.jobs.get(action.attempt.job)
+        if action.verb is Verb.HOLD and job is not None and job.service and not action.has_ended:
+            services.setdefault((owner_of(job), job.service), []).append(job)
+    return services
+
+
+def _most_at_once(actions: Sequence[Action], replicas: set[JobId]) -> int:
+    held: set[JobId] = set()
+    most = 0
+    for action in actions:
+        job = None if action.attempt is None else action.attempt.job
+        if job not in replicas:
+            continue
+        if action.verb is Verb.HOLD:
+            held.add(job)
+        elif action.verb is Verb.RELEASE:
+            held.discard(job)
+        most = max(most, len(held))
+    return most

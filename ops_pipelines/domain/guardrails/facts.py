@@ -1,0 +1,214 @@
+"""The fresh state that an act is judged on, and what follows from it: whose drain it is, who is out, what was begun.
+
+Facts only. Whether an act may be begun on them is `guardrails`' business.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.domain.meaning.hazard import Hazard
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
+from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.domain.topology import Topology
+
+DRAIN_MARK = "ops_pipelines"
+_DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
+"""A before-entry of a drain covers the time until the flag shows. Later the flag itself says whether the node is out,
+so that an entry whose plan was superseded does not spend the budget for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """The fresh state that an action is judged on."""
+
+    nodes: Mapping[NodeName, NodeStatus]
+    jobs: Mapping[JobId, JobStatus]
+    records: tuple[ActionRecord, ...]
+    """Actions without an outcome, of open incidents, and of the last day."""
+    is_telemetry_available: bool
+    is_paused: bool
+    taken_at: datetime
+    costs: RestartCosts = RestartCosts()
+    """How long an interruption takes here, as far as it was measured."""
+    hazards: tuple[Hazard, ...] = ()
+    _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    @property
+    def nodes_not_serving(self) -> frozenset[NodeName]:
+        """The nodes that take no work by their own state. Computed once for all judgements on the same nodes."""
+        if not self._out or self._out[0][0] is not self.nodes:
+            out = frozenset(
+                name
+                for name, node in self.nodes.items()
+                if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
+            )
+            self._out[:] = [(self.nodes, out)]
+        return self._out[0][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One act, and everything that it is judged on."""
+
+    action: Action
+    facts: ClusterFacts
+    policy: Policy
+    topology: Topology
+    authority: Authority
+
+    @property
+    def node(self) -> NodeStatus:
+        """The node that the act is on; only for verbs that have one."""
+        assert self.action.node is not None  # Action refuses a node verb without a node
+        return self.facts.nodes[self.action.node]
+
+    @property
+    def job(self) -> JobStatus:
+        """The job that the act is on; only for verbs that have one."""
+        assert self.action.attempt is not None  # Action refuses a job verb without an attempt
+        return self.facts.jobs[self.action.attempt.job]
+
+
+Rule = Callable[[Case], Refusal | None]
+"""Returns why an act must not be begun, or None."""
+
+
+def drain_reason(incident: IncidentId, why: str) -> str:
+    """Return the reason written on a drained node: our token first, readable, one line, 200 characters at most."""
+    words = " ".join(why.split())
+    return f"{DRAIN_MARK} {incident}: {words}"[:200]
+
+
+def is_drain_of(incident: IncidentId, node: NodeStatus, records: tuple[ActionRecord, ...]) -> bool:
+    """Return whether this very incident holds the node's present drain: it alone may repair and return the node.
+
+    A node that a person drained through us, or that another incident holds, is as foreign as anybody else's.
+    """
+    return drain_owner(node, records) == incident
+
+
+def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> IncidentId | None:
+    """Return the incident of ours that holds the node's present drain; None if the drain is foreign, or there is none.
+
+    Ours means: its reason carries the token of an incident that drained it, and where the scheduler gave a time
+    with our witness, that time is still the same. Everything else is foreign: never overwritten, never resumed.
+    """
+    if not node.is_drained or node.reason is None:
+        return None
+    for record in records:
+        # Declaring a node down rewrites its reason and the reason's time; the drain stays ours.
+        if record.action.verb not in (Verb.DRAIN, Verb.DECLARE_DOWN) or record.action.node != node.node:
+            continue
+        if not node.reason.startswith(f"{DRAIN_MARK} {record.action.incident}:"):
+            continue
+        outcome = record.outcome
+        if outcome is None or outcome.witnessed_at is None or node.reason_set_at is None:
+            return record.action.incident
+        if outcome.witnessed_at == node.reason_set_at:
+            return record.action.incident
+    return None
+
+
+def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
+    """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
+    out = set(facts.nodes_not_serving & topology.places.keys())
+    for record in facts.records:
+        is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
+        if record.action.verb is Verb.DRAIN and record.outcome is None and is_fresh and record.action.node is not None:
+            out.add(record.action.node)
+    return frozenset(out)
+
+
+def jobs_on(name: NodeName, facts: ClusterFacts) -> tuple[JobStatus, ...]:
+    """Return the jobs that may have processes on a node, by their ids."""
+    found = (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES)
+    return tuple(sorted(found, key=lambda job: job.job))
+
+
+def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[ActionRecord, ...]:
+    """Return the holds that an incident has begun and not undone: jobs that it owes their release."""
+    ours = [record for record in facts.records if record.action.incident == incident]
+    released = {
+        record.action.attempt
+        for record in ours
+        if record.action.verb is Verb.RELEASE and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    }
+    return tuple(
+        record
+        for record in ours
+        if record.action.verb is Verb.HOLD
+        and record.action.attempt not in released
+        # What had lost its object, such as a job that ended by itself, was never held by us.
+        and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
+    )
+
+
+def is_holding(incident: IncidentId, attempt: JobAttempt | None, facts: ClusterFacts) -> bool:
+    """Return whether an incident has a hold of its own on an attempt: what others hold is theirs to release."""
+    return any(record.action.attempt == attempt for record in held_and_not_released(incident, facts))
+
+
+def is_cut_off(job: JobStatus, facts: ClusterFacts) -> bool:
+    """Return whether a node of the job is silent: the job has ended as a whole, or will when the node is given up."""
+    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in job.nodes)
+
+
+def has_died_with_its_node(case: Case) -> bool:
+    """Return whether a hold is of what a silent node has ended: it ends nothing, it keeps a second copy from starting.
+
+    Both are asked: that the plan knew the fault to have ended it, and that a node of it is still silent.
+    """
+    return case.action.has_ended and is_cut_off(case.job, case.facts)
+
+
+def is_done(
+    facts: ClusterFacts,
+    *,
+    verb: Verb,
+    incident: IncidentId,
+    node: NodeName | None = None,
+    attempt: JobAttempt | None = None,
+) -> bool:
+    """Return whether an incident's act was witnessed; on any node or attempt where none is named.
+
+    What had lost its object was not done: a node that answered again has not lost its power.
+    """
+    return any(
+        record.action.verb is verb
+        and record.action.incident == incident
+        and (node is None or record.action.node == node)
+        and (attempt is None or record.action.attempt == attempt)
+        and record.outcome is not None
+        and record.outcome.kind is OutcomeKind.DONE
+        and record.outcome.was_needed
+        for record in facts.records
+    )
+
+
+def is_begun(facts: ClusterFacts, *, verb: Verb, incident: IncidentId, node: NodeName) -> bool:
+    """Return whether an incident has a before-entry of this act on this node."""
+    return any(
+        record.action.verb is verb and record.action.incident == incident and record.action.node == node
+        for record in facts.records
+    )
+
+
+def expected_loss(job: JobStatus, facts: ClusterFacts) -> float | None:
+    """Return the GPU-hours that ending the job's attempt now throws away: recomputed work, and GPUs that stand idle.
+
+    None where the age of its newest checkpoint is not known: that is no small loss, and no large one.
+    """
+    if job.checkpointed_at is None:
+        return None
+    # What an attempt has not done it cannot lose: one that just began from an old checkpoint has little to lose.
+    began_at = job.checkpointed_at if job.started_at is None else max(job.checkpointed_at, job.started_at)
+    recomputed_seconds = max(0.0, (facts.taken_at - began_at).total_seconds())
+    idle_seconds = facts.costs.restart_seconds + facts.costs.queue_seconds
+    return (recomputed_seconds + idle_seconds) * job.gpu_count / 3600

@@ -1,0 +1,224 @@
+"""Whether an act may be begun: one judgement, used when planning and again just before each act.
+
+A refusal is a value with a reason. Nothing here chooses an action. The rules of one target are `preconditions`, the
+counts and caps on nodes `budgets`, those on jobs `job_limits`; here is who may act at all, on what and when, and the
+order in which everything is asked.
+"""
+
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
+from ops_pipelines.domain.guardrails.budgets import BUDGETS, fences_held_jobs
+from ops_pipelines.domain.guardrails.facts import (
+    DRAIN_MARK,
+    Case,
+    ClusterFacts,
+    Rule,
+    drain_owner,
+    drain_reason,
+    expected_loss,
+    held_and_not_released,
+    is_begun,
+    is_drain_of,
+    is_holding,
+    nodes_out_of_service,
+)
+from ops_pipelines.domain.guardrails.job_limits import JOB_LIMITS
+from ops_pipelines.domain.guardrails.preconditions import PRECONDITIONS
+from ops_pipelines.domain.guardrails.refusal import Authority, Patience, Refusal, never, wait
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, has_moved_on
+from ops_pipelines.domain.policy import FreezeWindow, Mode, Policy
+from ops_pipelines.domain.topology import Topology
+
+__all__ = [
+    "DRAIN_MARK",
+    "GUARDRAILS",
+    "NEEDS_EYES",
+    "Authority",
+    "Case",
+    "ClusterFacts",
+    "Patience",
+    "Refusal",
+    "are_stale",
+    "drain_owner",
+    "drain_reason",
+    "expected_loss",
+    "frozen_by",
+    "is_drain_of",
+    "is_moot",
+    "judge",
+    "nodes_out_of_service",
+]
+
+NEEDS_EYES = DESTRUCTIVE_VERBS - {Verb.DRAIN, Verb.CHECK}
+"""Verbs that are not begun while the metrics source is silent. A drain ends nothing and can be taken back; a check only
+reads."""
+_FACTS_LAST = timedelta(seconds=30)
+"""# Assumption: a job may start on an idle node at any time; the older a reading, the likelier it is wrong."""
+
+
+def judge(
+    action: Action, facts: ClusterFacts, *, policy: Policy, topology: Topology, authority: Authority
+) -> Refusal | None:
+    """Return why `action` must not be begun on these facts, or None.
+
+    A page passes always, and owners are told even while the autopilot is paused, but not in observe mode: there
+    nothing happens to their jobs. Everything else passes every rule of `GUARDRAILS`.
+    """
+    if action.verb is Verb.NOTIFY_OWNER and policy.mode is Mode.OBSERVE and authority is not Authority.PERSON:
+        return never("mode", "policy.yaml says mode: observe, so nobody's job is touched and no owner is told")
+    if action.verb in MESSAGES:
+        return None
+    case = Case(action=action, facts=facts, policy=policy, topology=topology, authority=authority)
+    for rule in GUARDRAILS:
+        refusal = rule(case)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def are_stale(facts: ClusterFacts, now: datetime) -> Refusal | None:
+    """Return why nothing may be judged on these facts any more; asked inside the transaction that begins an act."""
+    age = abs(now - facts.taken_at)  # A clock that was set back leaves an age that nobody knows.
+    if age <= _FACTS_LAST:
+        return None
+    return wait(
+        "stale_facts",
+        f"the cluster was read {age.total_seconds():.0f} s ago; what is older than "
+        f"{_FACTS_LAST.total_seconds():.0f} s is read anew",
+    )
+
+
+def _may_act(case: Case) -> Refusal | None:
+    if case.authority is Authority.PERSON:
+        return None
+    if case.facts.is_paused:
+        return wait("pause", "the autopilot is paused; `ops-pipelines resume-autopilot` lets it act again")
+    if case.policy.mode is Mode.OBSERVE:
+        return never("mode", "policy.yaml says mode: observe, so nothing is done")
+    if case.policy.mode is Mode.APPROVE and case.authority is not Authority.APPROVED_PLAN:
+        return wait("approval", "policy.yaml says mode: approve, and nobody has approved this plan yet")
+    return None
+
+
+def _is_known_target(case: Case) -> Refusal | None:
+    action = case.action
+    for name in _nodes_named(action):
+        if not case.topology.knows(name):
+            return never("known_node", f"{name} is not declared in cluster.yaml; only declared nodes are acted on")
+        if name not in case.facts.nodes:
+            return never("known_node", f"the scheduler does not know {name}; check its name in cluster.yaml")
+        if name in case.policy.untouchable_nodes:
+            return never("untouchable", f"policy.yaml lists {name} under untouchable_nodes")
+    # A reservation is given back, whatever became of the job that it was for.
+    job = None if action.attempt is None or action.verb is Verb.UNRESERVE else action.attempt.job
+    if job is not None and job not in case.facts.jobs:
+        return never("known_job", f"the scheduler no longer knows job {job}")
+    return None
+
+
+def _nodes_named(action: Action) -> tuple[NodeName, ...]:
+    return action.spares if action.node is None else (action.node, *action.spares)
+
+
+def _has_fresh_eyes(case: Case) -> Refusal | None:
+    if case.action.verb in NEEDS_EYES and not case.facts.is_telemetry_available:
+        return wait(
+            "fresh_telemetry", "the metrics source does not answer; without eyes nothing beyond a drain is done"
+        )
+    return None
+
+
+def _fits_verb(case: Case) -> Refusal | None:
+    judgement = PRECONDITIONS.get(case.action.verb)
+    return None if judgement is None else judgement(case)
+
+
+def _is_not_frozen(case: Case) -> Refusal | None:
+    """Refuse to begin anything destructive in a freeze window; what was begun before is brought to a good end.
+
+    Fencing, excluding, releasing, powering on and returning take nothing away and go on. So does what the fence of a
+    silent node needs once a job of it is held: its drain, the power switch, its being declared down, and the holds of
+    the other jobs that are as dead as the first. Otherwise that job would stay held until the window ends. Tests run on
+    a node that is drained and repaired: without them what was begun before the window would come to no end.
+    """
+    if case.action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK}:
+        return None
+    window = frozen_by(case.policy, case.action.verb, at=case.facts.taken_at)
+    if window is None or _finishes_move(case):
+        return None
+    return wait(
+        "freeze_window",
+        f"freeze window {window.name!r} holds from {window.begins_at:%Y-%m-%d %H:%M} until "
+        f"{window.ends_at:%Y-%m-%d %H:%M} UTC; {case.action.verb.value} waits",
+    )
+
+
+def frozen_by(policy: Policy, verb: Verb, *, at: datetime) -> FreezeWindow | None:
+    """Return the freeze window that keeps a destructive verb from being begun at this time; None if none does."""
+    return next(
+        (
+            window
+            for window in policy.freeze_windows
+            if window.begins_at <= at < window.ends_at and not (verb is Verb.DRAIN and window.allows_drains)
+        ),
+        None,
+    )
+
+
+def _finishes_move(case: Case) -> bool:
+    action, facts = case.action, case.facts
+    if action.verb in (Verb.DRAIN, Verb.POWER_OFF):
+        return fences_held_jobs(case)
+    if action.verb is Verb.DECLARE_DOWN and action.node is not None:
+        return is_begun(facts, verb=Verb.POWER_OFF, incident=action.incident, node=action.node)
+    if action.verb is not Verb.HOLD:
+        return False
+    fenced = {name for record in held_and_not_released(action.incident, facts) for name in record.attempt_nodes}
+    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in case.job.nodes & fenced)
+
+
+GUARDRAILS: tuple[Rule, ...] = (
+    _may_act,
+    _is_known_target,
+    _has_fresh_eyes,
+    _fits_verb,
+    _is_not_frozen,
+    *BUDGETS,
+    *JOB_LIMITS,
+)
+"""Every rule that can stop an act, in the order in which they are asked."""
+
+
+def is_moot(action: Action, facts: ClusterFacts) -> str | None:
+    """Return why an action of a plan in progress has lost its object, None if it still has one.
+
+    A job that ended, or went on to another attempt without us, needs no hold and no fence; one that others hold is
+    neither held once more nor released, for it is theirs. A silent node that
+    answers again before its power was cut is fenced like any reachable node. One that was rebooted for the same
+    incident, and answers, is cycled because that did not help: `judge` says whether it may be.
+    """
+    if action.attempt is not None and action.verb not in MESSAGES and action.verb is not Verb.UNRESERVE:
+        job = facts.jobs.get(action.attempt.job)
+        if job is None or (job.state not in MAY_HAVE_PROCESSES and job.state is not JobState.PENDING):
+            return f"job {action.attempt.job} has ended"
+        if has_moved_on(job, action.attempt):
+            return f"job {action.attempt.job} is on another attempt"
+        if job.state is JobState.COMPLETING and job.ended_at is not None and action.verb is not Verb.FENCE:
+            return f"job {action.attempt.job} ends by itself"
+        if not is_holding(action.incident, action.attempt, facts):
+            if action.verb not in (Verb.RESERVE, Verb.HOLD):
+                return f"{action.incident} does not hold job {action.attempt.job}"
+            if job.state is JobState.PENDING or job.is_held:
+                return f"job {action.attempt.job} waits already; who held it releases it"
+    if action.node is not None and action.verb in (Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON):
+        node = facts.nodes.get(action.node)
+        was_cut = is_begun(facts, verb=Verb.POWER_OFF, incident=action.incident, node=action.node)
+        was_rebooted = is_begun(facts, verb=Verb.REBOOT, incident=action.incident, node=action.node)
+        is_repair = action.verb is Verb.POWER_OFF and was_rebooted
+        if not was_cut and not is_repair and node is not None and node.is_responding:
+            return f"{action.node} answers again"
+        if not was_cut and action.verb is not Verb.POWER_OFF:
+            return f"the power of {action.node} was never cut"
+    return None

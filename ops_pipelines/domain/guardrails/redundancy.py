@@ -1,0 +1,134 @@
+"""What stays in service of each part of the cluster when nodes are drained: the counts of a plan's proof.
+
+Counted over every declared node, before and after, and by other means than the guardrails', which judge one drain.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.guardrails.budgets import out_limit
+from ops_pipelines.domain.guardrails.facts import ClusterFacts
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import NodeState
+from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.topology import Place, Topology
+
+_DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """What stays healthy of one part of the cluster."""
+
+    kind: str
+    """`cluster`, `partition`, `rack`, `nvlink_domain`, `leaf_switch` or `service`."""
+    name: str
+    total_count: int
+    out_before_count: int
+    out_after_count: int
+    limit: str
+    """The limit that holds for it, in words; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    max_out_count: int
+    words: str
+
+
+def count_parts(
+    drained: frozenset[NodeName], facts: ClusterFacts, *, policy: Policy, topology: Topology
+) -> tuple[list[Remaining], list[str]]:
+    """Return every part that a drain touches, before and after, and the limits that are broken by what is new."""
+    total: Counter[tuple[str, str]] = Counter()
+    before: Counter[tuple[str, str]] = Counter()
+    after: Counter[tuple[str, str]] = Counter()
+    concerned: set[tuple[str, str]] = set()
+    being_drained = {
+        record.action.node
+        for record in facts.records
+        if record.action.verb is Verb.DRAIN
+        and record.outcome is None
+        and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
+    }
+    for name, place in topology.places.items():
+        parts = _parts_of(name, place, facts)
+        was_out = _is_out(name, facts) or name in being_drained
+        total.update(parts)
+        before.update(parts if was_out else ())
+        after.update(parts if was_out or name in drained else ())
+        concerned.update(parts if name in drained else ())
+    remaining, broken = [], []
+    for part in sorted(concerned, key=lambda each: (_KINDS.index(each[0]), each[1])):
+        kind, part_name = part
+        limits = _limits_of(kind, total[part], policy)
+        remaining.append(
+            Remaining(
+                kind=kind,
+                name=part_name,
+                total_count=total[part],
+                out_before_count=before[part],
+                out_after_count=after[part],
+                limit=", ".join(limit.words for limit in limits),
+            )
+        )
+        if after[part] > before[part]:
+            where = "the cluster" if kind == "cluster" else f"{kind.replace('_', ' ')} {part_name}"
+            broken += [
+                f"{after[part]} of {total[part]} nodes of {where} would be out; {limit.words}"
+                for limit in limits
+                if after[part] > limit.max_out_count
+            ]
+    return remaining, broken
+
+
+_KINDS = ("cluster", "partition", "rack", "leaf_switch", "nvlink_domain")
+
+
+def _parts_of(name: NodeName, place: Place, facts: ClusterFacts) -> list[tuple[str, str]]:
+    status = facts.nodes.get(name)
+    return [
+        ("cluster", ""),
+        ("rack", place.rack),
+        ("leaf_switch", place.leaf_switch),
+        ("nvlink_domain", place.nvlink_domain),
+        *(("partition", partition) for partition in (() if status is None else status.partitions)),
+    ]
+
+
+def _is_out(name: NodeName, facts: ClusterFacts) -> bool:
+    node = facts.nodes.get(name)
+    return node is not None and (node.is_drained or node.state is NodeState.DOWN or not node.is_responding)
+
+
+def _limits_of(kind: str, total: int, policy: Policy) -> list[_Limit]:
+    budget, caps = policy.drain_budget, policy.blast_caps
+    match kind:
+        case "cluster":
+            # The highest count at which the share is still met, found by trying: no rounding of our own.
+            in_service = max(
+                (out for out in range(total + 1) if (total - out) / total >= budget.min_in_service_ratio), default=-1
+            )
+            return [
+                _Limit(max_out_count=budget.max_out_count, words=f"max_out_count is {budget.max_out_count}"),
+                _Limit(max_out_count=in_service, words=f"min_in_service_ratio is {budget.min_in_service_ratio}"),
+            ]
+        case "rack":
+            limit = budget.max_out_per_rack_count
+            return [_Limit(max_out_count=limit, words=f"max_out_per_rack_count is {limit}")]
+        case "partition":
+            ratio = caps.max_out_per_partition_ratio
+            return [_Limit(max_out_count=out_limit(total, ratio), words=f"max_out_per_partition_ratio is {ratio}")]
+        case "leaf_switch":
+            per_leaf = caps.max_out_per_leaf_count
+            return (
+                []
+                if per_leaf is None
+                else [_Limit(max_out_count=per_leaf, words=f"max_out_per_leaf_count is {per_leaf}")]
+            )
+    per_domain = caps.max_out_per_nvlink_domain_count
+    if per_domain is None or total == 1:
+        return []
+    return [_Limit(max_out_count=per_domain, words=f"max_out_per_nvlink_domain_count is {per_domain}")]

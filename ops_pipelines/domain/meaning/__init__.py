@@ -1,0 +1,1 @@
+"""What evidence means: codes, log lines and conditions -> findings, each with the source of its rule."""

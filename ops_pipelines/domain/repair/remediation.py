@@ -1,0 +1,353 @@
+"""What to do about one incident: an ordered plan of actions, or the reason for none.
+
+A plan is data: it can be read, checked, dry-run, approved and replayed. It is made once, persisted, and kept
+until it is done or superseded. Limits are `guardrails`' business; sending and witnessing are `flow.perform`'s.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from ops_pipelines.domain.action import SOFT, Action, Verb
+from ops_pipelines.domain.diagnosis.correlation import response_of
+from ops_pipelines.domain.fault import Family
+from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proof, prove
+from ops_pipelines.domain.guardrails.budgets import leaves_no_place
+from ops_pipelines.domain.guardrails.facts import held_and_not_released
+from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, PlanId, digest_of
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.observation import (
+    MAY_HAVE_PROCESSES,
+    TELEMETRY_SOURCE,
+    JobState,
+    JobStatus,
+    Signal,
+    has_moved_on,
+)
+from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.repair.job_moves import (
+    MOVED,
+    ActionMaker,
+    has_surely_ended,
+    hazard_for,
+    is_leaving,
+    share_spares,
+    time_jobs,
+)
+from ops_pipelines.domain.repair.repair_steps import Situation, repair_actions
+from ops_pipelines.domain.steps.ladder import next_repair
+from ops_pipelines.domain.steps.timing import JobTiming, Moment
+from ops_pipelines.domain.topology import Topology
+
+_CAUSE_SHOWS = timedelta(seconds=60)
+"""A hung job or a lost peer may be the first sign of a broken part, whose own is sampled some seconds later.
+Assumption: four samples of 15 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentPlan:
+    """What is to be done about one incident, in this order. An empty plan means nothing, never everything."""
+
+    plan: PlanId
+    incident: IncidentId
+    response: Response
+    actions: tuple[Action, ...]
+    reason: str
+    effects: tuple[str, ...]
+    """What it costs whom, one sentence each."""
+    rejected_alternatives: tuple[str, ...]
+    timings: tuple[JobTiming, ...] = ()
+    """When each job on the node is interrupted. Its hold waits for that moment."""
+    proof: BlastRadius | None = None
+    """What it touches and what stays healthy, as computed when it was made."""
+    calls_for: Response | None = None
+    """What the incident called for when it was made; `response` may stand above it on the ladder. None: the same."""
+
+
+def plan_remediation(
+    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
+) -> IncidentPlan | Refusal:
+    """Return the plan for an incident that is open, or why there is none yet.
+
+    The same incident on the same cluster gives the same plan id, so that an approval stays good until what would
+    be done changes. In every mode the first act is judged by the guardrails as if approved: a plan that could not
+    begin is a refusal and not a plan.
+    """
+    if incident.response is Response.MONITOR:
+        return Refusal(guardrail="response", reason="nothing to do: it is only watched", patience=Patience.WAIT)
+    if incident.response is Response.NOTIFY_OWNER:
+        if _may_be_damage(incident) and facts.taken_at - incident.opened_at < _CAUSE_SHOWS:
+            return Refusal(
+                guardrail="confirmation",
+                reason=f"looks like damage; its cause may show itself within {_CAUSE_SHOWS.total_seconds():.0f} s",
+                patience=Patience.WAIT,
+            )
+        return _plan(incident, _tell_owners(incident, facts), effects=("no node and no job is touched",))
+    if incident.response not in REPAIRS:
+        unconfirmed = None if incident.is_mass_event else _unconfirmed(incident, facts, policy=policy)
+        if unconfirmed is not None:
+            return unconfirmed
+        page = Action(
+            verb=Verb.PAGE_HUMAN,
+            incident=incident.incident,
+            text=_page_text(incident),
+            try_number=incident.plan_count + 1,
+        )
+        return _plan(incident, (page,), effects=("nothing is touched",))
+    return _plan_repair(incident, facts, policy=policy, topology=topology)
+
+
+def _may_be_damage(incident: Incident) -> bool:
+    return all(each.is_secondary or each.family in (Family.STALL, Family.COLLECTIVE) for each in incident.findings)
+
+
+def _plan_repair(
+    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology, is_left_running: bool = False
+) -> IncidentPlan | Refusal:
+    if len(incident.nodes) != 1:
+        return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
+    (name,) = incident.nodes
+    unconfirmed = None if incident.tries else _unconfirmed(incident, facts, policy=policy)
+    if unconfirmed is not None:
+        return unconfirmed
+    node = facts.nodes.get(name)
+    if node is None or not topology.knows(name):
+        why = f"{name} is not both in cluster.yaml and known to the scheduler; only such nodes are acted on"
+        return _leave_to_human(incident, why)
+    if name in policy.untouchable_nodes:
+        why = f"policy.yaml lists {name} under untouchable_nodes, so its jobs are left alone too"
+        return _leave_to_human(incident, why)
+    jobs = sorted(
+        (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES),
+        key=lambda job: job.job,
+    )
+    is_foreign = node.is_drained and not is_drain_of(incident.incident, node, facts.records)
+    repair = next_repair(incident, facts.records, limits=policy.ladder, now=facts.taken_at)
+    climbed = replace(incident, response=repair)
+    timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
+    if is_left_running:
+        reason = "to move it would pass the limits on what may be lost"
+        timings = tuple(replace(each, moment=Moment.JOB_END, until=None, reason=reason) for each in timings)
+    hazard = hazard_for(climbed, facts)
+    situation = Situation(
+        incident=climbed,
+        node=node,
+        jobs=tuple(jobs),
+        timings=timings,
+        held=_held_before(incident, facts),
+        spares=share_spares(jobs, timings, facts, policy=policy, topology=topology),
+        ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, hazard, facts)),
+        is_foreign=is_foreign,
+    )
+    actions = repair_actions(situation)
+    plan = _plan(
+        climbed,
+        actions,
+        effects=_effects(situation, facts),
+        rejected_alternatives=_alternatives(situation, called_for=incident.response),
+        timings=timings,
+        proof=prove(actions, timings, facts, policy=policy, topology=topology),
+        calls_for=incident.response,
+    )
+    # Who only observes sees the plans that would be carried out, within the same limits.
+    as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy
+    refusal = judge(actions[0], facts, policy=as_if, topology=topology, authority=Authority.APPROVED_PLAN)
+    if refusal is None and actions[0].verb is Verb.DRAIN:
+        drain = Case(
+            action=actions[0], facts=facts, policy=policy, topology=topology, authority=Authority.APPROVED_PLAN
+        )
+        refusal = leaves_no_place([each.moment for each in timings], drain)
+    # The jobs of a silent node are held while its drain waits for budget; then each act is judged by itself.
+    if refusal is None and isinstance(plan, IncidentPlan) and actions[0].verb is not Verb.HOLD:
+        refusal = judge_proof(plan.proof)
+        moves = any(action.verb is Verb.HOLD for action in actions)
+        if refusal is not None and moves and not is_left_running:
+            # Too much would be lost by moving its jobs: the node takes no new work all the same.
+            return _plan_repair(incident, facts, policy=policy, topology=topology, is_left_running=True)
+    return plan if refusal is None else refusal
+
+
+def _leave_to_human(incident: Incident, why: str) -> IncidentPlan | Refusal:
+    """Return a plan that only pages: what may never be touched must not wait in silence."""
+    page = Action(
+        verb=Verb.PAGE_HUMAN,
+        incident=incident.incident,
+        text=f"{incident.cause}. Nothing is done: {why}.",
+        try_number=incident.plan_count + 1,
+    )
+    return _plan(incident, (page,), effects=("nothing is touched",))
+
+
+def _held_before(incident: Incident, facts: ClusterFacts) -> tuple[JobAttempt, ...]:
+    """Return the attempts that a superseded plan of this incident left held: the next plan owes them their release."""
+    held = {record.action.attempt for record in held_and_not_released(incident.incident, facts)}
+    return tuple(sorted(attempt for attempt in held if attempt is not None and _is_still_held(attempt, facts)))
+
+
+def _is_still_held(attempt: JobAttempt, facts: ClusterFacts) -> bool:
+    job = facts.jobs.get(attempt.job)
+    return (
+        job is not None
+        and job.is_held
+        # Running and held is how a silent node's job looks: marked, and held once the node is given up.
+        and job.state in (JobState.PENDING, JobState.COMPLETING, JobState.RUNNING)
+        and not has_moved_on(job, attempt)
+    )
+
+
+def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> Refusal | None:
+    """Return why an incident must wait whose response rests on lasting conditions; a logged event needs no waiting.
+
+    What counts is the condition that calls for this response: a node that lost a GPU a minute ago and falls silent
+    now has been silent for no time at all. A condition that went and came again has begun anew.
+    """
+    if response_of(finding for finding in incident.findings if not finding.is_lasting) >= incident.response:
+        return None
+    decisive = [
+        observation
+        for finding in incident.findings
+        if finding.is_lasting and finding.response >= incident.response
+        for observation in finding.evidence
+    ]
+    if not decisive:
+        return None
+    began_at = {
+        (each.signal, each.node, each.gpu): each.observed_at
+        for each in sorted(decisive, key=lambda observation: observation.observed_at)
+    }
+    is_silent = any(observation.signal is Signal.NODE_UNREACHABLE for observation in decisive)
+    durations = policy.durations
+    confirm_after = durations.confirm_unreachable_after if is_silent else durations.confirm_gpu_missing_after
+    is_blind = any(each.source == TELEMETRY_SOURCE for each in decisive) and not facts.is_telemetry_available
+    if is_blind:
+        return Refusal(
+            guardrail="confirmation", reason="the metrics that showed it do not answer now", patience=Patience.WAIT
+        )
+    lasted = facts.taken_at - min(began_at.values())
+    if lasted >= confirm_after:
+        return None
+    return Refusal(
+        guardrail="confirmation",
+        reason=f"seen for {lasted.total_seconds():.0f} s; believed after {confirm_after.total_seconds():.0f} s",
+        patience=Patience.WAIT,
+    )
+
+
+def _plan(
+    incident: Incident,
+    actions: tuple[Action, ...],
+    *,
+    effects: tuple[str, ...],
+    rejected_alternatives: tuple[str, ...] = (),
+    timings: tuple[JobTiming, ...] = (),
+    proof: BlastRadius | None = None,
+    calls_for: Response | None = None,
+) -> IncidentPlan | Refusal:
+    if not actions:
+        return Refusal(
+            guardrail="empty_plan", reason="there is nobody to tell and nothing to touch", patience=Patience.WAIT
+        )
+    return IncidentPlan(
+        # Which nodes are free, and whose checkpoint comes first, changes by the minute; a yes must outlive that.
+        plan=PlanId("PLAN-" + digest_of(*sorted(each.key for each in actions if each.verb not in SOFT))[:12]),
+        incident=incident.incident,
+        response=incident.response,
+        actions=actions,
+        reason=incident.cause,
+        effects=effects,
+        rejected_alternatives=rejected_alternatives,
+        timings=timings,
+        proof=proof,
+        calls_for=calls_for or incident.response,
+    )
+
+
+def _tell_owners(incident: Incident, facts: ClusterFacts) -> tuple[Action, ...]:
+    act = ActionMaker(incident)
+    # The attempt that was hit is named, not the present one: a job that waits again has none.
+    return tuple(
+        act.on_job(Verb.NOTIFY_OWNER, victim, _owner_text(incident, facts.jobs[victim.job]))
+        for victim in sorted(incident.victims)
+        if victim.job in facts.jobs
+    )
+
+
+def _owner_text(incident: Incident, job: JobStatus) -> str:
+    return f"Your job {job.job} erred by itself: {incident.cause}. No node is at fault; please look at the program."
+
+
+def _page_text(incident: Incident) -> str:
+    return f"{incident.note}. Nodes: {_names(incident)}. Nothing was touched."
+
+
+def _names(incident: Incident) -> str:
+    names = sorted(incident.nodes)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "no node"
+
+
+def _effects(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:
+    effects = [f"job {attempt.job}, held by an earlier plan, is released" for attempt in situation.held]
+    for job in situation.jobs:
+        timing = situation.timing_of(job)
+        if is_leaving(job) or timing is None:
+            effects.append(f"job {job.job} is ending already; the repair waits until it is gone")
+        elif timing.moment not in MOVED:
+            effects.append(
+                f"job {job.job} ({job.gpu_count} GPUs) is not touched; the repair waits until it ends: {timing.reason}"
+            )
+        elif job.checkpointed_at is None:
+            effects.append(
+                f"job {job.job} ({job.gpu_count} GPUs) is requeued; the age of its checkpoint is unknown"
+                f"{_later(timing)}"
+            )
+        else:
+            lost_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
+            lost = lost_seconds * job.gpu_count / 3600
+            effects.append(
+                f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: "
+                f"{lost:.2f} GPU-hours{_later(timing)}"
+            )
+    return tuple(effects) or ("no job runs on it",)
+
+
+def _alternatives(situation: Situation, *, called_for: Response) -> tuple[str, ...]:
+    incident = situation.incident
+    rejected = [f"{_words(each.response)}: tried, {each.why}" for each in incident.tries]
+    if incident.response is not called_for and not incident.tries:
+        rejected.append(f"{_words(called_for)}: tried on this node as often as policy.yaml allows")
+    driver = [finding for finding in incident.findings if finding.is_driver_verdict]
+    tables = {finding.response for finding in incident.findings if not finding.is_driver_verdict} & REPAIRS
+    for other in sorted(tables - {incident.response} - {each.response for each in incident.tries}):
+        by = "the driver itself asks for it" if driver else "a stronger finding asks for it"
+        rejected.append(f"{_words(other)}: {_words(incident.response)} instead, because {by}")
+    for timing in situation.timings:
+        rejected += [
+            f"job {timing.attempt.job}, {_words_of_moment(option.moment)}: "
+            f"{option.lost_gpu_hours:.2f} GPU-hours expected; {option.why}"
+            for option in timing.options
+            if option.moment is not timing.moment
+        ]
+    if situation.is_silent:
+        rejected.append(
+            "declaring the node down first: that starts a second copy of its jobs while the first still writes"
+        )
+    if situation.is_foreign:
+        rejected.append("repairing the node: its drain is somebody else's")
+    return tuple(rejected)
+
+
+def _later(timing: JobTiming) -> str:
+    """Return why a job is not moved at once, and until when at the latest."""
+    if timing.moment is Moment.NOW:
+        return ""
+    until = "" if timing.until is None else f", at {timing.until:%H:%M} UTC at the latest"
+    return f" if moved now; it is moved {_words_of_moment(timing.moment)}{until}: {timing.reason}"
+
+
+def _words_of_moment(moment: Moment) -> str:
+    return moment.value.replace("_", " ")
+
+
+def _words(response: Response) -> str:
+    return response.name.lower().replace("_", " ")

@@ -1,0 +1,195 @@
+"""The acts of one repair, in their order: keep work off, move the jobs at their moments, repair.
+
+Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down. Which
+repair it is, `ladder` says; when each job is moved, `timing`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.diagnosis.correlation import gpus_to_reset
+from ops_pipelines.domain.guardrails.judge import drain_reason
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.observation import Checkpointing, JobStatus, NodeStatus
+from ops_pipelines.domain.repair.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off
+from ops_pipelines.domain.steps.timing import JobTiming, Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One broken node as a repair finds it."""
+
+    incident: Incident
+    """Its response is the repair that was chosen."""
+    node: NodeStatus
+    jobs: tuple[JobStatus, ...]
+    timings: tuple[JobTiming, ...]
+    held: tuple[JobAttempt, ...]
+    """Held by an earlier plan of this incident, and owed their release."""
+    spares: Mapping[JobId, tuple[NodeName, ...]]
+    ended: frozenset[JobAttempt]
+    """What the fault has ended already."""
+    is_foreign: bool
+    """Whether somebody else drained the node: its jobs are moved, the node is left alone."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the node does not answer, so that its power switch is the only fence."""
+        findings = self.incident.findings
+        is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in findings)
+        if self.incident.tries:
+            # Its power is to be cut anyway; with jobs on a silent node that comes before they are fenced.
+            is_cycled = self.incident.response >= Response.POWER_CYCLE
+            return is_cycled and bool(self.jobs) and not self.node.is_responding
+        return self.incident.response is Response.POWER_CYCLE or (is_cause and not self.node.is_responding)
+
+    def timing_of(self, job: JobStatus) -> JobTiming | None:
+        return next((each for each in self.timings if each.attempt == job.attempt), None)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The jobs that are moved, those that are already held first."""
+        services = {job.job: job.service for job in self.jobs}
+        owed = [Move(attempt=attempt, moment=Moment.NOW, is_held=True, spares=()) for attempt in self.held]
+        fresh = [
+            Move(
+                attempt=timing.attempt,
+                moment=timing.moment,
+                is_held=False,
+                spares=self.spares.get(timing.attempt.job, ()),
+                has_ended=timing.attempt in self.ended,
+                service=services.get(timing.attempt.job, ""),
+            )
+            for timing in self.timings
+            if timing.moment in MOVED and timing.attempt not in self.held
+        ]
+        return (*owed, *fresh)
+
+    @property
+    def left(self) -> tuple[JobStatus, ...]:
+        """The jobs that stay until they end by themselves."""
+        moved = {move.attempt for move in self.moves}
+        return tuple(job for job in self.jobs if job.attempt not in moved and not is_leaving(job))
+
+
+def repair_actions(situation: Situation) -> tuple[Action, ...]:
+    """Return drain; the moves whose moment is now; each later one; then the repair itself.
+
+    The jobs of a silent node are held before anything else, while the drain may have to wait for budget: at its silence
+    limit the scheduler itself would start them elsewhere.
+    """
+    incident, node = situation.incident, situation.node.node
+    act = ActionMaker(incident)
+    reason = drain_reason(incident.incident, incident.cause)
+    drains = [] if situation.is_foreign else [act.on_node(Verb.DRAIN, node, reason)]
+    notices = [
+        act.on_job(Verb.NOTIFY_OWNER, job.attempt, notice_of(situation, job))
+        for job in situation.jobs
+        if job.attempt is not None and not is_leaving(job)
+    ]
+    # On a silent node there is nothing to wait for: its power goes, and everything on it is held before.
+    now = [move for move in situation.moves if move.moment is Moment.NOW or situation.is_silent]
+    together = now if situation.is_silent else _one_a_service(now)
+    waiting = [move for move in situation.moves if move not in now]
+    later = [*(move for move in now if move not in together), *_in_time_order(waiting, situation)]
+    now = together
+    if situation.is_silent and (situation.is_foreign or situation.left):
+        # Without a fence of our own nothing may be held, released or cut off.
+        left = situation.left
+        stays = f"running job {left[0].job}, which must not be moved" if left else ""
+        why = "drained by someone else" if situation.is_foreign else stays
+        jobs = ", ".join(attempt.job for attempt in situation.held)
+        stay = f"; job(s) {jobs} stay held" if situation.held else ""
+        return (*drains, *notices, act.page(f"{node} is silent and {why}: it is left to you{stay}"))
+    off = take_off(act, now)
+    is_silent_now = situation.is_silent and not situation.node.is_responding
+    actions = [*_holds(off), *drains, *notices, *_reserves(off)] if is_silent_now else [*drains, *notices, *off]
+    if situation.is_silent:
+        actions += [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.DECLARE_DOWN, node, reason)]
+    actions += let_go_on(act, now, node)
+    for move in later:
+        actions += [*take_off(act, [move]), *let_go_on(act, [move], node)]
+    if situation.is_foreign:
+        page = f"{node} is drained by someone else: its jobs were moved, the node is left to you"
+        return (*actions, act.page(page))
+    return (*actions, *_repair(situation, act, reason))
+
+
+def _repair(situation: Situation, act: ActionMaker, reason: str) -> Sequence[Action]:
+    incident, node = situation.incident, situation.node.node
+    match incident.response:
+        case Response.RETURN_TO_VENDOR:
+            return [act.page(_handed_over(incident, node))]
+        case Response.REIMAGE if situation.is_silent:
+            return [act.on_node(Verb.POWER_ON, node), act.on_node(Verb.REIMAGE, node, reason)]
+        case Response.REIMAGE:
+            return [act.on_node(Verb.REIMAGE, node, reason)]
+        case _ if situation.is_silent:
+            # The fence has cut its power: giving it back covers a reset and a reboot, which it could not take.
+            return [act.on_node(Verb.POWER_ON, node)]
+        case Response.POWER_CYCLE:
+            return [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.POWER_ON, node)]
+    gpus = sorted(gpus_to_reset(incident.findings))
+    if incident.response is Response.RESET_GPU and gpus and not _asks_for_more_than_gpus(incident):
+        return [act.on_gpu(node, gpu) for gpu in gpus]
+    return [act.on_node(Verb.REBOOT, node, reason)]
+
+
+def _handed_over(incident: Incident, node: NodeName) -> str:
+    tried = "; ".join(f"{each.response.name.lower().replace('_', ' ')}: {each.why}" for each in incident.tries)
+    return (
+        f"{node} needs hands: {incident.cause}. Tried: {tried or 'nothing that is still allowed'}. It stays drained, "
+        f"in the repair queue; `ops-pipelines repair report {incident.incident}` is for the vendor, "
+        f"`ops-pipelines repair done {incident.incident}` when it is mended."
+    )
+
+
+def _asks_for_more_than_gpus(incident: Incident) -> bool:
+    """Return whether something without a GPU of its own, such as an NVSwitch, calls for a reset: a reboot covers it."""
+    return any(
+        each.response is Response.RESET_GPU and each.gpu is None and not each.is_secondary for each in incident.findings
+    )
+
+
+def _one_a_service(moves: Sequence[Move]) -> list[Move]:
+    """Return the moves that may be under way at once: of a service's replicas the first only, so that it serves."""
+    first = {move.service: move for move in reversed(moves) if move.service}
+    return [move for move in moves if not move.service or first[move.service] is move]
+
+
+def _in_time_order(moves: Sequence[Move], situation: Situation) -> list[Move]:
+    until = {timing.attempt: timing.until for timing in situation.timings}
+    return sorted(moves, key=lambda move: (until.get(move.attempt) is None, until.get(move.attempt), move.attempt))
+
+
+def _holds(actions: Sequence[Action]) -> list[Action]:
+    return [action for action in actions if action.verb is Verb.HOLD]
+
+
+def _reserves(actions: Sequence[Action]) -> list[Action]:
+    return [action for action in actions if action.verb is Verb.RESERVE]
+
+
+def notice_of(situation: Situation, job: JobStatus) -> str:
+    """Return what the owner of a job is told: what is wrong, what happens to the job and when, what to do."""
+    timing = situation.timing_of(job)
+    where = f"Your job {job.job} runs on {situation.node.node}: {situation.incident.cause}. "
+    match None if timing is None else timing.moment:
+        case Moment.NOW if job.checkpointing is Checkpointing.NO:
+            return where + "It starts anew elsewhere; there is nothing for you to do."
+        case Moment.NOW:
+            return where + "It goes on elsewhere from its last checkpoint; there is nothing for you to do."
+        case Moment.NEXT_CHECKPOINT if timing is not None and timing.until is not None:
+            return where + (
+                "It goes on elsewhere after its next checkpoint, at "
+                f"{timing.until:%Y-%m-%d %H:%M} UTC at the latest; there is nothing for you to do."
+            )
+        case Moment.AFTER_NOTICE if timing is not None and timing.until is not None:
+            return where + f"Please save: at {timing.until:%H:%M} UTC it is moved."
+        case Moment.JOB_END:
+            return where + "It is left running, and the node is repaired when it ends; there is nothing for you to do."
+    why = "it may not be moved" if timing is None else timing.reason
+    return where + f"It is left running: {why}. Please save and end it."

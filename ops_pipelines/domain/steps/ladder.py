@@ -1,0 +1,274 @@
+"""The ladder: every step from watching to returning a node to its vendor, and when the next one is taken.
+
+One table says of each rung what must hold before, how long it may take, what proves it and what takes it back.
+Choosing the rung is here; the acts of a rung are `remediation`'s, their limits `guardrails`', their proof
+`verification`'s.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import IntEnum
+
+from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.fault import FirstAction
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try, advance
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.policy import Durations, LadderLimits
+
+
+class Rung(IntEnum):
+    """The steps, from the least to the most invasive. A higher one covers what a lower one was to do."""
+
+    MONITOR = 0
+    NOTIFY_OWNER = 1
+    REQUEUE_JOB = 2
+    EXCLUDE_NODE = 3
+    DRAIN = 4
+    FENCE = 5
+    GPU_RESET = 6
+    REBOOT = 7
+    POWER_CYCLE = 8
+    REIMAGE = 9
+    RETURN_TO_VENDOR = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungRule:
+    """What holds for one rung, in words that the documentation prints and tests compare."""
+
+    verbs: tuple[Verb, ...]
+    precondition: str
+    witness: str
+    compensation: str
+    """What takes it back, by whom."""
+    limit: str
+    """The field of `Durations` that bounds it; empty: it has no end of its own."""
+
+
+RUNGS: Mapping[Rung, RungRule] = {
+    Rung.MONITOR: RungRule(
+        verbs=(),
+        precondition="none",
+        witness="none: nothing is done",
+        compensation="none needed; forgotten after half an hour without new evidence",
+        limit="",
+    ),
+    Rung.NOTIFY_OWNER: RungRule(
+        verbs=(Verb.NOTIFY_OWNER,),
+        precondition="an attempt that it is about; not in observe mode",
+        witness="the notifier's receipt",
+        compensation="none: a message cannot be taken back",
+        limit="command_limit",
+    ),
+    Rung.REQUEUE_JOB: RungRule(
+        verbs=(Verb.RESERVE, Verb.HOLD, Verb.UNRESERVE, Verb.RELEASE),
+        precondition="the job may be requeued, keeps checkpoints, was not moved too often; its moment has come",
+        witness="a hold read back on the same attempt; after the release a start later than before",
+        compensation="the release; a reservation runs out by itself",
+        limit="command_limit",
+    ),
+    Rung.EXCLUDE_NODE: RungRule(
+        verbs=(Verb.EXCLUDE,),
+        precondition="the job is held",
+        witness="the exclusion read back",
+        compensation="none: the scheduler changes exclusions of pending jobs only",
+        limit="command_limit",
+    ),
+    Rung.DRAIN: RungRule(
+        verbs=(Verb.DRAIN,),
+        precondition="declared, not untouchable, not drained by others, within every budget, no freeze window",
+        witness="the flag read back with our reason",
+        compensation="resume, once proven well",
+        limit="command_limit",
+    ),
+    Rung.FENCE: RungRule(
+        verbs=(Verb.FENCE, Verb.POWER_OFF, Verb.DECLARE_DOWN),
+        precondition="its jobs are held; power is cut only from a silent node, or an idle one that no reboot helped",
+        witness="no step of the attempt is left; the power switch reads off",
+        compensation="power on",
+        limit="fence_limit",
+    ),
+    Rung.GPU_RESET: RungRule(
+        verbs=(Verb.RESET_GPU,),
+        precondition="drained by us, no job on the node, fresh metrics",
+        witness="the GPU is present, asks for nothing, its volatile error counts are 0",
+        compensation="none needed",
+        limit="reset_limit",
+    ),
+    Rung.REBOOT: RungRule(
+        verbs=(Verb.REBOOT,),
+        precondition="drained by us, no job on the node, fresh metrics",
+        witness="the boot id changed, or the boot time is later than before",
+        compensation="none needed",
+        limit="reboot_limit",
+    ),
+    Rung.POWER_CYCLE: RungRule(
+        verbs=(Verb.POWER_OFF, Verb.POWER_ON),
+        precondition="drained by us; silent with its jobs held, or idle after a reboot that did not help",
+        witness="off read at the switch, then a boot time later than before",
+        compensation="power on",
+        limit="reboot_limit",
+    ),
+    Rung.REIMAGE: RungRule(
+        verbs=(Verb.REIMAGE,),
+        precondition="drained by us, no job on the node, a command for it in cluster.yaml",
+        witness="the boot id changed",
+        compensation="none: the node is new",
+        limit="reimage_limit",
+    ),
+    Rung.RETURN_TO_VENDOR: RungRule(
+        verbs=(Verb.PAGE_HUMAN,),
+        precondition="every rung below was tried or does not apply",
+        witness="the report is in the ledger, and the page was taken",
+        compensation="`ops-pipelines repair done`: the node must prove itself",
+        limit="",
+    ),
+}
+
+_RUNG_OF: Mapping[Response, Rung] = {
+    Response.MONITOR: Rung.MONITOR,
+    Response.NOTIFY_OWNER: Rung.NOTIFY_OWNER,
+    Response.PAGE: Rung.MONITOR,
+    Response.PAGE_MASS_EVENT: Rung.MONITOR,
+    Response.RESET_GPU: Rung.GPU_RESET,
+    Response.REBOOT_NODE: Rung.REBOOT,
+    Response.POWER_CYCLE: Rung.POWER_CYCLE,
+    Response.REIMAGE: Rung.REIMAGE,
+    Response.RETURN_TO_VENDOR: Rung.RETURN_TO_VENDOR,
+}
+_CLIMB = (
+    Response.RESET_GPU,
+    Response.REBOOT_NODE,
+    Response.POWER_CYCLE,
+    Response.REIMAGE,
+    Response.RETURN_TO_VENDOR,
+)
+_AFTER_REBOOT = frozenset({Response.POWER_CYCLE, Response.REIMAGE})
+_MARK: Mapping[Response, Verb] = {
+    Response.RESET_GPU: Verb.RESET_GPU,
+    Response.REBOOT_NODE: Verb.REBOOT,
+    Response.POWER_CYCLE: Verb.POWER_OFF,
+    Response.REIMAGE: Verb.REIMAGE,
+}
+"""The act by which a try of each repair is counted."""
+
+
+def rung_of(response: Response) -> Rung:
+    """Return the rung on which a response stands."""
+    return _RUNG_OF[response]
+
+
+def position_of(incident: Incident, records: Collection[ActionRecord]) -> Rung:
+    """Return the highest rung that an incident has reached: what was begun for it, else nothing beyond watching."""
+    if incident.state is IncidentState.IN_REPAIR:
+        return Rung.RETURN_TO_VENDOR
+    begun = {record.action.verb for record in records if record.action.incident == incident.incident}
+    reached = [rung for rung, rule in RUNGS.items() if begun & set(rule.verbs) and rung is not Rung.RETURN_TO_VENDOR]
+    return max(reached, default=Rung.MONITOR)
+
+
+def max_tries(response: Response, limits: LadderLimits) -> int:
+    """Return how often a repair is tried on one node within the ladder's memory; the last rung has no end."""
+    match response:
+        case Response.RESET_GPU:
+            return limits.max_gpu_resets_count
+        case Response.REBOOT_NODE:
+            return limits.max_reboots_count
+        case Response.POWER_CYCLE:
+            return limits.max_power_cycles_count
+        case Response.REIMAGE:
+            return limits.max_reimages_count
+    return 1
+
+
+def count_tries(
+    response: Response, node: NodeName, records: Collection[ActionRecord], *, limits: LadderLimits, now: datetime
+) -> int:
+    """Return how often a repair was begun on a node within the ladder's memory, for whatever cause.
+
+    All GPUs that one plan resets are one try.
+    """
+    verb = _MARK.get(response)
+    begun = {
+        (record.action.incident, record.action.try_number)
+        for record in records
+        if record.action.verb is verb and record.action.node == node and record.begun_at > now - limits.memory
+    }
+    return len(begun)
+
+
+def next_repair(
+    incident: Incident,
+    records: Collection[ActionRecord],
+    *,
+    limits: LadderLimits,
+    now: datetime,
+) -> Response:
+    """Return the least repair that is still open to an incident of one node: what it calls for, or what stands above.
+
+    A repair that did not help is not tried again for the same incident; one that was tried on the node as often as
+    allowed is passed over, whatever the cause was then.
+    """
+    if incident.response not in REPAIRS or len(incident.nodes) != 1:
+        return incident.response
+    (node,) = incident.nodes
+    useless = max((each.response for each in incident.tries), default=Response.MONITOR)
+    for response in _CLIMB:
+        if response < incident.response or response <= useless:
+            continue
+        if response is Response.RETURN_TO_VENDOR:
+            return response
+        if response in _AFTER_REBOOT and response is not incident.response and useless < Response.REBOOT_NODE:
+            continue  # Without a reboot of its own that did not help, nothing speaks for more of the same kind.
+        if count_tries(response, node, records, limits=limits, now=now) < max_tries(response, limits):
+            return response
+    return Response.RETURN_TO_VENDOR
+
+
+def climb(incident: Incident, event: IncidentEvent, *, why: str, at: datetime) -> Incident:
+    """Return the incident waiting for its next plan, with its present repair among those that did not help.
+
+    `event` says how that showed: REPAIR_FAILED, NOT_WELL or RELAPSED.
+    """
+    tried = Try(response=incident.response, ended_at=at, why=why)
+    open_again = advance(incident, event, at=at, note=f"{_WORDS[event]}: {why}")
+    return replace(open_again, tries=(*incident.tries, tried), returned_at=None, quiet_since=None)
+
+
+_WORDS = {
+    IncidentEvent.REPAIR_FAILED: "the repair failed",
+    IncidentEvent.NOT_WELL: "not well after the repair",
+    IncidentEvent.RELAPSED: "it broke again on probation",
+}
+_RELAPSING = frozenset({FirstAction.DRAIN_INSPECT, FirstAction.RMA, FirstAction.RESET_FABRIC})
+"""What would only be looked at on any other node counts against one on probation."""
+
+
+def is_relapse(incident: Incident, finding: Finding) -> bool:
+    """Return whether something happened on a node on probation that says that it is not well after all.
+
+    Events count at once; a condition is judged by how long it lasts (`verification.judge_probation`). What a program
+    or a job did wrong says nothing of the node.
+    """
+    return (
+        incident.state is IncidentState.PROBATION
+        and incident.returned_at is not None
+        and finding.found_at > incident.returned_at
+        and finding.node in incident.nodes
+        and not finding.is_secondary
+        and not finding.is_lasting
+        and (finding.response in REPAIRS or finding.first_action in _RELAPSING)
+        and finding.confidence >= _BELIEVED
+    )
+
+
+_BELIEVED = 0.6
+"""As for raising an incident (`diagnosis.RAISED_AT`)."""
+
+
+def limit_of(rung: Rung, durations: Durations) -> timedelta | None:
+    """Return how long a rung may take; None if it has no end of its own."""
+    name = RUNGS[rung].limit
+    return getattr(durations, name) if name else None

@@ -1,0 +1,1 @@
+"""What nobody sees: series that are expected and missing, and since when."""

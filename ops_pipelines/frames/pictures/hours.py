@@ -1,0 +1,291 @@
+"""Pictures of hours, as Markdown that the Dagster UI shows: a heat strip (nodes x time) or a line.
+
+A small one per table that opens at once (the UI shows Markdown inline below about 900 characters), and a large one with
+axes for the dialog. Colours are viridis, which all eyes can order; grey is missing data, and never a value.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ops_pipelines.frames.pictures.drawings import DRAWINGS, Drawing
+from ops_pipelines.frames.pictures.heat_grid import Fold, Grid, grid_of, join_hours
+from ops_pipelines.frames.pictures.png import Colour, encode_png
+
+INLINE_AT_MOST = 890
+"""Characters of Markdown that the Dagster UI shows inline: 892 were, 1,044 were not."""
+MISSING: Colour = (200, 204, 210)
+_VIRIDIS: tuple[Colour, ...] = (
+    (68, 1, 84), (72, 40, 120), (62, 73, 137), (49, 104, 142), (38, 130, 142),
+    (31, 158, 137), (53, 183, 121), (110, 206, 88), (181, 222, 43), (253, 231, 37),
+)  # fmt: skip
+_SIZES = (
+    (32, 60, 12),
+    (24, 60, 10),
+    (24, 60, 7),
+    (16, 60, 7),
+    (16, 30, 7),
+    (12, 30, 6),
+    (8, 30, 5),
+    (8, 20, 4),
+    (4, 20, 4),
+)
+"""Rows, columns and colours of a small strip, from the finest on: the first that fits is drawn."""
+_WIDTH = 360
+
+
+def picture_of(table_name: str, rows: pa.Table) -> str:
+    """Return the small picture of an hour of a table, below 890 characters; a sentence if there is nothing to draw."""
+    drawing, grid = _choose(table_name, rows)
+    if drawing is None or grid is None:
+        return _nothing(table_name, rows)
+    return _small(grid, drawing=drawing)
+
+
+def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str:
+    """Return one small picture of some hours of a table, of what the newest of them has to show."""
+    drawing: Drawing | None = None
+    instead = ""
+    grids: dict[datetime, Grid] = {}
+    for hour in sorted(hours, reverse=True):
+        rows = hours[hour]  # read now, and let go: a day of a large cluster fits in no memory
+        if not rows.num_rows:
+            continue
+        if not instead:
+            instead = _nothing(table_name, rows)
+            drawing, _ = _choose(table_name, rows)
+        grid = None if drawing is None else _draw(drawing, rows)
+        if grid is not None:
+            grids[hour] = grid
+    if drawing is None:
+        return instead or "No rows."
+    return _small(join_hours(dict(sorted(grids.items()))), drawing=drawing)
+
+
+def _small(grid: Grid, *, drawing: Drawing) -> str:
+    if len(grid.names) == 1:
+        title = f"{drawing.title}, {_span(grid)}"
+        return sparkline(grid.coarser(rows=1, columns=60).values[0], title=title, unit=drawing.unit)
+    return heat_strip(grid, drawing=drawing)
+
+
+def large_picture_of(table_name: str, rows: pa.Table) -> str:
+    """Return the picture with its axes, for the dialog; a sentence where there is nothing to draw."""
+    drawing, grid = _choose(table_name, rows)
+    if drawing is None or grid is None:
+        return _nothing(table_name, rows)
+    return large_strip(grid, drawing=drawing)
+
+
+def _choose(table_name: str, rows: pa.Table) -> tuple[Drawing | None, Grid | None]:
+    for drawing in DRAWINGS.get(table_name, ()):
+        grid = _draw(drawing, rows)
+        if grid is not None:
+            return drawing, grid
+    return None, None
+
+
+def _draw(drawing: Drawing, rows: pa.Table) -> Grid | None:
+    counted = rows.append_column("ones", pa.array(np.ones(rows.num_rows)))
+    chosen = counted.filter(pc.is_valid(counted.column(drawing.needs)))
+    if not chosen.num_rows:
+        return None
+    return grid_of(chosen, drawing.values(chosen, None), by=drawing.by, fold=drawing.fold)
+
+
+def _nothing(table_name: str, rows: pa.Table) -> str:
+    return f"{table_name}: {rows.num_rows:,} rows, none with a value to draw." if rows.num_rows else "No rows."
+
+
+def heat_strip(grid: Grid, *, drawing: Drawing) -> str:
+    """Return a strip of entities x time with its legend, the finest that stays inline."""
+    words = ""
+    for rows, columns, colours in _SIZES:
+        coarse = grid.coarser(rows=rows, columns=columns)
+        words = legend(grid, drawing=drawing, drawn=coarse)
+        pixels = _levels(coarse.values, *scale_of(grid, unit=drawing.unit), colours)
+        tall = max(2, min(12, 160 // len(pixels)))
+        wide = _WIDTH // pixels.shape[1]
+        body = encode_png(pixels.repeat(tall, 0).repeat(wide, 1), palette=palette(colours))
+        markdown = f"{_image('heat strip', 'png', body)}\n\n{words}"
+        if len(markdown) < INLINE_AT_MOST:
+            return markdown
+    return words
+
+
+def legend(grid: Grid, *, drawing: Drawing, drawn: Grid) -> str:
+    """Return the line below a picture: what is drawn, from which colour to which, of whom, when, what grey means.
+
+    `drawn` is `grid` as coarse as the picture has it.
+    """
+    low, high = float(np.nanmin(grid.values)), float(np.nanmax(grid.values))
+    bottom, top = scale_of(grid, unit=drawing.unit)
+    colours = f"dark {readable(bottom, drawing.unit)}, yellow {readable(top, drawing.unit)}"
+    if (low, high) != (bottom, top):
+        colours += f" (seen {readable(low, drawing.unit)} to {readable(high, drawing.unit)})"
+    each = -(-len(grid.names) // len(drawn.values))
+    packed = f" (about {each} a row)" if each > 1 else ""
+    missing = float(np.isnan(drawn.values).mean())
+    grey = f" · grey: no data ({readable(max(missing, 0.001), '%')})" if missing else ""
+    whose = f"{_entities(grid, drawing)} from {_plain(grid.names[0])} (top) to {_plain(grid.names[-1])}{packed}"
+    return f"{drawing.title}: {colours} · {whose} · {_span(grid)}{grey}"
+
+
+def _span(grid: Grid) -> str:
+    newest = f"{grid.end:%H:%M}" if grid.end - grid.start == timedelta(hours=1) else f"{grid.end:%Y-%m-%d %H:%M}"
+    return f"{grid.start:%Y-%m-%d %H:%M} to {newest} UTC"
+
+
+def _plain(name: str) -> str:
+    """Return a name from data, short, without what Markdown would take for its own."""
+    return re.sub(r"[^\w./: ()-]", "?", name if len(name) <= 24 else f"{name[:11]}..{name[-11:]}", flags=re.ASCII)
+
+
+def _entities(grid: Grid, drawing: Drawing) -> str:
+    return f"{len(grid.names):,} {drawing.entity}{'' if len(grid.names) == 1 else 's'}"
+
+
+def scale_of(grid: Grid, *, unit: str) -> tuple[float, float]:
+    """Return the values of the first and the last colour: 0 to 100 % for shares, else what was seen."""
+    low, high = float(np.nanmin(grid.values)), float(np.nanmax(grid.values))
+    if unit == "%":
+        return min(0.0, low), max(1.0, high)
+    return (0.0 if grid.fold is Fold.COUNT else low), high
+
+
+def palette(colours: int) -> list[Colour]:
+    """Return grey for missing data and then so many colours from dark to bright."""
+    anchors = np.array(_VIRIDIS, dtype=np.float64)
+    at = np.linspace(0, len(anchors) - 1, colours)
+    parts = [np.interp(at, np.arange(len(anchors)), anchors[:, part]).round().astype(int) for part in range(3)]
+    return [MISSING, *((int(red), int(green), int(blue)) for red, green, blue in zip(*parts, strict=True))]
+
+
+def _levels(values: NDArray[np.float64], low: float, high: float, colours: int) -> NDArray[np.uint8]:
+    """Return the number of each cell's colour, 0 for missing."""
+    known = np.isfinite(values)
+    share = (np.where(known, values, low) - low) / (high - low) if high > low else np.zeros(values.shape)
+    return np.where(known, 1 + np.clip(share * colours, 0, colours - 1), 0).astype(np.uint8)
+
+
+def sparkline(values: Sequence[float] | NDArray[np.float64], *, title: str, unit: str) -> str:
+    """Return a line over evenly spaced values, NaN for none, which is drawn as a grey band."""
+    line = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(line)
+    if not known.any():
+        return f"{title}: no data."
+    low, high = float(line[known].min()), float(line[known].max())
+    heights = np.full(len(line), 20) if high == low else 37 - np.round(34 * (np.nan_to_num(line) - low) / (high - low))
+    wide = max(6, _WIDTH // len(line))
+    runs = _runs(known)
+    path = "".join(
+        "M" + " ".join(f"{place * wide + 3},{int(heights[place])}" for place in range(first, end)) + "h1"
+        for first, end in runs
+    )
+    bands = "".join(
+        f"M{first * wide},0h{(end - first) * wide}v40h-{(end - first) * wide}" for first, end in _runs(~known)
+    )
+    grey = f'<path d="{bands}" fill="#c8ccd2"/>' if bands else ""
+    drawn = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{len(line) * wide}" height="40">{grey}'
+        f'<path d="{path}" fill="none" stroke="#31688e" stroke-width="2"/></svg>'
+    )
+    last = readable(float(line[known][-1]), unit)
+    words = f"{title}: {readable(low, unit)} to {readable(high, unit)}, last {last}{' · grey: no data' if grey else ''}"
+    markdown = f"{_image('line', 'svg+xml', drawn.encode())}\n\n{words}"
+    if len(markdown) < INLINE_AT_MOST or len(line) < 4:
+        return markdown
+    return sparkline(line[::2], title=title, unit=unit)
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where a flag is set: begin and end of each run."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return [(int(first), int(end)) for first, end in list(pairwise(edges))[::2]]
+
+
+def _image(alt: str, kind: str, body: bytes) -> str:
+    return f"![{alt}](data:image/{kind};base64,{b64encode(body).decode()})"
+
+
+def large_strip(grid: Grid, *, drawing: Drawing) -> str:
+    """Return a strip with names, times and a scale, for where there is room."""
+    coarse = grid.coarser(rows=64, columns=120)
+    low, high = scale_of(grid, unit=drawing.unit)
+    colours = 15
+    tall = max(5, min(18, 512 // len(coarse.names)))
+    left = 14 + 7 * min(max(len(name) for name in coarse.names), 40)
+    wide, height = 720, tall * len(coarse.names)
+    every = -(-14 // tall)  # a name needs 14 pixels
+    names = "".join(
+        f'<text x="{left - 6}" y="{52 + tall * place + tall // 2}" class="e">{escape(_clipped(name))}</text>'
+        for place, name in enumerate(coarse.names)
+        if place % every == 0
+    )
+    minutes = (coarse.end - coarse.start) / timedelta(minutes=1)
+    ticks = "".join(
+        f'<path d="M{left + wide * step // 6} {52 + height}v5"/>'
+        f'<text x="{left + wide * step // 6}" y="{70 + height}" class="m">'
+        f"{coarse.start + timedelta(minutes=minutes * step / 6):%H:%M}</text>"
+        for step in range(7)
+    )
+    bar = 88 + height
+    levels = np.arange(1, colours + 1, dtype=np.uint8)[None, :]
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + wide + 40}" height="{bar + 44}">'
+        "<style>text{font:12px system-ui,sans-serif;fill:#333}.t{font-weight:600;font-size:14px}"
+        ".r{text-anchor:end}.e{text-anchor:end;dominant-baseline:middle}.m{text-anchor:middle}path{stroke:#888}"
+        "image{image-rendering:pixelated}</style>"
+        f'<rect width="100%" height="100%" fill="#fff"/><text x="14" y="24" class="t">{escape(drawing.title)}</text>'
+        f'<text x="14" y="42">{_entities(grid, drawing)}, {grid.start:%Y-%m-%d}, UTC</text>'
+        f"{_placed(_levels(coarse.values, low, high, colours), colours, left, 52, wide, height)}{names}{ticks}"
+        f"{_placed(levels, colours, left, bar, 300, 12)}"
+        f'<text x="{left}" y="{bar + 28}">{readable(low, drawing.unit)}</text>'
+        f'<text x="{left + 300}" y="{bar + 28}" class="r">{readable(high, drawing.unit)}</text>'
+        f'<rect x="{left + 340}" y="{bar}" width="24" height="12" fill="#c8ccd2"/>'
+        f'<text x="{left + 370}" y="{bar + 10}">no data</text></svg>'
+    )
+    return f"{_image('heat strip', 'svg+xml', svg.encode())}\n\n{legend(grid, drawing=drawing, drawn=coarse)}"
+
+
+def _placed(pixels: NDArray[np.uint8], colours: int, x: int, y: int, wide: int, height: int) -> str:
+    """Return a picture within a picture, one pixel a cell, which the browser makes larger."""
+    body = b64encode(encode_png(pixels, palette=palette(colours))).decode()
+    return (
+        f'<image x="{x}" y="{y}" width="{wide}" height="{height}" preserveAspectRatio="none"'
+        f' href="data:image/png;base64,{body}"/>'
+    )
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:19]}..{name[-19:]}"
+
+
+def readable(value: float, unit: str) -> str:
+    """Return a number with its unit, short: 71 °C, 34 %, 1.2 GB/s."""
+    if unit == "%":
+        return f"{_digits(100 * value)} %"
+    if unit in ("B", "B/s", "W"):
+        for prefix in ("", "k", "M", "G", "T"):
+            if abs(value) < 999.5:
+                return f"{_digits(value)} {prefix}{unit}"
+            value /= 1000
+        return f"{_digits(value)} P{unit}"
+    return f"{_digits(value)} {unit}".rstrip()
+
+
+def _digits(value: float) -> str:
+    """Return about three digits, without an exponent unless the number is far from 1."""
+    if abs(value) >= 99.5:
+        return f"{value:,.0f}"
+    if abs(value) >= 9.95:
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{value:.3g}"

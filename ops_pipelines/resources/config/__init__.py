@@ -1,0 +1,1 @@
+"""Reads cluster.yaml and policy.yaml strictly; nothing half-read ever leaves."""

@@ -1,0 +1,232 @@
+"""What cluster.yaml says, as frozen values: where each system is, how it is asked. Reading it is `files`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta, tzinfo
+from enum import Enum
+from pathlib import Path
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.topology import Topology
+from ops_pipelines.resources.config.redfish_settings import RedfishSettings
+
+
+class SchedulerKind(Enum):
+    SIMULATOR = "simulator"
+    SLURM = "slurm"
+
+
+class TelemetryKind(Enum):
+    SIMULATOR = "simulator"
+    PROMETHEUS = "prometheus"
+    EXPORTERS = "exporters"
+    """Exporters scraped directly, where there is no store."""
+    NVML = "nvml"
+    """The GPUs of the node that the program runs on."""
+
+
+class LogsKind(Enum):
+    SIMULATOR = "simulator"
+    FILES = "files"
+    JOURNALD = "journald"
+    LOKI = "loki"
+
+
+class FleetKind(Enum):
+    SIMULATOR = "simulator"
+    COMMANDS = "commands"
+
+
+class NotifierKind(Enum):
+    FILE = "file"
+    """Messages are appended to `messages.jsonl` in the state directory."""
+    APPRISE = "apprise"
+
+
+class AccountingKind(Enum):
+    SIMULATOR = "simulator"
+    SLURM = "slurm"
+    NONE = "none"
+
+
+class JobLogsKind(Enum):
+    FILES = "files"
+    LOKI = "loki"
+    NONE = "none"
+
+
+class NodeNameSource(Enum):
+    """Where a log line's node comes from."""
+
+    LINE = "line"
+    """The host name in the line's own prefix."""
+    FILE_STEM = "file_stem"
+    """The file's name up to its first suffix: `gpu003.log` holds the lines of gpu003."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterTargets:
+    """One kind of exporter on many nodes, or one exporter that belongs to no node."""
+
+    url: str
+    """http(s)://host:port/path; `{node}` stands for the node's name."""
+    nodes: tuple[NodeName, ...] = ()
+    """Empty: the URL is one target, whose page may speak of any node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How the workload manager is asked."""
+
+    kind: SchedulerKind
+    slurm_conf: Path | None = None
+    """None: Slurm's commands find their configuration as they do in a shell."""
+    checkpoint_roots: tuple[Path, ...] = ()
+    """Directories in which a job's checkpoint may be looked at; empty: none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryConfig:
+    """Where GPU metrics come from. Only `kind` counts for the simulator."""
+
+    kind: TelemetryKind
+    url: str | None = None
+    """None only for the simulator."""
+    step: timedelta = timedelta(seconds=15)
+    """The grid: samples are read at whole multiples of it."""
+    look_back: timedelta = timedelta(seconds=120)
+    """A series without a value for longer is left out of the answer."""
+    timeout: timedelta = timedelta(seconds=10)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Label values that select this cluster in a shared store; empty where the store holds this cluster only."""
+    bearer_token_file: Path | None = None
+    basic_auth_user: str | None = None
+    basic_auth_password_file: Path | None = None
+    ca_file: Path | None = None
+    tenant: str | None = None
+    """Sent as X-Scope-OrgID (Mimir, Thanos, Cortex); None sends no such header."""
+    targets: tuple[ExporterTargets, ...] = ()
+    """Exporters; empty unless the kind is exporters."""
+    worker_count: int = 32
+    """How many exporters are asked at once."""
+    node: NodeName | None = None
+    """The node that the program runs on; None unless the kind is nvml."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LokiSettings:
+    """How to ask one Loki."""
+
+    url: str
+    """http(s)://host[:port][/path], without /loki/api/v1."""
+    query: str
+    """LogQL that selects streams, as `{job="kernel"}`; filters may follow, no metric query."""
+    node_labels: tuple[str, ...] = ("node", "node_name", "host", "hostname", "nodename", "instance")
+    """Labels that name the node; the first that a stream has counts. A port behind the name is cut off."""
+    job_label: str | None = None
+    """Label that holds the job id, for the output of jobs."""
+    tenant: str | None = None
+    bearer_token_file: Path | None = None
+    basic_auth_user: str | None = None
+    basic_auth_password_file: Path | None = None
+    ca_file: Path | None = None
+    timeout: timedelta = timedelta(seconds=30)
+    look_back: timedelta = timedelta(days=7)
+    """Where reading begins without a cursor. Loki keeps for how long it is told; it says nothing of it here."""
+    window: timedelta = timedelta(hours=6)
+    """Asked at once; must be below the server's `max_query_length` (30 days by default)."""
+    settle: timedelta = timedelta(seconds=10)
+    """Lines younger than this wait: streams arrive at their own pace, and what comes behind the cursor is lost."""
+    max_page_lines: int = 5000
+    """The server's `max_entries_limit_per_query`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsConfig:
+    """Where kernel log lines come from. Only `kind` counts for the simulator."""
+
+    kind: LogsKind
+    paths: tuple[str, ...] = ()
+    """Files or glob patterns; empty unless the kind is files."""
+    node_name_source: NodeNameSource = NodeNameSource.LINE
+    timezone: tzinfo = UTC
+    """The zone of line prefixes that name none."""
+    journal_directory: Path | None = None
+    """None means the journal of this machine."""
+    loki: LokiSettings | None = None
+    """None unless the kind is loki."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogsConfig:
+    """Where the output files of jobs are."""
+
+    kind: JobLogsKind = JobLogsKind.NONE
+    paths: tuple[str, ...] = ()
+    """Glob patterns in which `%j` stands for the job id, as in Slurm's own `--output`."""
+    loki: LokiSettings | None = None
+    """None unless the kind is loki."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeConfig:
+    """Where telemetry is kept, and for how long. None keeps it for good."""
+
+    url: str
+    """A directory, or the URL of an object store."""
+    step: timedelta = timedelta(seconds=15)
+    """The grid on which metrics are kept, and how often the live cycle turns: whole seconds."""
+    raw_days: int | None = None
+    five_minute_days: int | None = None
+    hourly_days: int | None = None
+    record_days: int | None = None
+    """Of `rejected_rows`, `job_logs` and `kernel_events`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """How machines are reached past the scheduler."""
+
+    kind: FleetKind
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Act -> argument list, as `resources.fleet.node_commands` takes them. An act that is not here is refused."""
+    redfish: RedfishSettings | None = None
+    """How BMCs are asked for power; None: by commands, or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerConfig:
+    """Where the ledger is kept: an SQLAlchemy URL. It may hold a password, so it is not shown in a repr."""
+
+    url: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifierConfig:
+    """Whom messages reach. URLs hold secrets: they are never printed."""
+
+    kind: NotifierKind
+    owner_urls_file: Path | None = None
+    """A file with one Apprise URL a line, for the owners of jobs; None: such messages go to the file only."""
+    on_call_urls_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """One cluster: what exists, and how it is asked. Paths are absolute."""
+
+    name: str
+    topology: Topology
+    state_directory: Path
+    policy_path: Path
+    scheduler: SchedulerConfig
+    telemetry: TelemetryConfig
+    logs: LogsConfig
+    accounting: AccountingKind
+    job_logs: JobLogsConfig
+    lake: LakeConfig
+    fleet: FleetConfig
+    ledger: LedgerConfig
+    notifier: NotifierConfig
+    release: Mapping[str, str] = field(default_factory=dict)
+    """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""

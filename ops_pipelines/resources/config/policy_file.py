@@ -1,0 +1,143 @@
+"""Reads policy.yaml: what the operator allows, as domain values, and what is wrong with it for this cluster.
+
+How YAML is read strictly is `strict_yaml`, the shape of the file `models`. Durations are `*_seconds` numbers in
+the file and `timedelta` from here on.
+"""
+
+from dataclasses import replace
+from datetime import UTC, timedelta
+from pathlib import Path
+
+from ops_pipelines.domain.guardrails.policy_lint import lint_policy
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.policy import (
+    BlastCaps,
+    DrainBudget,
+    Durations,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+    Mode,
+    Policy,
+    PolicyError,
+    RecoveryLimits,
+)
+from ops_pipelines.domain.topology import Topology
+from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.resources.config.models import FreezeWindowModel, LadderModel, PolicyModel, RecoveryModel
+from ops_pipelines.resources.config.strict_yaml import YamlFile
+
+
+def read_policy(path: Path, *, topology: Topology) -> Policy:
+    """Return what policy.yaml allows; an empty file gives the defaults, whose mode is observe.
+
+    Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
+    fault: a misspelt name would leave the node that was meant unprotected. So is, in a mode that acts, a policy that
+    allows everything or nothing by accident (`domain.guardrails.policy_lint`).
+    """
+    file = YamlFile(path)
+    top = file.check(PolicyModel, file.values, at=())
+    file.finish()
+    assert top is not None, "a file that could not be read leaves a fault"
+    untouchable = _read_untouchable(file, top.untouchable_nodes, topology=topology)
+    windows = _read_freeze_windows(file, top.freeze_windows)
+    policy = None
+    try:
+        policy = Policy(
+            mode=Mode(top.mode),
+            drain_budget=DrainBudget(**top.drain_budget.model_dump()),
+            mass_event=MassEvent(
+                min_node_count=top.mass_event.min_node_count,
+                window=timedelta(seconds=top.mass_event.window_seconds),
+                brake_window=timedelta(seconds=top.mass_event.brake_window_seconds),
+            ),
+            durations=Durations(
+                **{
+                    key.removesuffix("_seconds"): timedelta(seconds=value)
+                    for key, value in top.durations.model_dump().items()
+                }
+            ),
+            ladder=_ladder(top.ladder),
+            recovery=_recovery(top.recovery),
+            blast_caps=BlastCaps(**top.blast_caps.model_dump()),
+            freeze_windows=windows,
+            untouchable_nodes=untouchable,
+        )
+    except PolicyError as exc:
+        _add_fault(file, str(exc))
+    if policy is not None and policy.mode is not Mode.OBSERVE:
+        for reason in lint_policy(policy, topology):
+            _add_fault(file, reason)
+    file.finish()
+    assert policy is not None, "a policy that could not be made leaves a fault"
+    return policy
+
+
+def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
+    """Return why a policy that only observes would be refused, did it act: to be known before the mode is changed."""
+    if policy.mode is not Mode.OBSERVE:
+        return ()
+    found = lint_policy(replace(policy, mode=Mode.AUTO), topology)
+    return tuple(f"mode: auto would be refused: {reason}" for reason in found)
+
+
+def _ladder(section: LadderModel) -> LadderLimits:
+    return LadderLimits(
+        max_gpu_resets_count=section.max_gpu_resets_count,
+        max_reboots_count=section.max_reboots_count,
+        max_power_cycles_count=section.max_power_cycles_count,
+        max_reimages_count=section.max_reimages_count,
+        memory=timedelta(seconds=section.memory_seconds),
+        cool_down=timedelta(seconds=section.cool_down_seconds),
+    )
+
+
+def _recovery(section: RecoveryModel) -> RecoveryLimits:
+    return RecoveryLimits(
+        max_requeues_count=section.max_requeues_count,
+        requeue_window=timedelta(seconds=section.requeue_window_seconds),
+        interactive_notice=timedelta(seconds=section.interactive_notice_seconds),
+        checkpoint_wait=timedelta(seconds=section.checkpoint_wait_seconds),
+        default_min_serving_ratio=section.default_min_serving_ratio,
+    )
+
+
+def _add_fault(file: YamlFile, sentence: str) -> None:
+    """Keep what the domain says of the policy; its sentences open with the key: `drain_budget.max_out_count is -1`."""
+    file.add_fault(tuple(sentence.split(" ", 1)[0].rstrip(":").split(".")), sentence)
+
+
+def _read_freeze_windows(file: YamlFile, entries: list[FreezeWindowModel]) -> tuple[FreezeWindow, ...]:
+    windows = []
+    for index, entry in enumerate(entries):
+        try:
+            window = FreezeWindow(**entry.model_dump())
+        except PolicyError as exc:
+            file.add_fault(("freeze_windows", index), str(exc))
+            continue
+        try:
+            begins_at, ends_at = window.begins_at.astimezone(UTC), window.ends_at.astimezone(UTC)
+        except OverflowError:
+            sentence = (
+                f"freeze window {window.name!r} reaches beyond the years 1 to 9999 in UTC; expected a year like 2026"
+            )
+            file.add_fault(("freeze_windows", index), sentence)
+            continue
+        windows.append(replace(window, begins_at=begins_at, ends_at=ends_at))
+    return tuple(windows)
+
+
+def _read_untouchable(file: YamlFile, entries: list[str], *, topology: Topology) -> frozenset[NodeName]:
+    nodes: set[NodeName] = set()
+    for index, entry in enumerate(entries):
+        at = ("untouchable_nodes", index)
+        try:
+            named = expand_host_list(entry)
+        except ValueError as exc:
+            file.add_fault(at, str(exc))
+            continue
+        unknown = [node for node in named if not topology.knows(node)]
+        if unknown:
+            file.add_fault(at, f"{unknown[0]} is not a node of the cluster; check the name against cluster.yaml")
+        nodes.update(named)
+    return frozenset(nodes)

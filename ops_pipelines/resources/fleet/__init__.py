@@ -1,0 +1,1 @@
+"""Reaches nodes: commands over ssh, BMCs over Redfish."""

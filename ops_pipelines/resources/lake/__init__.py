@@ -1,0 +1,1 @@
+"""The lake as Parquet files, in a directory or an object store."""

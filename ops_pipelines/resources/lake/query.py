@@ -1,0 +1,211 @@
+"""SQL over the lake: an in-memory DuckDB with one view a table, which can read the lake and nothing else.
+
+The views are Arrow datasets (`scan`), so DuckDB itself needs no way to files and is given none: no path, no
+extension, no setting can be reached from a query. One statement at a time, and only one that reads.
+"""
+
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+from upath import UPath
+
+from ops_pipelines.frames.aggregate_schema import AGGREGATES
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.resources.lake.scan import scan, scan_schema
+
+_LATEST: Mapping[str, str] = {"gpu_latest": "gpu_telemetry", "node_latest": "node_telemetry"}
+"""View -> the table whose newest row per key it shows."""
+_LATEST_SPAN = timedelta(minutes=15)
+COLUMNS_VIEW = "lake_columns"
+_READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_WORD = re.compile(r"\w+")
+_STREAM_FAULT = re.compile(r"reading the stream registered as '\w+' failed: (?P<what>.*)", re.DOTALL)
+_BATCH_ROWS = 10_000
+
+
+class QueryRefused(ValueError):
+    """A query that is not run, is no SQL, or ran too long: the message says why, and what can be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a query found."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    """Arrow's names, one a column."""
+    rows: tuple[tuple[object, ...], ...]
+    truncated: bool
+    """There are more rows than were asked for."""
+
+
+def query(
+    lake_root: str | Path | UPath,
+    sql: str,
+    *,
+    limit: int | None = 1000,
+    timeout_seconds: float = 120.0,
+    memory_bytes: int = 2 * 1024**3,
+) -> Answer:
+    """Run one reading statement and return at most `limit` rows (None: all of them).
+
+    Times are UTC. Raises QueryRefused; LakeError where the lake cannot be read.
+    """
+    lake = ParquetLake(lake_root)
+    with closing(duckdb.connect(config=_locked_config(memory_bytes))) as connection:
+        statement = _one_reading(connection, sql)
+        mentioned = _mentioned(sql)
+        _make_views(connection, lake, mentioned)
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        with _explained(mentioned), _limited(connection, timeout_seconds):
+            return _read(connection.sql(statement), limit)
+
+
+def view_names() -> tuple[str, ...]:
+    """Return everything that a query may name."""
+    return (*TABLES, *AGGREGATES, *_LATEST, COLUMNS_VIEW)
+
+
+def _locked_config(memory_bytes: int) -> dict[str, str | bool | int | float | list[str]]:
+    return {
+        "memory_limit": f"{memory_bytes // 1024**2}MiB",
+        "temp_directory": "",  # a query that needs more memory is refused; nothing is written
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+
+
+def _one_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as exc:
+        raise QueryRefused(_first_lines(exc)) from exc
+    if len(statements) != 1:
+        raise QueryRefused(f"found {len(statements)} statements, expected one")
+    kind = statements[0].type
+    if kind not in _READING:
+        raise QueryRefused(f"a {kind.name} statement is not run here: the lake is read only; expected a SELECT")
+    return str(statements[0].query)
+
+
+def _mentioned(sql: str) -> frozenset[str]:
+    """Return the views that the text may name: only those are listed, which costs for a year of hours."""
+    words = {word.lower() for word in _WORD.findall(sql)}
+    names = words.intersection(view_names())
+    return frozenset(names | {_LATEST[name] for name in names if name in _LATEST})
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, lake: ParquetLake, mentioned: Collection[str]) -> None:
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET python_enable_replacements = false")
+    for name in (*TABLES, *AGGREGATES):
+        connection.register(name, scan(lake, name) if name in mentioned else scan_schema(name).empty_table())
+    connection.register(COLUMNS_VIEW, _columns())
+    for name, table in _LATEST.items():
+        newest = lake.newest_time(table) if name in mentioned else None
+        since = "false" if newest is None else f"time > TIMESTAMPTZ '{(newest - _LATEST_SPAN).isoformat()}'"
+        keys = ", ".join(TABLES[table].key)
+        connection.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM {table} WHERE {since} "  # noqa: S608  # all ours
+            f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY time DESC) = 1"
+        )
+
+
+def _columns() -> pa.Table:
+    """Return what each column means: the catalogue, to be asked in SQL."""
+    rows = [
+        {
+            "table_name": table.name,
+            "column_name": column.name,
+            "type": column.type.value,
+            "unit": column.unit,
+            "meaning": column.meaning,
+        }
+        for table in TABLES.values()
+        for column in table.columns
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+@contextmanager
+def _limited(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, connection.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except duckdb.InterruptException as exc:
+        raise QueryRefused(f"it took longer than {seconds:g} s; ask for fewer hours: `WHERE time >= ...`") from exc
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _explained(mentioned: Collection[str]) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.CatalogException as exc:
+        raise QueryRefused(f"{_first_lines(exc)}\nthere are {', '.join(view_names())}") from exc
+    except duckdb.BinderException as exc:
+        raise QueryRefused(f"{_first_lines(exc)}{_hint(mentioned)}") from exc
+    except duckdb.OutOfMemoryException as exc:
+        raise QueryRefused("it needs more memory than it may have; ask for fewer hours or columns") from exc
+    except duckdb.Error as exc:
+        fault = _STREAM_FAULT.search(str(exc))
+        if fault is not None:
+            raise LakeError(f"cannot read the lake: {fault['what']}") from exc
+        raise QueryRefused(_first_lines(exc)) from exc
+
+
+def _hint(mentioned: Collection[str]) -> str:
+    lines = [
+        f"\n{name} has {', '.join(scan_schema(name).names)}"
+        for name in sorted(mentioned)
+        if name in TABLES or name in AGGREGATES
+    ]
+    return "".join(lines)
+
+
+def _first_lines(exc: Exception) -> str:
+    return str(exc).strip()
+
+
+def _read(relation: duckdb.DuckDBPyRelation, limit: int | None) -> Answer:
+    reader = relation.to_arrow_reader(_BATCH_ROWS)
+    schema: pa.Schema = reader.schema
+    rows: list[tuple[object, ...]] = []
+    for batch in reader:
+        columns = [_values(batch.column(number)) for number in range(batch.num_columns)]
+        rows.extend(zip(*columns, strict=True))
+        if limit is not None and len(rows) > limit:
+            break
+    kept = rows if limit is None else rows[:limit]
+    return Answer(
+        columns=tuple(schema.names),
+        types=tuple(str(field.type) for field in schema),
+        rows=tuple(kept),
+        truncated=len(kept) < len(rows),
+    )
+
+
+def _values(column: pa.Array) -> list[object]:
+    values: list[object] = column.to_pylist()
+    return [_duration(each) for each in values] if pa.types.is_interval(column.type) else values
+
+
+def _duration(value: object) -> object:
+    """Return an interval as a timedelta; one that counts months has no length, and stays a text."""
+    if not isinstance(value, pa.MonthDayNano):
+        return value
+    span = timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
+    return f"{value.months} months {span}" if value.months else span

@@ -1,0 +1,1 @@
+"""The ledger on SQLAlchemy: tables, hash chain, projections, migrations."""

@@ -1,0 +1,161 @@
+"""The chain itself: how a line is hashed, appended and read, and the bodies of lines that record no domain value.
+
+What follows from the lines is `state`'s; whether they are whole is `audit`'s.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from ops_pipelines.domain.action import Action
+from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.ports.ledger import Entry, EntryKind
+from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
+
+GENESIS_HASH = "0" * 64
+"""What the first line names as the hash before it."""
+
+CHANGES = frozenset(
+    {
+        EntryKind.INCIDENT,
+        EntryKind.PLAN,
+        EntryKind.APPROVAL,
+        EntryKind.ACTION_BEGUN,
+        EntryKind.ACTION_RESENT,
+        EntryKind.ACTION_SENT,
+        EntryKind.ACTION_FINISHED,
+    }
+)
+"""Lines that change an incident. A refusal does not: nothing happened, and a retry must not be provoked by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Body of a DECISION line; the incidents and plans follow as lines of their own."""
+
+    inputs: Digest
+    decided_through: int
+    incidents: tuple[IncidentId, ...]
+    plans: tuple[PlanId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedAction:
+    """Body of an ACTION_REFUSED line."""
+
+    action: Action
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resent:
+    """Body of an ACTION_RESENT line."""
+
+    key: ActionKey
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """Body of a RESUME_AUTOPILOT line."""
+
+    actor: str
+    at: datetime
+
+
+def hash_entry(
+    *, seq: int, written_at: str, kind: str, actor: str, incident: str | None, body: str, previous_hash: str
+) -> str:
+    """Return the sha256 over the canonical JSON list of all fields, in this order; `written_at` as stored."""
+    line = json.dumps([seq, written_at, kind, actor, incident, body, previous_hash], separators=(",", ":"))
+    return hashlib.sha256(line.encode()).hexdigest()
+
+
+class ChainWriter:
+    """Appends lines within one writing transaction, which it must not outlive.
+
+    Lines are hashed at once and written together when the `with` block ends: a storm has thousands. Until then nobody
+    in the same transaction reads `entries`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.head_seq, self._head_hash = read_head(connection)
+        self._lines: list[dict[str, object]] = []
+        self._changed: dict[str, int] = {}
+
+    def __enter__(self) -> "ChainWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._write()
+
+    def append(self, body: str, *, kind: EntryKind, actor: str, incident: IncidentId | None, now: datetime) -> int:
+        """Add one line with `body`, canonical JSON, and return its sequence number."""
+        seq = self.head_seq + 1
+        who = safe_text(actor)
+        about = None if incident is None else IncidentId(safe_text(incident))
+        entry_hash = hash_entry(
+            seq=seq,
+            written_at=utc_text(now),
+            kind=kind.value,
+            actor=who,
+            incident=about,
+            body=body,
+            previous_hash=self._head_hash,
+        )
+        self._lines.append(
+            {
+                "seq": seq,
+                "written_at": now,
+                "kind": kind.value,
+                "actor": who,
+                "incident": about,
+                "body": body,
+                "previous_hash": self._head_hash,
+                "entry_hash": entry_hash,
+            }
+        )
+        if kind in CHANGES and about is not None:
+            self._changed[about] = seq
+        self.head_seq, self._head_hash = seq, entry_hash
+        return seq
+
+    def _write(self) -> None:
+        if self._lines:
+            self.connection.execute(insert(entries), self._lines)
+        if self._changed:
+            self.connection.execute(
+                update(incidents).where(incidents.c.incident == bindparam("its_name")),
+                [{"its_name": about, "last_change_seq": seq} for about, seq in self._changed.items()],
+            )
+
+
+def read_head(connection: Connection) -> tuple[int, str]:
+    """Return sequence number and hash of the last line; of an empty chain 0 and the genesis hash."""
+    statement = select(entries.c.seq, entries.c.entry_hash).order_by(entries.c.seq.desc()).limit(1)
+    row = connection.execute(statement).one_or_none()
+    return (0, GENESIS_HASH) if row is None else (row.seq, row.entry_hash)
+
+
+def read_entries(connection: Connection, *, after: int, limit: int) -> tuple[Entry, ...]:
+    """Return up to `limit` lines above `after`, in order."""
+    statement = select(entries).where(entries.c.seq > after).order_by(entries.c.seq).limit(limit)
+    return tuple(
+        Entry(
+            seq=row.seq,
+            written_at=row.written_at,
+            kind=EntryKind(row.kind),
+            actor=row.actor,
+            incident=None if row.incident is None else IncidentId(row.incident),
+            body=row.body,
+            previous_hash=row.previous_hash,
+            entry_hash=row.entry_hash,
+        )
+        for row in connection.execute(statement)
+    )

@@ -1,0 +1,224 @@
+"""The ledger's database: opening it by URL, its transactions, its schema version, and errors in an operator's words.
+
+SQLite and PostgreSQL differ here and nowhere else. What is read and written belongs to the other ledger modules.
+"""
+
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+
+from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+
+KNOWN_VERSIONS = ("0001", "0002", "0003", "0004")
+"""Schema versions that this program can open, oldest first; the last is the one it writes."""
+
+_BUSY_TIMEOUT_SECONDS = 10
+"""How long a writer waits for another. Writers hold the lock for milliseconds; this long means one hangs."""
+_WAL_TRY_COUNT = 100
+_WAL_PAUSE_SECONDS = 0.05
+_WRITER_LOCK = 0x6F70735F6C656467
+"""PostgreSQL's advisory lock of all writers; any number that no other program of that database uses ("ops_ledg")."""
+_SERVER_SETTINGS = {
+    "statement_timeout": "60s",
+    # Else the host of a writer that lost its power would hold the writers' lock for hours.
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+"""What PostgreSQL is told of each connection: nothing waits for ever for a host that vanished."""
+_CLIENT_SETTINGS: Mapping[str, str | int] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "options": " ".join(f"-c {name}={limit}" for name, limit in _SERVER_SETTINGS.items()),
+}
+"""The same at our end; what the URL says wins. PgBouncer must be told to let `options` pass."""
+_SIGNS_OF_DAMAGE = ("malformed", "no such table", 'relation "', "invalid page")
+_REMEDIES = (
+    ("is locked", "another process holds the write lock too long; find it with `fuser` and see whether it hangs"),
+    ("lock timeout", "another process holds the write lock too long; look for it in pg_stat_activity"),
+    ("disk is full", "the disk is full; make room there, nothing was written"),
+    ("no space left", "the disk is full; make room there, nothing was written"),
+    ("disk i/o error", "the disk does not read or write; check the device and the system log"),
+    ("not a database", "the file is no SQLite database; check the path, or move the file away"),
+    ("malformed", "the file is damaged; restore it from a backup"),
+    ("no such table", "a table of the ledger is gone; restore it from a backup"),
+    ('relation "', "a table of the ledger is gone; restore it from a backup"),
+    ("invalid page", "the database is damaged; restore it from a backup"),
+    ("unable to open", "the file cannot be opened; check that its directory exists and that this user may write there"),
+    ("readonly", "this user may not write the file; check its owner and mode, and those of its directory"),
+    ("authentication failed", "the server refuses user or password; check the URL"),
+    ('fatal: database "', "the server has no such database; create it, or change the URL"),
+    ("could not connect", "the server does not answer; check the URL and that PostgreSQL runs"),
+    ("connection to server", "the server does not answer; check the URL and that PostgreSQL runs"),
+    ("closed the connection", "the server went away; whether the last line was written shows when it is back"),
+    ("terminating connection", "the server went away; whether the last line was written shows when it is back"),
+    ("statement timeout", "the server did not do it in time; look for what holds it up in pg_stat_activity"),
+)
+
+
+class LedgerDatabase:
+    """One ledger's database. Threads may share it; a forked child must open its own."""
+
+    def __init__(self, url: str) -> None:
+        """Open the database and bring its schema up to this program's; raise LedgerError if that cannot be."""
+        parsed = _parse(url)
+        self.name = parsed.render_as_string(hide_password=True)
+        self._is_sqlite = parsed.get_backend_name() == "sqlite"
+        engine = _sqlite_engine(parsed) if self._is_sqlite else _postgres_engine(parsed)
+        self._engine = engine
+        isolation = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reader = engine.execution_options(ledger_begin="BEGIN", **isolation)
+        self._writer = engine.execution_options(ledger_begin="BEGIN IMMEDIATE")
+        weakref.finalize(self, engine.dispose)  # so that who forgets `close` leaves no connection open
+        self._upgrade_if_needed()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Enter a transaction that sees one state of the database throughout."""
+        with self._wording_errors(), self._reader.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Enter a transaction that no other writer runs beside; it commits at the end, or not at all."""
+        with self._wording_errors(), self._writer.begin() as connection:
+            if not self._is_sqlite:
+                connection.execute(text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_SECONDS}s'"))
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _WRITER_LOCK})
+            yield connection
+
+    def close(self) -> None:
+        """Give the connections back; the last one to leave an SQLite file folds the WAL into it."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _wording_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error) as exc:
+            found = " ".join(str(getattr(exc, "orig", None) or exc).split())
+            remedy = next(
+                (words for sign, words in _REMEDIES if sign in found.lower()),
+                "the ledger cannot be used; look at the database's own log",
+            )
+            is_damaged = any(sign in found.lower() for sign in _SIGNS_OF_DAMAGE)
+            error = LedgerDamaged if is_damaged else LedgerError
+            raise error(f"ledger {self.name}: {remedy} ({found})") from exc
+
+    def _upgrade_if_needed(self) -> None:
+        with self.read() as connection:
+            found = _schema_version(connection)
+        if found != KNOWN_VERSIONS[-1]:
+            with self.write() as connection:  # whoever comes second finds the version written, and does nothing
+                self._upgrade(connection, found=_schema_version(connection))
+
+    def _upgrade(self, connection: Connection, *, found: str | None) -> None:
+        if found == KNOWN_VERSIONS[-1]:
+            return
+        if found is not None and found not in KNOWN_VERSIONS:
+            raise LedgerError(
+                f"ledger {self.name} has schema version {found}; this program knows {KNOWN_VERSIONS[0]} to "
+                f"{KNOWN_VERSIONS[-1]}. A newer ops_pipelines wrote it: run that one, or open another ledger"
+            )
+        # alembic costs a third of a second to import, and is needed once in a ledger's life.
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError) as exc:
+        raise LedgerError(
+            "the ledger's URL cannot be read; write sqlite:////path/ledger.db or postgresql+psycopg2://user@host/database"
+        ) from exc
+    if parsed.drivername == "postgresql":
+        # SQLAlchemy 2.1 would take psycopg 3, which is not installed.
+        return parsed.set(drivername="postgresql+psycopg2")
+    if backend not in ("sqlite", "postgresql"):
+        raise LedgerError(f"the ledger's URL names {backend}; only sqlite and postgresql are supported")
+    return parsed
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:"):
+        # One connection for all, so that the memory is one: for tests of a single thread.
+        engine = create_engine(url, poolclass=StaticPool)
+    else:
+        path = Path(str(url.database))
+        if not path.parent.is_dir():
+            raise LedgerError(f"ledger {url}: the directory {path.parent} does not exist; create it, or change the URL")
+        if path.is_dir():
+            raise LedgerError(f"ledger {url}: the path is a directory; name a file in it")
+        engine = create_engine(url)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_as_asked)
+    return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    """Return an engine whose connections give up on a server that vanished, and are made anew once it is back."""
+    settings = {name: setting for name, setting in _CLIENT_SETTINGS.items() if name not in url.query}
+    # Updates of many rows go out in pages; psycopg2's own way is one round trip a row.
+    return create_engine(url, pool_pre_ping=True, connect_args=settings, executemany_mode="values_plus_batch")
+
+
+def _prepare_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    """Set what SQLite forgets when a connection closes, and WAL, which it keeps."""
+    assert isinstance(connection, sqlite3.Connection)
+    connection.isolation_level = None  # transactions begin when we say, see `_begin_as_asked`
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_SECONDS * 1000}")
+    connection.execute("PRAGMA synchronous = FULL")  # in WAL, NORMAL may lose the last commits when power fails
+    _switch_to_wal(connection)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal mode; try again where another process opens the fresh file too.
+
+    The switch needs the file alone and does not wait for the busy timeout: SQLite fears a deadlock there.
+    """
+    for remaining in reversed(range(_WAL_TRY_COUNT)):
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or remaining == 0:
+                raise
+            time.sleep(_WAL_PAUSE_SECONDS)
+            continue
+        if mode not in ("wal", "memory"):
+            raise sqlite3.OperationalError(
+                f"journal mode is {mode}, not wal; this file system lacks shared memory: use a local disk"
+            )
+        return
+
+
+def _begin_as_asked(connection: Connection) -> None:
+    """Begin as the engine says. A writer that begins as a reader fails when two do so at once, whatever the timeout."""
+    connection.exec_driver_sql(str(connection.get_execution_options().get("ledger_begin", "BEGIN")))
+
+
+def _schema_version(connection: Connection) -> str | None:
+    """Return the version written in the database; None for one that is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

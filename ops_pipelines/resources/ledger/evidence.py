@@ -1,0 +1,252 @@
+"""The ledger's ordinary tables: documents, evidence with its cursors, present conditions, rejected rows, the lease.
+
+None of this is history: the chain names documents by digest and evidence by sequence number.
+"""
+
+import hashlib
+import secrets
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy import Column, Connection, delete, func, insert, select, update
+
+from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.meaning.history import rule_of
+from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.ports.ledger import Evidence, LedgerError
+from ops_pipelines.resources.documents import decode, decode_all, encode
+from ops_pipelines.resources.ledger.tables import (
+    conditions,
+    cursors,
+    documents,
+    evidence,
+    identity_of,
+    leases,
+    rejected,
+)
+
+REJECTED_KEPT_COUNT = 10_000
+"""Assumption: enough to see what is wrong with a source. One that sends nothing but rubbish must not fill the disk."""
+REJECTED_TEXT_LENGTH = 2_000
+"""Assumption: a kernel line is at most 1 KiB; more than twice that is no line that a person reads."""
+_LOOKUP_SIZE = 500
+_LEASE = "act"
+T = TypeVar("T")
+
+
+# -- documents --------------------------------------------------------------------------------------------------------
+
+
+def digest_document(document: str) -> Digest:
+    """Return the sha256 of the document's UTF-8 bytes."""
+    try:
+        return Digest(hashlib.sha256(document.encode()).hexdigest())
+    except UnicodeEncodeError as exc:
+        raise LedgerError(f"a document must be valid text: {exc}; `documents.encode` makes such") from exc
+
+
+def has_document(connection: Connection, digest: Digest) -> bool:
+    """Return whether the document is kept already."""
+    return connection.execute(select(documents.c.digest).where(documents.c.digest == digest)).first() is not None
+
+
+def write_document(connection: Connection, digest: Digest, document: str) -> None:
+    """Keep a document unless it is kept already."""
+    if not has_document(connection, digest):
+        row = {"digest": digest, "compressed": zlib.compress(document.encode())}
+        connection.execute(insert(documents), row)
+
+
+def read_document(connection: Connection, digest: Digest) -> str:
+    """Return the document; raise LedgerError if there is none, or its content no longer fits the digest."""
+    compressed = connection.execute(select(documents.c.compressed).where(documents.c.digest == digest)).scalar()
+    if compressed is None:
+        raise LedgerError(f"there is no document {digest}; it was never stored in this ledger")
+    try:
+        document = zlib.decompress(compressed).decode()
+    except (zlib.error, UnicodeDecodeError) as exc:
+        raise LedgerError(f"document {digest} is damaged ({exc}); restore the ledger from a backup") from exc
+    if digest_document(document) != digest:
+        raise LedgerError(f"document {digest} was changed after it was stored; restore the ledger from a backup")
+    return document
+
+
+# -- evidence ---------------------------------------------------------------------------------------------------------
+
+
+def read_cursor(connection: Connection, source: str) -> str | None:
+    """Return where reading of `source` stopped."""
+    return connection.execute(select(cursors.c.position).where(cursors.c.source == source)).scalar()
+
+
+def move_cursor(connection: Connection, source: str, position: str, *, now: datetime) -> None:
+    """Remember where reading of `source` stopped; write nothing if it did not move."""
+    before = read_cursor(connection, source)
+    if before is None:
+        connection.execute(insert(cursors), {"source": source, "position": position, "moved_at": now})
+    elif before != position:
+        moved = update(cursors).where(cursors.c.source == source).values(position=position, moved_at=now)
+        connection.execute(moved)
+
+
+def write_evidence(connection: Connection, observations: Iterable[Observation]) -> int:
+    """Insert what is new by (source, position) and return how many that were; the first of two alike counts."""
+    by_identity: dict[str, Observation] = {}
+    for observation in observations:
+        by_identity.setdefault(identity_of(observation.source, observation.position), observation)
+    new = _without_known(connection, evidence.c.identity, by_identity)
+    seq = connection.execute(select(func.max(evidence.c.seq))).scalar() or 0
+    rows = [
+        {"seq": seq + offset, "identity": identity, "body": encode(observation), **_counted_by(observation)}
+        for offset, (identity, observation) in enumerate(new.items(), start=1)
+    ]
+    if rows:
+        connection.execute(insert(evidence), rows)
+    return len(rows)
+
+
+def _counted_by(observation: Observation) -> dict[str, str | datetime | None]:
+    rule = rule_of(observation)
+    return {"rule": rule, "observed_at": None if rule is None else observation.observed_at}
+
+
+_LONGEST_READING = timedelta(seconds=60)
+"""# Assumption: no reading takes longer; the scheduler and the metrics have 4 and 10 s to answer."""
+_AS_OF = "conditions/"
+"""Before the name of a source: when the reading began that its remembered conditions are of."""
+
+
+def write_conditions(connection: Connection, source: str, present: Collection[Observation], *, now: datetime) -> int:
+    """Make `present` the remembered conditions of `source`; those that begin become evidence. Return how many began.
+
+    Several processes read one source: a reading that began before the one that is remembered changes nothing. One that
+    is far older is none: the clock was set back, and nobody must be blind until it has caught up.
+    """
+    as_of = read_cursor(connection, _AS_OF + source)
+    if as_of is not None and timedelta(0) < datetime.fromisoformat(as_of) - now <= _LONGEST_READING:
+        return 0
+    move_cursor(connection, _AS_OF + source, now.isoformat(), now=now)
+    now_by_identity: dict[str, Observation] = {}
+    for observation in present:
+        now_by_identity.setdefault(identity_of(observation.source, observation.position), observation)
+    of_source = conditions.c.source == source
+    remembered = set(connection.execute(select(conditions.c.identity).where(of_source)).scalars())
+    begun = {identity: item for identity, item in now_by_identity.items() if identity not in remembered}
+    for gone in remembered - now_by_identity.keys():
+        connection.execute(delete(conditions).where(of_source, conditions.c.identity == gone))
+    if begun:
+        rows = [{"source": source, "identity": key, "body": encode(item)} for key, item in begun.items()]
+        connection.execute(insert(conditions), rows)
+    write_evidence(connection, (replace(item, position=_position_of_begin(item)) for item in begun.values()))
+    return len(begun)
+
+
+def _position_of_begin(condition: Observation) -> str:
+    return f"{condition.position}@{condition.observed_at.astimezone(UTC).isoformat()}"
+
+
+def read_conditions(connection: Connection) -> tuple[Observation, ...]:
+    """Return every remembered condition, those that began first first."""
+    bodies = connection.execute(select(conditions.c.body)).scalars()
+    return tuple(
+        sorted(decode_all(Observation, bodies), key=lambda item: (item.observed_at, item.source, item.position))
+    )
+
+
+def read_evidence(connection: Connection, *, after: int, limit: int) -> tuple[Evidence, ...]:
+    """Return up to `limit` observations above `after`, in order."""
+    statement = select(evidence.c.seq, evidence.c.body).where(evidence.c.seq > after).order_by(evidence.c.seq)
+    rows = [(seq, body) for seq, body in connection.execute(statement.limit(limit))]
+    observations = decode_all(Observation, [body for _, body in rows])
+    return tuple(Evidence(seq=seq, observation=told) for (seq, _), told in zip(rows, observations, strict=True))
+
+
+def read_evidence_since(
+    connection: Connection, since: datetime, *, rules: Collection[str], limit: int
+) -> tuple[Evidence, ...]:
+    """Return the newest `limit` observations of each rule, by the time at which they happened.
+
+    A query a rule: each goes along the index backwards and ends at its limit, however much a storm has left there.
+    """
+    rows: list[tuple[datetime | None, int, str]] = []
+    for rule in sorted(set(rules)):
+        statement = (
+            select(evidence.c.observed_at, evidence.c.seq, evidence.c.body)
+            .where(evidence.c.rule == rule, evidence.c.observed_at >= since)
+            .order_by(evidence.c.observed_at.desc(), evidence.c.seq.desc())
+            .limit(limit)
+        )
+        rows += [(at, seq, body) for at, seq, body in connection.execute(statement)]
+    rows.sort(key=lambda row: (row[0] or since, row[1]))
+    observations = decode_all(Observation, [body for _, _, body in rows])
+    return tuple(Evidence(seq=seq, observation=told) for (_, seq, _), told in zip(rows, observations, strict=True))
+
+
+# -- rejected rows ----------------------------------------------------------------------------------------------------
+
+
+def write_rejected(connection: Connection, refused: Collection[Rejected], *, now: datetime) -> None:
+    """Keep what could not be believed, each once and cut to a bounded length; forget the oldest beyond the bound."""
+    by_identity = {
+        identity_of(row.source, row.position, row.reason, row.text): Rejected(
+            source=row.source[:REJECTED_TEXT_LENGTH],
+            position=row.position[:REJECTED_TEXT_LENGTH],
+            reason=row.reason[:REJECTED_TEXT_LENGTH],
+            text=row.text[:REJECTED_TEXT_LENGTH],
+        )
+        for row in refused
+    }
+    new = _without_known(connection, rejected.c.identity, by_identity)
+    seq = connection.execute(select(func.max(rejected.c.seq))).scalar() or 0
+    rows = [
+        {"seq": seq + offset, "identity": identity, "rejected_at": now, "body": encode(row)}
+        for offset, (identity, row) in enumerate(new.items(), start=1)
+    ]
+    if rows:
+        connection.execute(insert(rejected), rows)
+        connection.execute(delete(rejected).where(rejected.c.seq <= seq + len(rows) - REJECTED_KEPT_COUNT))
+
+
+def read_rejected(connection: Connection, *, limit: int) -> tuple[Rejected, ...]:
+    """Return the newest rejected rows, newest first."""
+    statement = select(rejected.c.body).order_by(rejected.c.seq.desc()).limit(limit)
+    return tuple(decode(Rejected, body) for body in connection.execute(statement).scalars())
+
+
+# -- lease ------------------------------------------------------------------------------------------------------------
+
+
+def take_lease(connection: Connection, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
+    """Take or renew the lease and return its token; None while another holder's runs.
+
+    The same holder keeps its token even over a gap: nobody else held the lease in between, or the row would say so.
+    """
+    row = connection.execute(select(leases).where(leases.c.name == _LEASE)).one_or_none()
+    if row is not None and row.holder != holder and row.expires_at > now:
+        return None
+    is_renewal = row is not None and row.holder == holder
+    token: str = row.token if row is not None and is_renewal else secrets.token_hex(16)
+    values = {"name": _LEASE, "holder": holder, "token": token, "expires_at": now + ttl}
+    if row is None:
+        connection.execute(insert(leases), values)
+    else:
+        connection.execute(update(leases).where(leases.c.name == _LEASE).values(values))
+    return token
+
+
+def read_lease(connection: Connection, now: datetime) -> str | None:
+    """Return the token of the lease that runs at `now`; it ends at, and not after, its expiry."""
+    running = select(leases.c.token).where(leases.c.name == _LEASE, leases.c.expires_at > now)
+    return connection.execute(running).scalar()
+
+
+def _without_known(connection: Connection, identity: Column[str], items: dict[str, T]) -> dict[str, T]:
+    known: set[str] = set()
+    identities = iter(items)
+    while batch := list(islice(identities, _LOOKUP_SIZE)):
+        known.update(connection.execute(select(identity).where(identity.in_(batch))).scalars())
+    return {key: item for key, item in items.items() if key not in known}

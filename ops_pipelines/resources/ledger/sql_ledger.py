@@ -1,0 +1,284 @@
+"""The ledger on SQLAlchemy Core: SQLite by default, PostgreSQL by URL, one code.
+
+Here stand the transactions, one a method; what happens inside each stands in the `ledger_*` modules beside it.
+Open one `SqlLedger` a process; its threads may share it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.action import ActionRecord, Outcome
+from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.domain.health import Heartbeat
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.node_health.node_check import NodeCheck
+from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.ports.ledger import (
+    AlreadyBegun,
+    Approval,
+    Begun,
+    ChainVerdict,
+    Entry,
+    EntryKind,
+    Evidence,
+    Guard,
+    GuardOfEach,
+    LedgerState,
+    Pause,
+)
+from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.ledger import actions as ledger_actions
+from ops_pipelines.resources.ledger import audit as ledger_audit
+from ops_pipelines.resources.ledger import checks as ledger_checks
+from ops_pipelines.resources.ledger import decisions as ledger_decisions
+from ops_pipelines.resources.ledger import evidence as ledger_evidence
+from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
+from ops_pipelines.resources.ledger import state as ledger_state
+from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_head
+from ops_pipelines.resources.ledger.database import LedgerDatabase
+
+
+class SqlLedger:
+    """The ledger in a database named by URL: `sqlite:////var/lib/ops/ledger.db`, `postgresql+psycopg2://…`.
+
+    Implements `ports.ledger.Ledger`. A commit that returned survives kill -9 and, on honest disks, a power cut.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Open the ledger, creating or upgrading its tables; raise LedgerError if that cannot be."""
+        self._database = LedgerDatabase(url)
+
+    def close(self) -> None:
+        """Give the connections back; the ledger is not used after this."""
+        self._database.close()
+
+    # -- documents ----------------------------------------------------------------------------------------------------
+
+    def store(self, document: str) -> Digest:
+        digest = ledger_evidence.digest_document(document)
+        with self._database.read() as connection:
+            if ledger_evidence.has_document(connection, digest):
+                return digest
+        with self._database.write() as connection:
+            ledger_evidence.write_document(connection, digest, document)
+        return digest
+
+    def load(self, digest: Digest) -> str:
+        with self._database.read() as connection:
+            return ledger_evidence.read_document(connection, digest)
+
+    def store_snapshot(self, snapshot: Snapshot) -> Digest:
+        return self.store(encode(snapshot))
+
+    def load_snapshot(self, digest: Digest) -> Snapshot:
+        return decode(Snapshot, self.load(digest))
+
+    # -- evidence -----------------------------------------------------------------------------------------------------
+
+    def cursor(self, source: str) -> str | None:
+        with self._database.read() as connection:
+            return ledger_evidence.read_cursor(connection, source)
+
+    def take_in(
+        self,
+        *,
+        source: str,
+        observations: Collection[Observation],
+        rejected: Collection[Rejected],
+        cursor: str | None,
+        now: datetime,
+    ) -> int:
+        """As the port says; a `cursor` of None leaves the cursor where it is."""
+        with self._database.write() as connection:
+            new_count = ledger_evidence.write_evidence(connection, observations)
+            ledger_evidence.write_rejected(connection, rejected, now=now)
+            if cursor is not None:
+                ledger_evidence.move_cursor(connection, source, cursor, now=now)
+        return new_count
+
+    def take_in_conditions(self, *, source: str, present: Collection[Observation], now: datetime) -> int:
+        with self._database.write() as connection:
+            return ledger_evidence.write_conditions(connection, source, present, now=now)
+
+    def conditions(self) -> tuple[Observation, ...]:
+        with self._database.read() as connection:
+            return ledger_evidence.read_conditions(connection)
+
+    def evidence_after(self, seq: int, *, limit: int) -> tuple[Evidence, ...]:
+        with self._database.read() as connection:
+            return ledger_evidence.read_evidence(connection, after=seq, limit=limit)
+
+    def evidence_since(self, since: datetime, *, rules: Collection[str], limit: int) -> tuple[Evidence, ...]:
+        with self._database.read() as connection:
+            return ledger_evidence.read_evidence_since(connection, since, rules=rules, limit=limit)
+
+    def rejected(self, *, limit: int) -> tuple[Rejected, ...]:
+        with self._database.read() as connection:
+            return ledger_evidence.read_rejected(connection, limit=limit)
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def read_state(self, now: datetime) -> LedgerState:
+        with self._database.read() as connection:
+            return ledger_state.read_state(connection, now)
+
+    def record_decision(
+        self,
+        *,
+        inputs: Digest,
+        decided_through: int,
+        expected_head: int | None,
+        incidents: Collection[Incident],
+        plans: Collection[IncidentPlan],
+        now: datetime,
+    ) -> int:
+        with self._database.write() as connection:
+            return ledger_decisions.write_decision(
+                connection,
+                inputs=inputs,
+                decided_through=decided_through,
+                expected_head=expected_head,
+                incidents=incidents,
+                plans=plans,
+                now=now,
+            )
+
+    def change_incident(self, incident: Incident, *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_decisions.write_changes(connection, [incident], actor=actor, now=now)
+
+    def change_incidents(self, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_decisions.write_changes(connection, incidents, actor=actor, now=now)
+
+    def incident(self, incident: IncidentId) -> Incident | None:
+        with self._database.read() as connection:
+            return ledger_state.read_incident(connection, incident)
+
+    def incidents_since(self, since: datetime) -> tuple[Incident, ...]:
+        with self._database.read() as connection:
+            return ledger_state.read_incidents_since(connection, since)
+
+    def plan(self, plan: PlanId) -> IncidentPlan | None:
+        with self._database.read() as connection:
+            return ledger_state.read_plan(connection, plan)
+
+    # -- people -------------------------------------------------------------------------------------------------------
+
+    def approve(self, approval: Approval) -> None:
+        with self._database.write() as connection:
+            ledger_decisions.write_approval(connection, approval)
+
+    def pause(self, pause: Pause) -> None:
+        with self._database.write() as connection, ChainWriter(connection) as writer:
+            writer.append(encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=pause.since)
+
+    def resume_autopilot(self, *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            body = encode(Resumption(actor=actor, at=now))
+            with ChainWriter(connection) as writer:
+                writer.append(body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now)
+
+    # -- actions ------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, record: ActionRecord, *, guard: Guard, lease_token: str | None, actor: str, now: datetime
+    ) -> Begun | AlreadyBegun | Refusal:
+        def guard_of_each(_: ActionRecord, state: LedgerState) -> Refusal | None:
+            return guard(state)
+
+        (answer,) = self.begin_all([record], guard=guard_of_each, lease_token=lease_token, actor=actor, now=now)
+        return answer
+
+    def begin_all(
+        self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
+    ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
+        with self._database.write() as connection:
+            return ledger_actions.begin_actions(
+                connection, records, guard=guard, lease_token=lease_token, actor=actor, now=now
+            )
+
+    def begin_again(
+        self, record: ActionRecord, *, after: int, guard: Guard, lease_token: str | None, actor: str, now: datetime
+    ) -> Begun | AlreadyBegun | Refusal:
+        with self._database.write() as connection:
+            return ledger_actions.begin_action_again(
+                connection, record, after=after, guard=guard, lease_token=lease_token, actor=actor, now=now
+            )
+
+    def resent_at(self, key: ActionKey) -> tuple[datetime, ...]:
+        with self._database.read() as connection:
+            return ledger_actions.read_resent_at(connection, key)
+
+    def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_actions.mark_action_sent(connection, key, actor=actor, now=now)
+
+    def finish(self, key: ActionKey, outcome: Outcome, *, actor: str) -> None:
+        self.finish_all({key: outcome}, actor=actor)
+
+    def finish_all(self, outcomes: Mapping[ActionKey, Outcome], *, actor: str) -> None:
+        with self._database.write() as connection:
+            ledger_actions.finish_actions(connection, outcomes, actor=actor)
+
+    def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
+        with self._database.read() as connection:
+            return ledger_state.read_records(connection, incident)
+
+    # -- tests on nodes -----------------------------------------------------------------------------------------------
+
+    def keep_check(self, check: NodeCheck, *, is_well: bool) -> Digest:
+        with self._database.write() as connection:
+            return ledger_checks.write_check(connection, check, is_well=is_well)
+
+    def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
+        with self._database.read() as connection:
+            return ledger_checks.read_checks(connection, node, limit=limit)
+
+    # -- lease --------------------------------------------------------------------------------------------------------
+
+    def take_lease(self, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
+        with self._database.write() as connection:
+            return ledger_evidence.take_lease(connection, holder=holder, ttl=ttl, now=now)
+
+    def current_lease(self, now: datetime) -> str | None:
+        with self._database.read() as connection:
+            return ledger_evidence.read_lease(connection, now)
+
+    # -- heartbeat ----------------------------------------------------------------------------------------------------
+
+    def beat(
+        self, *, name: str, holder: str, note: str, mode: Mode, answers: Mapping[str, str | None], now: datetime
+    ) -> None:
+        with self._database.write() as connection:
+            ledger_heartbeat.write_heartbeat(
+                connection, name=name, holder=holder, note=note, mode=mode, answers=answers, now=now
+            )
+
+    def heartbeats(self) -> tuple[Heartbeat, ...]:
+        with self._database.read() as connection:
+            return ledger_heartbeat.read_heartbeats(connection)
+
+    # -- audit --------------------------------------------------------------------------------------------------------
+
+    def entries(self, *, after: int, limit: int) -> tuple[Entry, ...]:
+        with self._database.read() as connection:
+            return read_entries(connection, after=after, limit=limit)
+
+    def head_hash(self) -> str:
+        """Return the hash of the last line, to be kept where the ledger's owner cannot write.
+
+        The chain proves that nothing in it was changed. That lines were cut off its end, or that somebody wrote it
+        anew from some line on, shows only against a hash kept elsewhere.
+        """
+        with self._database.read() as connection:
+            return read_head(connection)[1]
+
+    def verify_chain(self) -> ChainVerdict:
+        """As the port says, in bounded memory; lines cut off the end stay unseen, see `head_hash`."""
+        with self._database.read() as connection:
+            return ledger_audit.verify(connection)

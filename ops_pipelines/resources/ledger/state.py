@@ -1,0 +1,229 @@
+"""What is true now, read from the projections, and how each projection row follows from a line of the chain.
+
+The writers and the audit both take rows from `incident_row` and its siblings, so what is checked is what is written.
+"""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from sqlalchemy import Column, Connection, bindparam, func, insert, or_, select, union, update
+
+from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerState, Pause
+from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, RefusedAction
+from ops_pipelines.resources.ledger.tables import (
+    actions,
+    approvals,
+    entries,
+    evidence,
+    identity_of,
+    incidents,
+    plans,
+)
+
+RECORDS_WINDOW = timedelta(hours=24)
+"""How far back `read_state` shows finished actions of closed incidents; the port's contract names it."""
+_LOOKUP_SIZE = 500
+_CACHE_SIZE = 8192
+"""Values are frozen, so equal texts may share one. Covers open incidents and a day's actions of a large cluster."""
+
+
+_RESUMED_SEQ = (
+    select(func.max(entries.c.seq)).where(entries.c.kind == EntryKind.RESUME_AUTOPILOT.value).scalar_subquery()
+)
+_PAUSE = (
+    select(entries.c.body)
+    .where(entries.c.kind == EntryKind.PAUSE.value, entries.c.seq > func.coalesce(_RESUMED_SEQ, 0))
+    .order_by(entries.c.seq)
+    .limit(1)
+)
+_DECISION = (
+    select(entries.c.body).where(entries.c.kind == EntryKind.DECISION.value).order_by(entries.c.seq.desc()).limit(1)
+)
+# One question for what is one value each: `read_state` is asked a dozen times in a pass.
+_SINGLE_VALUES = select(
+    select(func.max(entries.c.seq)).scalar_subquery().label("head_seq"),
+    _DECISION.scalar_subquery().label("decision"),
+    select(func.max(evidence.c.seq)).scalar_subquery().label("evidence_head"),
+    select(func.max(incidents.c.number)).scalar_subquery().label("incident_count"),
+    _PAUSE.scalar_subquery().label("pause"),
+)
+_IS_OPEN = incidents.c.is_open == 1
+_OPEN_INCIDENTS = (
+    select(incidents.c.incident, incidents.c.last_change_seq, incidents.c.body)
+    .where(_IS_OPEN)
+    .order_by(incidents.c.opened_at, incidents.c.number)
+)
+# A union, because with OR and an ORDER BY SQLite scans every action there ever was.
+_RECORDS = (
+    select(actions.c.body)
+    .where(
+        actions.c.begun_seq.in_(
+            union(
+                select(actions.c.begun_seq).where(actions.c.finished_seq.is_(None)),
+                select(actions.c.begun_seq).where(actions.c.begun_at > bindparam("since")),
+                select(actions.c.begun_seq).where(actions.c.incident.in_(select(incidents.c.incident).where(_IS_OPEN))),
+            )
+        )
+    )
+    .order_by(actions.c.begun_seq)
+)
+_APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("now")).order_by(approvals.c.seq)
+
+
+def read_state(connection: Connection, now: datetime) -> LedgerState:
+    """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history."""
+    single = connection.execute(_SINGLE_VALUES).one()
+    open_rows = connection.execute(_OPEN_INCIDENTS).all()
+    record_bodies = connection.execute(_RECORDS, {"since": now - RECORDS_WINDOW}).scalars()
+    approval_bodies = connection.execute(_APPROVALS, {"now": now}).scalars()
+    return LedgerState(
+        head_seq=single.head_seq or 0,
+        decided_through=_to_decided_through(single.decision),
+        evidence_head=single.evidence_head or 0,
+        incidents=tuple(_to_incident(row.body) for row in open_rows),
+        incident_count=single.incident_count or 0,
+        last_change_seq={IncidentId(row.incident): row.last_change_seq for row in open_rows},
+        records=tuple(_to_record(body) for body in record_bodies),
+        approvals=tuple(_to_approval(body) for body in approval_bodies),
+        pause=_to_pause(single.pause),
+    )
+
+
+def read_decided_through(connection: Connection) -> int:
+    """Return up to where evidence was decided on: what the last DECISION line says, 0 before the first."""
+    return _to_decided_through(connection.execute(_DECISION).scalar())
+
+
+def read_pause(connection: Connection) -> Pause | None:
+    """Return the pause that stands: the first after the last resumption."""
+    return _to_pause(connection.execute(_PAUSE).scalar())
+
+
+def read_incident(connection: Connection, incident: IncidentId) -> Incident | None:
+    """Return one incident as it is now."""
+    body = connection.execute(select(incidents.c.body).where(incidents.c.incident == incident)).scalar()
+    return None if body is None else _to_incident(body)
+
+
+def read_incidents_of(connection: Connection, names: Collection[IncidentId]) -> dict[IncidentId, Incident]:
+    """Return the incidents of these names that there are."""
+    found = _bodies_of(connection, incidents.c.incident, incidents.c.body, names)
+    return {IncidentId(name): _to_incident(body) for name, body in found.items()}
+
+
+def read_incidents_since(connection: Connection, since: datetime) -> tuple[Incident, ...]:
+    """Return what is open or changed at or after `since`, oldest first."""
+    bodies = connection.execute(
+        select(incidents.c.body)
+        .where(or_(incidents.c.is_open == 1, incidents.c.changed_at >= since))
+        .order_by(incidents.c.opened_at, incidents.c.number)
+    ).scalars()
+    return tuple(_to_incident(body) for body in bodies)
+
+
+def read_plan(connection: Connection, plan: PlanId) -> IncidentPlan | None:
+    """Return one plan."""
+    return read_plans_of(connection, [plan]).get(plan)
+
+
+def read_plans_of(connection: Connection, names: Collection[PlanId]) -> dict[PlanId, IncidentPlan]:
+    """Return the plans of these names that there are."""
+    found = _bodies_of(connection, plans.c.plan, plans.c.body, names)
+    return {PlanId(name): decode(IncidentPlan, body) for name, body in found.items()}
+
+
+def read_records_of(connection: Connection, keys: Collection[ActionKey]) -> dict[ActionKey, ActionRecord]:
+    """Return the actions of these keys that there are."""
+    found = _bodies_of(connection, actions.c.key, actions.c.body, keys)
+    return {ActionKey(key): _to_record(body) for key, body in found.items()}
+
+
+def _bodies_of(
+    connection: Connection, identity: Column[str], body: Column[str], wanted: Collection[str]
+) -> dict[str, str]:
+    """Return the bodies of the rows of these identities, asked for in bites that every database swallows."""
+    names = list(wanted)
+    found: dict[str, str] = {}
+    for start in range(0, len(names), _LOOKUP_SIZE):
+        statement = select(identity, body).where(identity.in_(names[start : start + _LOOKUP_SIZE]))
+        found.update((row[0], row[1]) for row in connection.execute(statement))
+    return found
+
+
+def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRecord, ...]:
+    """Return the actions of one incident in the order begun."""
+    bodies = connection.execute(
+        select(actions.c.body).where(actions.c.incident == incident).order_by(actions.c.begun_seq)
+    ).scalars()
+    return tuple(_to_record(body) for body in bodies)
+
+
+def write_incidents(
+    writer: ChainWriter, changed: Collection[Incident], *, known: Collection[IncidentId], actor: str, now: datetime
+) -> None:
+    """Append the incidents as they are now and bring their rows up to that; those not `known` are new."""
+    connection = writer.connection
+    new, old = [], []
+    number = connection.execute(select(func.max(incidents.c.number))).scalar() or 0
+    for incident in changed:
+        body = encode(incident)
+        seq = writer.append(body, kind=EntryKind.INCIDENT, actor=actor, incident=incident.incident, now=now)
+        row = {**incident_row(incident), "seq": seq, "last_change_seq": seq, "body": body}
+        if incident.incident in known:
+            old.append({"its_name": row.pop("incident"), **row})
+        else:
+            number += 1
+            new.append({**row, "number": number, "first_seq": seq})
+    if new:
+        connection.execute(insert(incidents), new)
+    if old:
+        connection.execute(update(incidents).where(incidents.c.incident == bindparam("its_name")), old)
+
+
+def incident_row(incident: Incident) -> dict[str, str | int | datetime]:
+    """Return the columns that follow from the incident itself."""
+    return {
+        "incident": incident.incident,
+        "is_open": int(incident.is_open),
+        "opened_at": incident.opened_at,
+        "changed_at": incident.changed_at,
+    }
+
+
+def action_row(record: ActionRecord) -> dict[str, str | datetime]:
+    """Return the columns that follow from the record itself."""
+    return {"key": record.action.key, "incident": record.action.incident, "begun_at": record.begun_at}
+
+
+def refusal_identity(refused: RefusedAction) -> str:
+    """Return what makes a refusal the same one again."""
+    return identity_of(refused.action.key, refused.refusal.guardrail, refused.refusal.reason)
+
+
+def _to_decided_through(body: str | None) -> int:
+    return 0 if body is None else decode(Decision, body).decided_through
+
+
+def _to_pause(body: str | None) -> Pause | None:
+    return None if body is None else decode(Pause, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_incident(body: str) -> Incident:
+    return decode(Incident, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_record(body: str) -> ActionRecord:
+    return decode(ActionRecord, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_approval(body: str) -> Approval:
+    return decode(Approval, body)

@@ -1,0 +1,230 @@
+"""Kernel log lines from files (rsyslog, dmesg) and from journald, with cursors that survive restarts and rotation.
+
+Which file goes on where is `tailed_files`, what a line's prefix says `line_prefix`; what a line means is
+`frames.logs.signals`. Polled, never notified: the same files and the same cursor give the same batch.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from pathlib import Path
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.ports.logs import LogBatch, LogLine
+from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.resources.config.cluster_config import NodeNameSource
+from ops_pipelines.resources.logs.line_prefix import parse_line_prefix
+from ops_pipelines.resources.logs.tailed_files import (
+    FoundLine,
+    TailedFile,
+    dump_marks,
+    load_marks,
+    open_files,
+    read_shares,
+)
+
+MAX_LINE_BYTES = 8192
+"""rsyslog's own limit (maxMessageSize). A longer line comes in parts of this size; nothing of it is dropped."""
+CONTINUED = "(continued) "
+"""Stands before the later parts of a line that was too long: what follows has no prefix and proves nothing."""
+
+
+class FileTailLogs:
+    """Follows log files by name or glob pattern.
+
+    A file renamed by rotation is read to its end under its new name, if that stands in the same directory; a file
+    truncated in place is read from its beginning, after its copy beside it. Compressed files are passed over. A file
+    that is rotated away before it was ever met is lost to a plain name: `kernel.log*` meets it, after an outage too.
+    Every file gets its share of a batch, so that a flood from one node does not silence the others. Lines are in
+    order within one file. Feed the files from the kernel facility only: whoever may log on a node can
+    write any words to the other facilities.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        *,
+        clock: Clock,
+        node_name_source: NodeNameSource = NodeNameSource.LINE,
+        timezone: tzinfo = UTC,
+        source: str = "kernel_log",
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        if not patterns:
+            raise ValueError("no log file is named; empty never means all")
+        self._patterns = tuple(patterns)
+        self._clock = clock
+        self._node_name_source = node_name_source
+        self._timezone = timezone
+        self._source = source
+        self._max_line_bytes = max_line_bytes
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        """Return the next lines of all files; see `ports.logs.Logs`."""
+        marks, turn = load_marks(cursor) if cursor is not None else ((), 0)
+        received_at = self._clock.now()
+        notes: list[str] = []
+        with open_files(self._patterns, marks, notes=notes, now_seconds=received_at.timestamp()) as files:
+            first = turn % len(files)
+            found, is_full = read_shares(
+                [*files[first:], *files[:first]], max_lines=max_lines, max_line_bytes=self._max_line_bytes
+            )
+            lines: list[LogLine] = []
+            for file in files:
+                for each in found.get(file.identity, []):
+                    if each.is_cut and not each.is_continuation:
+                        notes.append(f"{file.mark.path}: a line of more than {self._max_line_bytes} bytes was cut")
+                    lines.append(self._line_of(each, file, received_at=received_at))
+            new_cursor = dump_marks([file.mark for file in files], turn=turn + 1 if is_full else turn)
+        return LogBatch(lines=tuple(lines), cursor=new_cursor, notes=tuple(notes))
+
+    def _line_of(self, found: FoundLine, file: TailedFile, *, received_at: datetime) -> LogLine:
+        mark = file.mark
+        # The hash keeps two lines apart that stood at the same place of a file before and after a truncation.
+        content_hash = hashlib.sha256(found.content).hexdigest()[:12]
+        position = f"{mark.device:x}-{mark.inode:x}:{found.offset}:{content_hash}"
+        text = found.content.decode("utf-8", errors="backslashreplace").removesuffix("\r")
+        is_from_file_name = self._node_name_source is NodeNameSource.FILE_STEM
+        node = Path(mark.path).name.split(".", 1)[0] if is_from_file_name else None
+        if found.is_continuation:
+            return LogLine(node=node, written_at=None, position=position, text=CONTINUED + text)
+        prefix = parse_line_prefix(text, received_at=received_at, timezone=self._timezone)
+        return LogLine(
+            node=node if is_from_file_name else prefix.host,
+            written_at=prefix.written_at,
+            position=position,
+            text=prefix.text,
+        )
+
+
+class JournaldLogs:
+    """Follows the kernel's lines in the journal of this machine, or in a directory of gathered journals.
+
+    Only entries that journald itself marks as the kernel's are read (`_TRANSPORT=kernel`), of every boot: no
+    program on the node can write that field. The cursor is journald's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        timeout: timedelta = timedelta(seconds=10),
+        source: str = "kernel_log",
+        journalctl: Sequence[str] = ("journalctl",),
+    ) -> None:
+        self._directory = directory
+        self._timeout_seconds = timeout.total_seconds()
+        self._source = source
+        self._journalctl = tuple(journalctl)
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
+        """Return the entries after `cursor`; see `ports.logs.Logs`."""
+        if cursor is not None and not _JOURNAL_CURSOR.fullmatch(cursor) and cursor != _NOTHING_YET:
+            raise SourceNonsense(f"{cursor[:200]!r} is no journal cursor; delete it to read from the beginning")
+        if self._directory is not None and not any(self._directory.rglob("*.journal")):
+            # journalctl itself says nothing of an empty directory, and silence would look like health.
+            raise SourceUnavailable(f"{self._directory} holds no journal; check the path and systemd-journal-remote")
+        entries = self._read_entries(None if cursor == _NOTHING_YET else cursor, max_count=max_lines)
+        lines = tuple(_line_of_entry(entry) for entry in entries)
+        return LogBatch(lines=lines, cursor=lines[-1].position if lines else cursor or _NOTHING_YET)
+
+    def _command(self, cursor: str | None) -> list[str]:
+        return [
+            *self._journalctl,
+            *("--output=json", "--output-fields=MESSAGE,_HOSTNAME", "--all", "--no-pager"),
+            *([] if self._directory is None else [f"--directory={self._directory}"]),
+            *([] if cursor is None else [f"--after-cursor={cursor}"]),
+            "_TRANSPORT=kernel",
+        ]
+
+    def _read_entries(self, cursor: str | None, *, max_count: int) -> list[bytes]:
+        """Return the next entries as journalctl prints them, one JSON object each.
+
+        journalctl before 254 can give the newest N entries only; so the oldest N are taken from its output as it
+        comes, and it is ended when they are there, or at the limit.
+        """
+        is_late = threading.Event()
+        with tempfile.TemporaryFile() as complaints:
+            try:
+                process = subprocess.Popen(
+                    self._command(cursor), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints
+                )
+            except OSError as exc:
+                raise SourceUnavailable(f"{self._journalctl[0]} could not be started ({exc.strerror})") from exc
+            alarm = threading.Timer(self._timeout_seconds, _end, args=(process, is_late))
+            with process:
+                assert process.stdout is not None, "it is a pipe"
+                alarm.start()
+                entries = list(islice(process.stdout, max_count))
+                has_enough = len(entries) == max_count
+                if has_enough:
+                    process.kill()
+            alarm.cancel()
+            complaints.seek(0)
+            complaint = complaints.read(10_000).decode(errors="replace").strip()
+        if is_late.is_set():
+            raise SourceUnavailable(f"journalctl did not answer within {self._timeout_seconds} s; check the disk")
+        if not has_enough:
+            _judge(process.returncode, complaint)
+        return entries
+
+
+def _end(process: subprocess.Popen[bytes], is_late: threading.Event) -> None:
+    is_late.set()
+    process.kill()
+
+
+def _judge(returncode: int, complaint: str) -> None:
+    """Raise if journalctl failed."""
+    if "cursor" in complaint.lower():
+        raise SourceNonsense(f"journalctl does not accept the cursor ({complaint[:300]}); delete it")
+    if returncode != 0 or "No journal files were" in complaint:
+        raise SourceUnavailable(f"journalctl ended with {returncode}: {complaint[:300] or 'no message'}")
+
+
+_JOURNAL_CURSOR = re.compile(r"s=[0-9a-f]{32};[0-9a-zA-Z=;]{1,400}")
+_NOTHING_YET = "nothing yet"
+"""The cursor of a journal in which no entry was found so far."""
+
+
+def _line_of_entry(entry: bytes) -> LogLine:
+    try:
+        fields = json.loads(entry)
+        position = _text_of(fields.get("__CURSOR"))
+        microseconds = int(_text_of(fields.get("__REALTIME_TIMESTAMP")) or "")
+        written_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except (ValueError, AttributeError, OverflowError, RecursionError) as exc:
+        raise SourceNonsense(f"journalctl printed an entry that cannot be read: {entry[:200]!r}") from exc
+    if position is None or not _JOURNAL_CURSOR.fullmatch(position):
+        raise SourceNonsense(f"journalctl printed an entry without a cursor: {entry[:200]!r}")
+    return LogLine(
+        node=_text_of(fields.get("_HOSTNAME")),
+        written_at=written_at,
+        position=position,
+        text=(_text_of(fields.get("MESSAGE")) or "")[:MAX_LINE_BYTES],
+    )
+
+
+def _text_of(value: object) -> str | None:
+    """Return a journal field as text: a string, an array of bytes (not UTF-8), or the first of a repeated field's."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        if all(isinstance(byte, int) and 0 <= byte <= 255 for byte in value):
+            return bytes(value).decode("utf-8", errors="backslashreplace")
+        return _text_of(value[0])
+    return None

@@ -1,0 +1,1 @@
+"""Prometheus and what speaks its API: instant and range queries over one careful connection."""

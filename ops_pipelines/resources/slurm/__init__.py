@@ -1,0 +1,1 @@
+"""Slurm: its commands, its answers in every version, its accounting."""
