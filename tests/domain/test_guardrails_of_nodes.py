@@ -54,6 +54,7 @@ DRAIN = action(Verb.DRAIN, on=NODE)
 REBOOT = action(Verb.REBOOT, on=NODE)
 OFF = action(Verb.POWER_OFF, on=NODE)
 HOLD = action(Verb.HOLD, of=attempt())
+KEEP = action(Verb.RESERVE, of=attempt())
 GPUS = frozenset({"gpus"})
 
 
@@ -479,6 +480,7 @@ STORMY = policy(drain_budget=WIDE, mass_event=MassEvent(min_node_count=3))
         pytest.param(touched(3, verb=Verb.RESUME), None, id="returns are no storm"),
         pytest.param(touched(3, verb=Verb.CHECK), None, id="nor are the tests that follow repairs"),
         pytest.param([*touched(2), ended(replace(HOLD, incident=IncidentId("INC-0300")))], "storm_brake", id="a job"),
+        pytest.param([*touched(2), ended(replace(KEEP, incident=IncidentId("INC-0100")))], None, id="no spare node"),
         pytest.param([*touched(3), begun(replace(DRAIN, incident=IncidentId("INC-7")))], None, id="this very node"),
         pytest.param([*touched(3), ended(HOLD)], None, id="this very incident"),
     ],

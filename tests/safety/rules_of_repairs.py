@@ -3,9 +3,10 @@
 Rules like those of `rules`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.observation import JobState
 from tests.safety.border import Command
 from tests.safety.scene import Rule, Scene
@@ -161,9 +162,15 @@ def _storm_brake(scene: Scene) -> str | None:
     cause = None if scene.record is None else scene.record.action.incident
     if any(record is not None and record.action.incident == cause for _, record in lately):
         return None
-    nodes = {command.node for command, _ in lately if command.node is not None} - {scene.command.node}
-    is_storm = len(nodes) >= event.min_node_count
-    return f"{len(nodes)} other nodes were touched within minutes" if is_storm else None
+    # A spare is kept because it is well: its cause, like one that only moved jobs, stands for one node, its own.
+    on_nodes = [each for each in lately if each[0].node is not None and each[0].verb is not Verb.RESERVE]
+    nodes = {command.node for command, _ in on_nodes} - {scene.command.node}
+    count = len(nodes) + len(_causes(lately) - _causes(on_nodes))
+    return f"{count} other nodes were touched within minutes" if count >= event.min_node_count else None
+
+
+def _causes(commands: Iterable[tuple[Command, ActionRecord | None]]) -> frozenset[IncidentId]:
+    return frozenset(record.action.incident for _, record in commands if record is not None)
 
 
 def _off_first(scene: Scene) -> str | None:
