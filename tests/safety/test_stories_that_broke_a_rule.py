@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, MassEvent
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed, undeclare
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import Rumour, TelemetryLie
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
-from tests.safety.stage import Setting, Training
+from tests.safety.stage import FREEZE, Setting, Training
 from tests.safety.stories import Story, play
+from tests.simulator.fake_clock import BEGINNING
 
 ONE_MAY_BE_OUT = DrainBudget(
     max_out_count=1, max_out_per_rack_count=9, min_in_service_ratio=0.0, max_new_per_hour_count=9
@@ -130,3 +131,29 @@ def test_replica_that_its_owner_cancelled_on_a_silent_node_is_no_loss_when_it_is
 
     assert verdict.violations == ()
     assert verdict.commands[Verb.HOLD] == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["the job waits", "its owner has cancelled it"])
+def test_silent_node_is_fenced_in_a_freeze_only_while_a_job_that_another_cause_holds_waits(is_cancelled: bool) -> None:
+    """The judge once asked for the same cause; the program once did not ask whether anything waits."""
+    visit = FreezeWindow(name="a visit", begins_at=BEGINNING + timedelta(seconds=30), ends_at=FREEZE.ends_at)
+    cancel = (Move(kind=MoveKind.CANCEL),) if is_cancelled else ()
+    falls_silent = (*cancel, break_by(FaultKind.NODE_UNREACHABLE, 1), wait(1))
+    moves = (break_by(FaultKind.UNCORRECTABLE_ECC, 0), PASS, wait(7), *falls_silent, PASS, wait(7), PASS)
+
+    verdict = play(Story(setting=Setting(node_count=5, freezes=(visit,)), moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.HOLD], verdict.commands[Verb.POWER_OFF]) == (1, not is_cancelled)
+
+
+def test_broken_node_whose_drain_somebody_lifted_is_still_chosen_last() -> None:
+    once = LadderLimits(max_gpu_resets_count=0, max_reboots_count=1, max_power_cycles_count=0, max_reimages_count=0)
+    comes_back = break_by(FaultKind.UNCORRECTABLE_ECC, 3, course=4)
+    lift = Move(kind=MoveKind.FOREIGN_RESUME, node=3)
+    moves = (comes_back, PASS, PASS, wait(16), PASS, PASS, lift, PASS)
+
+    verdict = play(Story(setting=Setting(budget=WIDE, ladder=once, probation_seconds=600.0), moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.PUT_LAST], verdict.commands[Verb.PUT_BACK]) == (1, 0)
