@@ -33,7 +33,8 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, digest_of
-from ops_pipelines.domain.meaning.finding import REPAIRS, find
+from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology

@@ -1,19 +1,18 @@
-"""The command line: reads a cluster, says what a person says to it, and turns errors into exit codes.
+"""The command line: all its commands in their order, and those that show how a cluster stands.
 
-What is decided stands in `domain` and `flow`; the shape and print of answers in `terminal`.
+What is decided stands in `domain` and `flow`; the shape and print of answers, and the other commands, in `terminal`.
 Everything beyond typer is imported inside functions, so that `--help` and completion answer at once. Longer than our
 modules are, because each command carries its help text.
 """
 
 import sys
-from datetime import timedelta
 from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
 from ops_pipelines import lake_cli
-from ops_pipelines.terminal import diagnose, log_commands, prove, repair_commands
+from ops_pipelines.terminal import diagnose, log_commands, people_commands, prove, repair_commands
 from ops_pipelines.terminal.caller import (
     DEFAULT_CLUSTER_FILE,
     RECENT,
@@ -21,7 +20,6 @@ from ops_pipelines.terminal.caller import (
     ClusterFile,
     find_incident,
     open_named,
-    who_calls,
 )
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.node_check import gates_app, node_check
@@ -35,8 +33,6 @@ Exit codes:
   4  not found, refused, or declined; nothing was changed
   5  the ledger is damaged
 """
-_LONGEST_APPROVAL_MINUTES = 24 * 60
-"""# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
 
 app = typer.Typer(
     help="Watch and steer the operations autopilot of a GPU cluster.",
@@ -140,9 +136,9 @@ def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     """
     from ops_pipelines.domain.health import HealthWord
     from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_status
     from ops_pipelines.terminal.tables import console, print_status
-    from ops_pipelines.terminal.views import to_json
 
     try:
         view = read_status(open_named(ctx, cluster_file))
@@ -209,25 +205,16 @@ def incidents(
     {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words, affected_nodes,
     evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
-    from ops_pipelines.terminal.outlook import Outlook
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.outlook import read_incidents
     from ops_pipelines.terminal.tables import console, print_incidents
-    from ops_pipelines.terminal.views import IncidentsView, to_json
 
-    cluster = open_named(ctx, cluster_file)
-    now = cluster.clock.now()
-    outlook = Outlook(cluster)
-    listed = cluster.ledger.incidents_since(now - RECENT) if every else outlook.state.incidents
-    view = IncidentsView(
-        cluster=cluster.name,
-        taken_at=now,
-        incidents=tuple(outlook.view(incident) for incident in listed),
-        problems=outlook.problems,
-    )
+    view = read_incidents(open_named(ctx, cluster_file), closed_within=RECENT if every else None)
     if json:
         typer.echo(to_json(view))
     else:
         print_incidents(console(), view)
-    end_with(outlook.problems)
+    end_with(view.problems)
 
 
 @app.command()
@@ -245,28 +232,17 @@ def show(
     explanation, source, evidence [source, position, observed_at, text]], actions [action, plan, begun_at,
     sent_at, finished_at, outcome, witness], entries [seq, written_at, kind, actor, what, entry_hash].
     """
-    from ops_pipelines.terminal.outlook import Outlook, entries_of
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.outlook import read_story
     from ops_pipelines.terminal.tables import console, print_story
-    from ops_pipelines.terminal.views import StoryView, to_json, view_action, view_entry, view_findings
 
     cluster = open_named(ctx, cluster_file)
-    known = find_incident(incident, cluster)
-    outlook = Outlook(cluster)
-    entries = tuple(entries_of(known, cluster.ledger, head_seq=outlook.state.head_seq))
-    view = StoryView(
-        cluster=cluster.name,
-        taken_at=cluster.clock.now(),
-        incident=outlook.view(known, entries=entries),
-        findings=view_findings(known),
-        actions=tuple(view_action(record) for record in cluster.ledger.records(known.incident)),
-        entries=tuple(view_entry(entry) for entry in entries),
-        problems=outlook.problems,
-    )
+    view = read_story(find_incident(incident, cluster), cluster)
     if json:
         typer.echo(to_json(view))
     else:
         print_story(console(), view)
-    end_with(outlook.problems)
+    end_with(view.problems)
 
 
 @app.command()
@@ -285,8 +261,8 @@ def explain(
     place, sha256, is_in_ledger, files, missing], related [incident, state, why].
     """
     from ops_pipelines.terminal import explain as explaining
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     cluster = open_named(ctx, cluster_file)
     view = explaining.explain(find_incident(incident, cluster), cluster)
@@ -297,108 +273,11 @@ def explain(
     end_with(view.problems)
 
 
-@app.command()
-@at_the_edge
-def approve(
-    ctx: typer.Context,
-    plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
-    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
-    valid_minutes: Annotated[
-        int, typer.Option(min=1, max=_LONGEST_APPROVAL_MINUTES, help="The approval expires after this long.")
-    ] = 60,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: for scripts, after somebody read the plan.")] = False,
-) -> None:
-    """Say yes to exactly one plan, in your name.
-
-    What will be done is shown first. A plan that changes gets another name: an approval never carries over.
-    """
-    from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.flow import people
-    from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
-    from ops_pipelines.terminal.outlook import Outlook
-    from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
-    from ops_pipelines.terminal.views import PlanStanding, view_plan
-
-    cluster = open_named(ctx, cluster_file)
-    outlook = Outlook(cluster)
-    known = plan_to_approve(PlanId(plan), cluster, outlook)
-    given = outlook.approval(known.plan)
-    standing = PlanStanding.WAITS_FOR_APPROVAL if given is None else PlanStanding.APPROVED
-    print_plan(console(), view_plan(known, standing=standing, approval=given))
-    for notice in what_stands_in_the_way(known, cluster, outlook):
-        complain(f"note: {notice}")
-    if not yes:
-        if not _can_ask():
-            complain("standard input is no terminal, so nobody can be asked; read the plan, then repeat with --yes")
-            raise typer.Exit(ExitCode.USAGE)
-        if not _is_agreed(f"Approve exactly this for {known.incident}?"):
-            complain("not approved; nothing was changed")
-            raise typer.Exit(ExitCode.REFUSED)
-    _, approval = people.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
-    print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
-
-
-@app.command()
-@at_the_edge
-def pause(
-    ctx: typer.Context,
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
-    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
-) -> None:
-    """Stop new actions until `resume-autopilot`.
-
-    A pause outlives restarts. What is begun is finished.
-    """
-    from ops_pipelines.flow import people
-    from ops_pipelines.ports.ledger import LedgerError
-    from ops_pipelines.terminal.tables import console, moment, print_lines
-
-    if not reason.strip():
-        raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
-    try:
-        cluster = open_named(ctx, cluster_file)
-        order = people.pause(cluster, actor=who_calls(), reason=reason.strip())
-    except LedgerError as problem:
-        raise LedgerError(
-            f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
-            "(`systemctl stop ops-pipelines-code`)"
-        ) from problem
-    said = f"{cluster.name} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
-    print_lines(console(), [said, "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"])
-
-
-@app.command()
-@at_the_edge
-def close(
-    ctx: typer.Context,
-    incident: Annotated[str, typer.Argument(help="The escalated incident that you have dealt with.")],
-    reason: Annotated[str, typer.Option(help="What was done, for whoever reads it later.")],
-    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
-) -> None:
-    """End an incident that was handed to a person. Touches no node."""
-    from ops_pipelines.domain.identity import IncidentId
-    from ops_pipelines.flow import people
-    from ops_pipelines.terminal.tables import console, print_lines
-
-    if not reason.strip():
-        raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
-    cluster = open_named(ctx, cluster_file)
-    closed = people.close(IncidentId(incident), cluster, actor=who_calls(), reason=reason.strip())
-    print_lines(console(), [f"{closed.incident} is closed: {closed.note}"])
-
-
-@app.command()
-@at_the_edge
-def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
-    """Allow new actions again."""
-    from ops_pipelines.flow import people
-    from ops_pipelines.terminal.tables import console, moment, print_lines
-
-    cluster = open_named(ctx, cluster_file)
-    before = cluster.ledger.read_state(cluster.clock.now()).pause
-    people.resume_autopilot(cluster, actor=who_calls())
-    was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
-    print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
+# Here and not above: `--help` lists commands in the order in which they are added.
+app.command()(people_commands.approve)
+app.command()(people_commands.pause)
+app.command()(people_commands.close)
+app.command()(people_commands.resume_autopilot)
 
 
 @audit_app.command()
@@ -419,9 +298,9 @@ def verify(
     \b
     JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
     """
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import audit
     from ops_pipelines.terminal.tables import console, print_audit
-    from ops_pipelines.terminal.views import to_json
 
     view = audit(open_named(ctx, cluster_file), expect_head=expect_head)
     if json:
@@ -430,14 +309,3 @@ def verify(
         print_audit(console(), view)
     if not view.is_whole:
         raise typer.Exit(ExitCode.DAMAGED)
-
-
-def _can_ask() -> bool:
-    return sys.stdin.isatty()
-
-
-def _is_agreed(question: str) -> bool:
-    try:
-        return typer.confirm(question, err=True)
-    except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
-        return False

@@ -24,7 +24,8 @@ from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import read_vital_signs
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.terminal.views import HealthView, to_json, view_health
+from ops_pipelines.terminal.json_form import to_json
+from ops_pipelines.terminal.status_views import HealthView, view_health
 
 _GRACE_SECONDS = 5
 _CONCURRENT_COUNT = 20

@@ -6,7 +6,8 @@ from ops_pipelines.assets.incident_pages import count_by_rule, describe_incident
 from ops_pipelines.assets.observe import evidence_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.meaning.finding import REPAIRS, find
+from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.flow.bundle import save_as_it_is, tidy
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observe import record_findings

@@ -63,11 +63,6 @@ def expected_by_inventory(observatory: Observatory, table: str, hour: datetime) 
     return Expected(step_seconds=observatory.step_seconds, device_count=expected_devices_of(inventory, table=table))
 
 
-def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourVerdict:
-    """Return the verdicts on one hour of one table. Raises LakeError if it cannot be read."""
-    return judge_hours(lake, table=table, hours={hour: expected})[0]
-
-
 def judge_hours(lake: Lake, *, table: str, hours: Mapping[datetime, Expected]) -> tuple[HourVerdict, ...]:
     """Return the verdicts on each of some hours of one table, in order of time; 24 at once, to bound memory.
 

@@ -1,4 +1,4 @@
-"""Great Expectations behind one function: profiles in, verdicts out. The only module that knows it.
+"""Great Expectations behind one function: profiles in, verdicts out. Only this and `gx_expectations` know it.
 
 It is imported when the first hour is judged (it costs seconds), with its analytics off and nothing written anywhere.
 An expectation costs it milliseconds however few rows there are, so the hours of a run are judged together; only what
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
 
     from ops_pipelines.frames.quality.profile import Profile
-
-
-def judge_profile(profile: "Profile") -> tuple[Verdict, ...]:
-    """Return Great Expectations' verdict on each expectation of the profile's table, in their order."""
-    return judge_profiles([profile])[0]
 
 
 def judge_profiles(profiles: Sequence["Profile"]) -> tuple[tuple[Verdict, ...], ...]:
@@ -112,23 +107,18 @@ def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str,
 
 
 def _bound(each: Expectation) -> "GxExpectation":
-    from great_expectations.expectations.core.expect_column_max_to_be_between import ExpectColumnMaxToBeBetween
-    from great_expectations.expectations.core.expect_column_min_to_be_between import ExpectColumnMinToBeBetween
+    from ops_pipelines.checks.gx_expectations import ExpectMaxWithin, ExpectMinWithin
 
     if each.at_least is None:
-        return ExpectColumnMaxToBeBetween(column=_cell(each), max_value=each.at_most, meta={"name": each.name})
+        return ExpectMaxWithin(column=_cell(each), max_value=each.at_most, meta={"name": each.name})
     assert each.at_most is None, "a bound on both sides would need two answers"
-    return ExpectColumnMinToBeBetween(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
+    return ExpectMinWithin(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
 
 
 def _form(each: Expectation) -> "GxExpectation":
-    from great_expectations.expectations.core.expect_column_values_to_match_regex import (
-        ExpectColumnValuesToMatchRegex,
-    )
+    from ops_pipelines.checks.gx_expectations import ExpectForm
 
-    return ExpectColumnValuesToMatchRegex(
-        column=each.column, regex=rf"\A(?:{each.pattern})\Z", meta={"name": each.name}
-    )
+    return ExpectForm(column=each.column, regex=rf"\A(?:{each.pattern})\Z", meta={"name": each.name})
 
 
 def _ask(batches: _Batches, frame: object, expectations: Sequence["GxExpectation"]) -> dict[str, _Answer]:

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.diagnosis.correlation import World, correlate
+from ops_pipelines.domain.diagnosis.correlation import correlate
+from ops_pipelines.domain.diagnosis.world import World
+from ops_pipelines.domain.guardrails.facts import stricken_nodes
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import Finding, find
+from ops_pipelines.domain.meaning.finding import Finding
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus, Observation, TelemetryStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
@@ -81,6 +84,7 @@ def cluster_facts(snapshot: Snapshot, rules: Rules) -> ClusterFacts:
         taken_at=snapshot.taken_at,
         costs=snapshot.costs,
         hazards=rules.catalogue.hazards,
+        stricken=stricken_nodes(snapshot.incidents, rules.catalogue.hazards),
     )
 
 

@@ -1,7 +1,7 @@
 """The words of a diagnosis: who is at fault, which part, what the first step is, and whether that step destroys.
 
 Values only. Which code or signature gets which word is data (`catalogue/`); what a set of findings means is
-`correlation`; which step this program takes by itself belongs to `finding.response_to` and `remediation`.
+`correlation`; which step this program takes by itself belongs to `meaning.finding.RESPONSES` and `remediation`.
 """
 
 from dataclasses import dataclass

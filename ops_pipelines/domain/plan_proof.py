@@ -9,7 +9,7 @@ from dataclasses import replace
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, decide
 from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, prove
-from ops_pipelines.domain.guardrails.job_limits import must_serve, serving_replicas
+from ops_pipelines.domain.guardrails.job_limits import must_serve, running_replicas, serving_replicas
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
 from ops_pipelines.domain.identity import JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
@@ -163,8 +163,9 @@ def find_unserved_services(plans: Sequence[IncidentPlan], snapshot: Snapshot, ru
                 continue
             held ^= {job.job}
             serving = {each.job for each in serving_replicas(job, facts)}
+            running = {each.job for each in running_replicas(job, facts)}
             must = must_serve(job, facts, policy=rules.policy)
-            if len(held & serving) > 1 and len(serving - held) < must:
+            if len(held & running) > 1 and len(serving - held) < must:
                 problems.append(f"{plan.plan}: {len(serving - held)} of {job.service} would serve, and {must} must")
     return tuple(problems)
 

@@ -34,9 +34,6 @@ class Topology:
     def knows(self, node: NodeName) -> bool:
         return node in self.places
 
-    def nodes_in_rack(self, rack: str) -> frozenset[NodeName]:
-        return frozenset(node for node, place in self.places.items() if place.rack == rack)
-
     def shared_place(self, nodes: frozenset[NodeName]) -> str | None:
         """Return `rack r07` or `leaf switch s3` if every given node stands there, None if they share neither."""
         known = [self.places[node] for node in nodes if node in self.places]

@@ -14,7 +14,7 @@ from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.report import node_word
-from ops_pipelines.domain.returning.verification import explain_action
+from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines.simulator.twin import Twin

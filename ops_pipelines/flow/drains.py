@@ -14,10 +14,12 @@ from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKi
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
 from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.returning.verification import Scene, testify
+from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.fresh_facts import over_by, read_facts
+from ops_pipelines.flow.judgement import NO_LEASE, judge_on, words_of
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import NO_LEASE, Progress, Stage, judge_on, over_by, read_facts, words_of
+from ops_pipelines.flow.perform import Progress, Stage
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 

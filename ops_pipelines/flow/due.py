@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.diagnosis.correlation import WATCHED, is_clearing_due
+from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
 from ops_pipelines.domain.identity import NodeName, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.returning.verification import BOOT_TIME_JITTER, repair_finished_at
+from ops_pipelines.domain.returning.testimony import BOOT_TIME_JITTER
+from ops_pipelines.domain.returning.verification import repair_finished_at
 from ops_pipelines.ports.ledger import LedgerState
 
 _RETRY_AT_MOST = timedelta(minutes=5)

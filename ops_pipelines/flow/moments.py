@@ -11,21 +11,21 @@ from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import JobAttempt, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
-from ops_pipelines.domain.repair.job_moves import hazard_for, is_leaving, noticed_at
+from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
+from ops_pipelines.domain.repair.job_fate import hazard_for
+from ops_pipelines.domain.repair.job_moves import is_leaving, noticed_at, time_jobs
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment, is_moment
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import Due
-from ops_pipelines.flow.perform import read_facts
+from ops_pipelines.flow.fresh_facts import CHEAP, read_facts
 from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _WAITED_FOR = frozenset({Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
 _LEFT_RUNNING = frozenset({Moment.JOB_END, Moment.NEVER})
 _BEGINNINGS = frozenset({Verb.RESERVE, Verb.HOLD})
-CHEAP = frozenset({Verb.DRAIN})
-"""Facts for a drain do not ask for the metrics; a moment needs the jobs only."""
 
 
 def why_it_waits(plan: IncidentPlan, incident: Incident, attempt: JobAttempt, facts: ClusterFacts) -> str | None:
@@ -80,6 +80,34 @@ def _anchored(timing: JobTiming, plan: IncidentPlan, incident: Incident, facts: 
     begun_at = min(begun, default=incident.changed_at)
     known = timing.checkpointed_at
     return replace(timing, checkpointed_at=begun_at if known is None else max(begun_at, known))
+
+
+def calls_for_a_move(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> bool:
+    """Return whether a job that was to stay should be moved by now: the fault has turned worse, or others serve.
+
+    What has ended keeps its nodes in the queue for some minutes, and what is held needs no other plan: a new plan
+    would hold neither, and be superseded in its turn. Raises SourceError if the scheduler does not list its jobs.
+    """
+    if plan.response not in REPAIRS or not plan.timings or len(incident.nodes) != 1:
+        return False
+    held = {action.attempt for action in plan.actions if action.verb is Verb.HOLD}
+    (node,) = incident.nodes
+    facts = read_facts(CHEAP, cluster)
+    is_deadly = hazard_for(incident, facts).has_ended_job
+    jobs = [
+        each
+        for each in facts.jobs.values()
+        if node in each.nodes
+        and each.attempt not in held
+        and each.state in MAY_HAVE_PROCESSES
+        and not each.is_held
+        and not is_leaving(each)
+        # A replica stays only until others serve: it does not end by itself.
+        and (is_deadly or each.workload is Workload.INFERENCE)
+    ]
+    rules = cluster.rules
+    timings = time_jobs(incident, jobs, facts, policy=rules.policy, topology=rules.topology)
+    return any(each.moment is Moment.NOW for each in timings)
 
 
 def waiting_moment(incident: Incident, cluster: Cluster) -> str | None:

@@ -15,12 +15,15 @@ from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
-from ops_pipelines.domain.returning.verification import testify
+from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.fresh_facts import read_facts
 from ops_pipelines.flow.intake import Intake
+from ops_pipelines.flow.judgement import authority_of, words_of
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.moments import why_it_waits, why_untold
-from ops_pipelines.flow.perform import Stage, authority_of, finish, look, perform, read_facts, words_of
+from ops_pipelines.flow.perform import Stage, finish, perform
+from ops_pipelines.flow.witnesses import look
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 

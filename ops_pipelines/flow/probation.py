@@ -11,19 +11,19 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Recovery, advance
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection, has_moved_on
+from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
 from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
 from ops_pipelines.domain.steps.ladder import climb
-from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.escalation import escalate
 from ops_pipelines.flow.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.perform import Progress, Stage, perform
 from ops_pipelines.flow.silence import is_shared_silence
+from ops_pipelines.flow.witnesses import inspect_node
 from ops_pipelines.ports.ledger import AUTOPILOT
-from ops_pipelines.ports.source_error import SourceError
 
 _SAID_AT_MOST = 5
 """How often a node is made last choice within one probation: a scheduler that forgets more often has other troubles."""
@@ -57,7 +57,7 @@ def see_to_probation(incident: Incident, seen: Intake, cluster: Cluster, *, leas
     verdict = judge_probation(
         incident,
         status=status,
-        inspection=_inspect(node, cluster) if is_over else None,
+        inspection=inspect_node(node, cluster) if is_over else None,
         conditions=cluster.ledger.conditions(),
         baseline=NodeBaseline(gpu_count=cluster.rules.topology.gpus_per_node),
         durations=durations,
@@ -259,10 +259,3 @@ def _tell_owner(incident: Incident, recovery: Recovery, cluster: Cluster, *, lea
         try_number=_NUMBER_OF_NOTICE,
     )
     return perform(notice, cluster, plan=None, lease=lease)
-
-
-def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:
-    try:
-        return cluster.fleet.inspect(node)
-    except SourceError:
-        return None

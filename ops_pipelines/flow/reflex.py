@@ -19,13 +19,15 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response, find
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Observation
-from ops_pipelines.flow.carry_out import PlanReport, carry_out_drains
+from ops_pipelines.flow.carry_out import carry_out_drains
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.observe import EVIDENCE_AT_ONCE, Reading, begin_reading, glance
 from ops_pipelines.flow.perform import Stage
+from ops_pipelines.flow.plan_progress import PlanReport
 from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
 _TRY_COUNT = 3

@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import Digest, IncidentId, NodeName
+from ops_pipelines.domain.identity import Digest, IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import NodeInspection
 from ops_pipelines.domain.returning.repair_report import RepairReport, queued_at, write_report
 from ops_pipelines.domain.returning.repair_text import as_markdown
 from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.witnesses import inspect_node
 from ops_pipelines.ports.bundles import BundleError, SavedBundle
-from ops_pipelines.ports.source_error import SourceError
 
 HISTORY = timedelta(days=90)
 """Assumption: what failed a quarter of a year ago is worth telling, and so many incidents are read at once."""
@@ -62,7 +62,7 @@ def report_for(cluster: Cluster, incident: IncidentId) -> RepairReport:
     now = cluster.clock.now()
     earlier = cluster.ledger.incidents_since(min(now, known.opened_at) - HISTORY)
     (node,) = known.nodes
-    return _write(known, cluster, earlier=earlier, inspection=_inspect(node, cluster), now=now)
+    return _write(known, cluster, earlier=earlier, inspection=inspect_node(node, cluster), now=now)
 
 
 def store_report(incident: Incident, cluster: Cluster) -> Digest:
@@ -141,10 +141,3 @@ def _driver_versions(bundles: tuple[SavedBundle, ...]) -> tuple[str, ...]:
             if named:
                 return tuple(str(each) for each in named)
     return ()
-
-
-def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:
-    try:
-        return cluster.fleet.inspect(node)
-    except SourceError:
-        return None

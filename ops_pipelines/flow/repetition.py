@@ -1,8 +1,8 @@
 """What has happened too often on one part, told as evidence: once for each burst.
 
 Looks back over the evidence of the ledger as far as the catalogue's repeat rules do. How often is too often is
-`domain.meaning.history`; what a repetition calls for is `domain.meaning.finding`. Made for the live cycle, which knows
-the inventories and who held which node; a part that they do not name is blamed for nothing.
+`domain.meaning.history`; what a repetition calls for is `domain.meaning.observation_rules`. Made for the live cycle,
+which knows the inventories and who held which node; a part that they do not name is blamed for nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.meaning.catalogue import Catalogue, RepeatRule
-from ops_pipelines.domain.meaning.finding import find
 from ops_pipelines.domain.meaning.history import Lineage, Repetition, occurrences_of, repeat_rules, repeated, rule_of
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import HISTORY_SOURCE, Observation
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import HOUR, hour_of

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import NodeInspection, NodeStatus
+from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
@@ -22,14 +22,15 @@ from ops_pipelines.domain.returning.verification import (
     repair_finished_at,
 )
 from ops_pipelines.domain.steps.ladder import climb
-from ops_pipelines.flow.carry_out import escalate
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.escalation import escalate
 from ops_pipelines.flow.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.node_tests import see_to_tests
 from ops_pipelines.flow.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.flow.perform import Progress, Stage, perform
 from ops_pipelines.flow.probation import follow_jobs, put_back_what_was_left, see_to_probation
+from ops_pipelines.flow.witnesses import inspect_node
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
@@ -146,7 +147,7 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
     now = cluster.clock.now()
     records = cluster.ledger.records(incident.incident)
     finished_at = repair_finished_at(incident, records)
-    inspection = _inspect(node, cluster)
+    inspection = inspect_node(node, cluster)
     tests = None if inspection is None else see_to_tests(incident, node, cluster, lease=lease)
     verdict = judge_recovery(
         incident,
@@ -238,10 +239,3 @@ def _is_late(
     ]
     running = durations.check_limit if tests is not None and tests.are_running else timedelta(0)
     return now - max([finished_at, *tested_at]) > durations.soak + durations.reboot_limit + running
-
-
-def _inspect(node: NodeName, cluster: Cluster) -> NodeInspection | None:
-    try:
-        return cluster.fleet.inspect(node)
-    except SourceError:
-        return None

@@ -1,7 +1,7 @@
 """The last minutes of the live cycle in memory, and what the detectors see in them.
 
 As far back as detectors look, and no further: an old process and one that was started a minute ago see the same. Writes
-conditions into evidence; what they mean is `domain.meaning.finding`.
+conditions into evidence; what they mean is `domain.meaning.observation_rules`.
 """
 
 from collections import deque

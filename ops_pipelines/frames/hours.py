@@ -165,11 +165,6 @@ def split_by_hour(rows: pa.Table) -> dict[datetime, pa.Table]:
     }
 
 
-def added_count(table_name: str, *, before: pa.Table, after: pa.Table) -> int:
-    """Return how many rows `after` has whose key and time `before` lacks."""
-    return int(merge(table_name, (before, after)).num_rows - normalise(table_name, before).num_rows)
-
-
 def _is_same_type(found: pa.DataType, expected: pa.DataType) -> bool:
     return bool(found == expected or (pa.types.is_dictionary(found) and found.value_type == expected))
 

@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.frames.formats import slurm
 from ops_pipelines.frames.gpu_lineage import Seat, follow
-from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.frames.schema import TABLES
 
 _FROM_LABELS: Mapping[str, str] = {
@@ -26,24 +24,6 @@ _FROM_LABELS: Mapping[str, str] = {
     "driver_version": "driver_version",
 }
 """Label of gpu_telemetry -> column of inventory."""
-
-
-def inventory_rows(body: bytes, *, source: str, at: datetime, topology: Topology | None = None) -> Parsed:
-    """Return the nodes of `scontrol show nodes --json`, `sinfo --json` or their text, at their places.
-
-    Raises WrongKind if it is no text of Slurm.
-    """
-    parsed = slurm.parse(body, source=source, at=at)
-    nodes = parsed.tables.get("inventory")
-    if nodes is None or topology is None:
-        return parsed
-    return Parsed(
-        read=parsed.read,
-        accepted=parsed.accepted,
-        ignored=parsed.ignored,
-        refused=parsed.refused,
-        tables={**parsed.tables, "inventory": with_places(nodes, topology)},
-    )
 
 
 def inventory_from_telemetry(gpu_rows: pa.Table, *, source: str = "gpu_telemetry") -> pa.Table:

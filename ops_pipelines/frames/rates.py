@@ -64,36 +64,6 @@ def rates(
     )
 
 
-def sum_windows(rated: pa.Table, *, every: timedelta, key: Sequence[str] = KEY) -> pa.Table:
-    """Return the increases of `rates` added up by window: the key, `window` (its start), `increase`,
-    `covered_seconds`, `per_second` (over the time covered) and `reset_count`.
-
-    Windows are half-open at their start, (start, start + every], on whole multiples of `every` since 1970: an increase
-    belongs to the window in which it was seen. Windows without a known increase are left out; the increases of all
-    windows add up to those of all samples.
-    """
-    width = int(every / timedelta(microseconds=1))
-    if width < 1:
-        raise ValueError(f"a window of {every} is too short; expected a microsecond or more")
-    known = rated.filter(pc.is_valid(rated.column("increase")))
-    times = _microseconds(known.column("time"))
-    starts = pa.array((times - 1) // width * width, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    grouped = (
-        known.append_column("window", starts)
-        .group_by([*key, "window"], use_threads=False)
-        .aggregate([("increase", "sum"), ("elapsed_seconds", "sum"), ("is_reset", "sum")])
-    )
-    return pa.table(
-        {name: grouped.column(name) for name in (*key, "window")}
-        | {
-            "increase": grouped.column("increase_sum"),
-            "covered_seconds": grouped.column("elapsed_seconds_sum"),
-            "per_second": pc.divide(grouped.column("increase_sum"), grouped.column("elapsed_seconds_sum")),
-            "reset_count": grouped.column("is_reset_sum").cast(pa.int64()),
-        }
-    ).sort_by([(name, "ascending") for name in (*key, "window")])
-
-
 def _microseconds(times: pa.ChunkedArray) -> NDArray[np.int64]:
     found: NDArray[np.int64] = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
     return found

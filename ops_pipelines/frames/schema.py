@@ -135,10 +135,6 @@ def _whole(name: str, unit: str, meaning: str) -> Column:
     return Column(name=name, type=ColumnType.WHOLE, unit=unit, meaning=meaning)
 
 
-def _flag(name: str, meaning: str) -> Column:
-    return Column(name=name, type=ColumnType.FLAG, meaning=meaning)
-
-
 def _time(name: str, meaning: str) -> Column:
     return Column(name=name, type=ColumnType.TIME, meaning=meaning)
 

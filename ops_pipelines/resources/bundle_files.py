@@ -111,20 +111,6 @@ class BundleFiles:
             found = [self._read(incident, directory) for directory in _directories(self._root / incident)]
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.saved_at))
 
-    def damaged_files(self, bundle: SavedBundle) -> tuple[str, ...]:
-        """Return the files of a bundle that are gone or no longer what its manifest says. Raises BundleError."""
-        expected: Mapping[str, str] = json.loads(bundle.manifest)["sha256"]
-        wrong = []
-        for name, digest in expected.items():
-            try:
-                content = (Path(bundle.place) / _checked(name)).read_bytes()
-            except OSError:
-                wrong.append(name)
-                continue
-            if sha256(content).hexdigest() != digest:
-                wrong.append(name)
-        return tuple(wrong)
-
     def tidy(self, now: datetime, *, keep: Collection[IncidentId]) -> int:
         """Delete the bundles of incidents that are too old, or too many; and what was begun a day ago and never ended.
 

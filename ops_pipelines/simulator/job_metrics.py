@@ -33,7 +33,6 @@ _BOUNDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
 """Buckets of vLLM's request latency."""
 _QUANTILES = (("0.5", 0.0), ("0.95", 1.644854), ("0.99", 2.326348))
 """Quantile, and its place in the standard normal distribution."""
-_FIRST_TOKEN_RATIO = 0.09
 _LATENCY = "vllm:e2e_request_latency_seconds"
 _LATENCY_HELP = "Histogram of e2e request latency in seconds."
 _BUCKET, _SUM, _COUNT = (

@@ -4,17 +4,17 @@ Finds again what there was; what was believed and done then is `incidents` and `
 """
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-    from ops_pipelines.terminal.views import DiagnosedTimeView
+    from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView
 
 NOW = "now"
 _LONGEST_BACK_MINUTES = 7 * 24 * 60
@@ -37,9 +37,7 @@ def diagnose(
         int,
         typer.Option(metavar="MINUTES", min=1, max=_LONGEST_BACK_MINUTES, help="How long before it to begin."),
     ] = 60,
-    cluster_file: Annotated[
-        Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
-    ] = Path("cluster.yaml"),
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Say what was wrong at a time, by what was recorded until then.
@@ -55,8 +53,8 @@ def diagnose(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     if not from_lake:
         complain("say --from-lake: it reads what was recorded. What is wrong now, `incidents` and `explain` tell")
@@ -94,7 +92,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
 def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTimeView":
     """Return what the lake of `config` shows of [at - back, at]. Raises NoSuchTime, LakeError, PolicyError."""
     from ops_pipelines.flow.past_incidents import find_past_incidents
-    from ops_pipelines.terminal.views import DiagnosedTimeView, view_diagnosed
+    from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, view_diagnosed
     from ops_pipelines.wiring import open_lake, read_rules
 
     if at > now:

@@ -1,6 +1,6 @@
 """Explains one incident on one page: what broke, why we believe so, what speaks against it, and what will be done.
 
-Reads only. The whole story, line by line of the ledger, is `show`; values and their JSON are `views`.
+Reads only. The whole story, line by line of the ledger, is `show`; its values and their JSON are `explanation_views`.
 """
 
 from collections import Counter
@@ -19,23 +19,18 @@ from ops_pipelines.flow.bundle import began_at
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.bundles import BundleError
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.terminal.outlook import Outlook, entries_of
-from ops_pipelines.terminal.tables import duration_text, moment, printable, style_of
-from ops_pipelines.terminal.views import (
-    ActionView,
+from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, DiagnosisView, SightingView, view_sightings
+from ops_pipelines.terminal.explanation_views import (
     BundleView,
-    DiagnosedTimeView,
-    DiagnosisView,
     ExplanationView,
-    PlanStanding,
-    PlanView,
-    RelatedView,
-    SightingView,
-    VictimView,
-    view_action,
     view_bundle,
-    view_sightings,
+    view_related,
+    view_victims,
 )
+from ops_pipelines.terminal.incident_views import PlanStanding, PlanView
+from ops_pipelines.terminal.ledger_views import ActionView, view_action
+from ops_pipelines.terminal.outlook import Outlook, entries_of
+from ops_pipelines.terminal.tables import duration_text, first_of, moment, printable, style_of
 
 _LOOK_BACK = timedelta(days=30)
 _SIGHTINGS_SHOWN, _NAMES_SHOWN, _JOBS_SHOWN, _REASONS_SHOWN = 8, 6, 5, 4
@@ -75,46 +70,6 @@ def explain(incident: Incident, cluster: Cluster) -> ExplanationView:
         related=view_related(incident, others),
         problems=tuple(dict.fromkeys(problems)),
     )
-
-
-def view_victims(incident: Incident, jobs: Iterable[JobStatus]) -> tuple[VictimView, ...]:
-    """Return the jobs that suffer, with what the scheduler says of the same attempt."""
-    known = {job.job: job for job in jobs}
-    found = []
-    for attempt in sorted(incident.victims):
-        job = known.get(attempt.job)
-        found.append(
-            VictimView(
-                job=attempt.job,
-                state=None if job is None else job.state.value,
-                gpu_count=None if job is None else job.gpu_count,
-                nodes=() if job is None else tuple(sorted(job.nodes)),
-            )
-        )
-    return tuple(found)
-
-
-def view_related(incident: Incident, others: Iterable[Incident]) -> tuple[RelatedView, ...]:
-    """Return what was merged into this incident or it into, and what is open on the same nodes."""
-    found = []
-    for other in others:
-        if other.incident == incident.incident:
-            continue
-        shared = sorted(incident.nodes & other.nodes)
-        if _names(other.note, incident):
-            why = other.note
-        elif _names(incident.note, other):
-            why = f"this one is {incident.note}"
-        elif shared and other.is_open:
-            why = f"open on the same node: {_some(shared)}"
-        else:
-            continue
-        found.append(RelatedView(incident=other.incident, state=other.state.value, why=why))
-    return tuple(found)
-
-
-def _names(note: str, incident: Incident) -> bool:
-    return incident.incident in note.replace(",", " ").replace(".", " ").replace(";", " ").split()
 
 
 def print_explanation(out: Console, view: ExplanationView) -> None:
@@ -172,9 +127,9 @@ def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
         _section(out, f"{each.incident}  {'' if until else 'since '}{_clock(each.began_at)}{until}")
         _item(out, "", each.diagnosis.cause, style="bold")
         _item(out, "sure    ", _sureness(each.diagnosis))
-        _item(out, "culprit ", _some(each.diagnosis.culprits) or "nobody knows yet")
+        _item(out, "culprit ", first_of(each.diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet")
         if each.victims:
-            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {_some(each.victims, _JOBS_SHOWN)}")
+            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {first_of(each.victims, _JOBS_SHOWN)}")
         for sentence in each.diagnosis.evidence_for[:_REASONS_SHOWN]:
             _item(out, "+", sentence)
         for sentence in each.diagnosis.evidence_against[:_REASONS_SHOWN]:
@@ -254,17 +209,18 @@ def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
     incident, diagnosis = view.incident, view.incident.diagnosis
     at_fault = "" if diagnosis.at_fault is None else f"; at fault: {diagnosis.at_fault}, family: {diagnosis.family}"
     yield "sure", f"{_sureness(diagnosis)}{at_fault}"
-    yield "culprit", _some(diagnosis.culprits) or "nobody knows yet"
+    yield "culprit", first_of(diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet"
     if view.victims:
         counts = [each.gpu_count for each in view.victims if each.gpu_count is not None]
         gpus = f", {sum(counts)} GPUs" if counts else ""
         gpus += " known" if counts and len(counts) < len(view.victims) else ""
-        names = _some([f"{each.job}{f' ({each.state})' if each.state else ''}" for each in view.victims], _JOBS_SHOWN)
-        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {names}"
+        jobs = [f"{each.job}{f' ({each.state})' if each.state else ''}" for each in view.victims]
+        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {first_of(jobs, _JOBS_SHOWN)}"
     else:
         yield "victims", "no job is known to suffer"
     if diagnosis.affected_nodes:
-        yield "", f"{_counted(len(diagnosis.affected_nodes), 'node')}: {_some(diagnosis.affected_nodes)}"
+        nodes = diagnosis.affected_nodes
+        yield "", f"{_counted(len(nodes), 'node')}: {first_of(nodes, _NAMES_SHOWN)}"
     opened = incident.opened_at
     yield "since", moment(view.began_at) + ("" if opened == view.began_at else f"; opened {_clock(opened)}")
     yield "next", incident.next_step
@@ -316,11 +272,6 @@ def _fields(out: Console, fields: Iterable[tuple[str, str]]) -> None:
 
 def _clock(at: datetime) -> str:
     return f"{at.astimezone(UTC):%d %b %H:%M:%S}"
-
-
-def _some(names: Sequence[str], count: int = _NAMES_SHOWN) -> str:
-    rest = len(names) - count
-    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _counted(count: int, what: str) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops_pipelines.terminal.ladder_views import LadderView, ProbationsView, QueueView, RungsView
-from ops_pipelines.terminal.tables import duration_text, moment, printable, style_of
+from ops_pipelines.terminal.tables import duration_text, first_of, moment, printable, style_of
 
 _JOBS_SHOWN = 5
 
@@ -65,14 +65,13 @@ def print_probations(out: Console, view: ProbationsView) -> None:
         return
     table = _table("node", "incident", "since (UTC)", "left", "jobs on it")
     for each in view.nodes:
-        jobs = "not known" if each.jobs is None else ", ".join(each.jobs[:_JOBS_SHOWN]) or "none"
-        more = len(each.jobs or ()) - _JOBS_SHOWN
+        jobs = "not known" if each.jobs is None else first_of(each.jobs, _JOBS_SHOWN) or "none"
         table.add_row(
             _text(each.node),
             _text(each.incident),
             moment(each.since).removesuffix(" UTC"),
             duration_text(timedelta(seconds=each.left_seconds)),
-            _text(f"{jobs} and {more} more" if more > 0 else jobs),
+            _text(jobs),
         )
     out.print(table)
     out.print(Text("\na fault ends it early: the node is drained again, and the next repair is planned", style="dim"))

@@ -11,7 +11,7 @@ from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Durations, LadderLimits
-from ops_pipelines.domain.steps.ladder import RUNGS, Rung, max_tries, rung_of
+from ops_pipelines.domain.steps.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
 from ops_pipelines.flow.repairs import WaitingRepair
 from ops_pipelines.flow.standings import Probation, Standing
 from ops_pipelines.terminal.outlook import Outlook
@@ -194,16 +194,15 @@ def view_rungs(durations: Durations, limits: LadderLimits) -> tuple[RungView, ..
             precondition=rule.precondition,
             witness=rule.witness,
             compensation=rule.compensation,
-            limit_seconds=_seconds(rule.limit, durations),
+            limit_seconds=_seconds(limit_of(rung, durations)),
             max_tries=tried.get(rung),
         )
         for rung, rule in RUNGS.items()
     )
 
 
-def _seconds(limit: str, durations: Durations) -> float | None:
-    found = getattr(durations, limit) if limit else None
-    return found.total_seconds() if isinstance(found, timedelta) else None
+def _seconds(limit: timedelta | None) -> float | None:
+    return None if limit is None else limit.total_seconds()
 
 
 def rung_word(rung: Rung) -> str:

@@ -1,7 +1,7 @@
 """How the cluster stands, what would be done now for each open incident, and what the ledger holds about one.
 
 Reads only; takes no evidence in. The plan comes from the domain's own planning on the scheduler's present answer, so
-that a plan which the cluster has outgrown is never offered for approval. How a plan looks is `views`' business.
+that a plan which the cluster has outgrown is never offered for approval. How an answer looks is the views' business.
 """
 
 import json
@@ -18,25 +18,29 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
-from ops_pipelines.domain.returning.verification import count_outcomes
+from ops_pipelines.domain.returning.testimony import count_outcomes
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
 from ops_pipelines.flow.moments import waiting_moment
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.terminal.views import (
-    AuditView,
+from ops_pipelines.terminal.incident_views import (
+    IncidentsView,
     IncidentView,
     PlanStanding,
     PlanView,
-    StatusView,
-    count_words,
-    view_audit,
-    view_health,
     view_incident,
-    view_pause,
     view_plan,
 )
+from ops_pipelines.terminal.ledger_views import (
+    AuditView,
+    StoryView,
+    view_action,
+    view_audit,
+    view_entry,
+    view_findings,
+)
+from ops_pipelines.terminal.status_views import StatusView, count_words, view_health
 
 _LATELY = timedelta(hours=24)
 _CLOCK_TOLERANCE = timedelta(hours=1)
@@ -114,6 +118,34 @@ class Outlook:
         return view_plan(recorded, standing=standing, approval=self.approval(recorded.plan))
 
 
+def read_incidents(cluster: Cluster, *, closed_within: timedelta | None) -> IncidentsView:
+    """Return the open incidents, each with its plan; those that changed so lately too, or None: no closed ones."""
+    now = cluster.clock.now()
+    outlook = Outlook(cluster)
+    listed = outlook.state.incidents if closed_within is None else cluster.ledger.incidents_since(now - closed_within)
+    return IncidentsView(
+        cluster=cluster.name,
+        taken_at=now,
+        incidents=tuple(outlook.view(incident) for incident in listed),
+        problems=outlook.problems,
+    )
+
+
+def read_story(incident: Incident, cluster: Cluster) -> StoryView:
+    """Return one incident from its findings to its last line in the ledger."""
+    outlook = Outlook(cluster)
+    entries = tuple(entries_of(incident, cluster.ledger, head_seq=outlook.state.head_seq))
+    return StoryView(
+        cluster=cluster.name,
+        taken_at=cluster.clock.now(),
+        incident=outlook.view(incident, entries=entries),
+        findings=view_findings(incident),
+        actions=tuple(view_action(record) for record in cluster.ledger.records(incident.incident)),
+        entries=tuple(view_entry(entry) for entry in entries),
+        problems=outlook.problems,
+    )
+
+
 def read_status(cluster: Cluster) -> StatusView:
     """Return the state of the cluster and of the autopilot; what the scheduler does not tell is None and a problem."""
     problems, nodes_by_state, jobs_by_state = [], None, None
@@ -132,7 +164,7 @@ def read_status(cluster: Cluster) -> StatusView:
         taken_at=now,
         health=view_health(judge_health(signs), signs),
         mode=cluster.rules.policy.mode.value,
-        paused=None if state.pause is None else view_pause(state.pause),
+        paused=state.pause,
         is_autopilot_alive=signs.is_lease_held,
         nodes_by_state=nodes_by_state,
         jobs_by_state=jobs_by_state,

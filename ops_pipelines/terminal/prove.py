@@ -74,8 +74,8 @@ def prove(
     from ops_pipelines.domain.identity import PlanId
     from ops_pipelines.domain.plan_proof import prove_again
     from ops_pipelines.flow.by_hand import ByHandRefused
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     cluster = open_named(ctx, cluster_file)
     known = cluster.ledger.plan(PlanId(plan))
@@ -154,7 +154,7 @@ def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Clust
     from ops_pipelines.domain.guardrails.judge import Authority, judge
     from ops_pipelines.domain.guardrails.rulebook import read_rulebook
     from ops_pipelines.domain.plan_proof import facts_behind
-    from ops_pipelines.domain.returning.verification import explain_action
+    from ops_pipelines.domain.returning.testimony import explain_action
 
     rules = cluster.rules
     facts = facts_behind(plan, snapshot, rules)

@@ -41,11 +41,11 @@ def ladder(
     number, acts, precondition, witness, compensation, limit_seconds or null, max_tries or null].
     """
     from ops_pipelines.flow.standings import standings_of
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_ladder, print_rungs
     from ops_pipelines.terminal.ladder_views import LadderView, RungsView, view_rungs, view_standing
     from ops_pipelines.terminal.outlook import Outlook
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     cluster = open_named(ctx, cluster_file)
     if explain:
@@ -84,10 +84,10 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     jobs [text] or null if the scheduler did not answer].
     """
     from ops_pipelines.flow.standings import probations_of
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_probations
     from ops_pipelines.terminal.ladder_views import ProbationsView, view_probation
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     cluster = open_named(ctx, cluster_file)
     now = cluster.clock.now()
@@ -115,10 +115,10 @@ def list_queue(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_F
     JSON: cluster, taken_at, nodes [node, incident, since, age_seconds, cause, parts [text], asks [text]].
     """
     from ops_pipelines.flow.repairs import queue_of
+    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_queue
     from ops_pipelines.terminal.ladder_views import QueueView, view_waiting
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.terminal.views import to_json
 
     cluster = open_named(ctx, cluster_file)
     view = QueueView(
@@ -153,7 +153,7 @@ def report(
     """
     from ops_pipelines.domain.returning.repair_text import as_markdown
     from ops_pipelines.flow.repairs import report_for
-    from ops_pipelines.terminal.views import to_json
+    from ops_pipelines.terminal.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
     known = find_incident(incident, cluster)

@@ -1,11 +1,11 @@
-"""What the command line prints for people: the values of `views` as lines and tables, at 80 columns and wider.
+"""What the command line prints for people: views as lines and tables, at 80 columns and wider.
 
 Text from logs, jobs and people reaches the terminal only through `printable`. Names and ids are folded, never cut.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
@@ -14,18 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ops_pipelines.domain.incident import PAGED, IncidentState
-from ops_pipelines.terminal.views import (
-    ActionView,
-    AuditView,
-    EntryView,
-    HeartbeatView,
-    IncidentsView,
-    IncidentView,
-    PlanStanding,
-    PlanView,
-    StatusView,
-    StoryView,
-)
+from ops_pipelines.terminal.incident_views import IncidentsView, IncidentView, PlanStanding, PlanView
+from ops_pipelines.terminal.ledger_views import ActionView, AuditView, EntryView, StoryView
+from ops_pipelines.terminal.status_views import HeartbeatView, StatusView
 
 _STYLES = {
     "open": "yellow",
@@ -228,12 +219,16 @@ def duration_text(duration: timedelta) -> str:
     return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
 
 
+def first_of(names: Sequence[str], count: int) -> str:
+    """Return the first `count` names, and how many more there are; empty without any."""
+    rest = len(names) - count
+    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def culprits(incident: IncidentView) -> str:
     """Return the culprits by name, the rest by number; an incident without one names its jobs."""
     names = incident.diagnosis.places or incident.nodes or tuple(f"job {job}" for job in incident.victims)
-    rest = len(names) - _SHOWN_NAME_COUNT
-    shown = ", ".join(names[:_SHOWN_NAME_COUNT]) or "none"
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return first_of(names, _SHOWN_NAME_COUNT) or "none"
 
 
 def _situation(incident: IncidentView) -> Iterable[str]:

@@ -19,11 +19,10 @@ from ops_pipelines.checks.data_quality import (
     Expected,
     build_quality_checks,
     expected_by_inventory,
-    judge_hour,
     judge_hours,
 )
 from ops_pipelines.checks.quality_page import render_page
-from ops_pipelines.checks.suites import judge_profile, judge_profiles
+from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
 from ops_pipelines.frames.quality.cross_rules import Severity
 from ops_pipelines.frames.quality.expectations import Expectation, Kind, Measure, expectations_of
@@ -68,6 +67,14 @@ def profile_of(table: str, hour: Hour) -> Profile:
     return profile_hour(
         hour.rows, table=table, hour=HOUR, step_seconds=STEP_SECONDS, expected_devices=hour.expected_devices
     )
+
+
+def judge_profile(profile: Profile) -> tuple[Verdict, ...]:
+    return judge_profiles([profile])[0]
+
+
+def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourVerdict:
+    return judge_hours(lake, table=table, hours={hour: expected})[0]
 
 
 def failed_by_suites(profile: Profile) -> set[str]:

@@ -10,13 +10,15 @@ from typing import Any
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.decision import Rules, Snapshot
-from ops_pipelines.domain.diagnosis.correlation import World, response_of
+from ops_pipelines.domain.diagnosis.response import response_of
+from ops_pipelines.domain.diagnosis.world import World
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
 from ops_pipelines.domain.identity import Digest, GpuUuid, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
-from ops_pipelines.domain.meaning.finding import Finding, find
+from ops_pipelines.domain.meaning.finding import Finding
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import (
     GpuInspection,
     JobState,

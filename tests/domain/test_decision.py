@@ -185,7 +185,7 @@ def test_all_plans_together_stay_within_the_drain_budget(case: tuple[Snapshot, R
     assert len(out) <= budget.max_out_count
     assert (len(topology.places) - len(out)) / len(topology.places) >= budget.min_in_service_ratio
     for name in new:
-        rack = topology.nodes_in_rack(topology.places[name].rack)
+        rack = {node for node, place in topology.places.items() if place.rack == topology.places[name].rack}
         assert len(out & rack) <= budget.max_out_per_rack_count
     recent = {record.action.node for record in state.records if record.action.verb is Verb.DRAIN}
     assert len(recent | new) <= budget.max_new_per_hour_count

@@ -4,17 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.diagnosis.correlation import response_of
 from ops_pipelines.domain.fault import FirstAction
 from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response, find
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import RecoveryAction, Signal
 from tests.domain.builders import (
     CATALOGUE,
     GPU,
     NODE,
     NOW,
-    OTHER_GPU,
     gpu_missing,
     observation,
     telemetry_stale,
@@ -85,35 +84,6 @@ def test_unknown_recovery_action_pages_and_is_no_verdict(number: int | None) -> 
     finding = find(observation(Signal.RECOVERY_ACTION, code=number, gpu=GPU), CATALOGUE)
 
     assert (finding.response, finding.is_driver_verdict) == (Response.PAGE, False)
-
-
-@pytest.mark.parametrize(
-    ("findings", "response"),
-    [
-        pytest.param([], Response.MONITOR, id="nothing"),
-        pytest.param([xid(48), xid(79)], Response.REBOOT_NODE, id="the stronger of two"),
-        pytest.param([xid(79), verdict(1)], Response.RESET_GPU, id="the driver asks for less"),
-        pytest.param([xid(48), verdict(2)], Response.REBOOT_NODE, id="the driver asks for more"),
-        pytest.param([xid(79), verdict(3)], Response.PAGE, id="the driver asks for a person"),
-        pytest.param([verdict(1), xid(79)], Response.RESET_GPU, id="whichever is listed first"),
-        pytest.param([xid(79), verdict(1, gpu=OTHER_GPU)], Response.REBOOT_NODE, id="not for another GPU"),
-        pytest.param([unreachable(), verdict(1)], Response.POWER_CYCLE, id="not for the node as such"),
-        pytest.param(
-            [verdict(2, seconds_ago=9), verdict(1, seconds_ago=3)], Response.RESET_GPU, id="its newest verdict counts"
-        ),
-        pytest.param([verdict(1), verdict(2)], Response.REBOOT_NODE, id="the stronger of one instant"),
-        pytest.param([xid(79), verdict(0)], Response.REBOOT_NODE, id="no wish takes nothing back"),
-        pytest.param(
-            [verdict(0, seconds_ago=600), xid(79)], Response.REBOOT_NODE, id="least of all what came after it"
-        ),
-        pytest.param([verdict(1, seconds_ago=9), verdict(0)], Response.RESET_GPU, id="nor its own earlier wish"),
-        pytest.param([verdict(0)], Response.MONITOR, id="alone it is only watched"),
-    ],
-)
-def test_the_driver_outranks_every_table_for_its_gpu_and_only_for_it(
-    findings: list[Finding], response: Response
-) -> None:
-    assert response_of(findings) is response
 
 
 @given(

@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.facts import stricken_nodes
 from ops_pipelines.domain.guardrails.job_limits import must_serve
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
 from ops_pipelines.domain.policy import BlastCaps, Policy, RecoveryLimits
 from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.resources.catalogue_hazards import read_hazards
 from tests.domain.builders import (
     INCIDENT,
     NODE,
@@ -24,10 +28,12 @@ from tests.domain.builders import (
     ended,
     facts,
     foreign_node,
+    incident,
     job,
     node,
     policy,
     topology,
+    xid,
 )
 
 HOLD = action(Verb.HOLD, of=attempt())
@@ -285,6 +291,46 @@ def test_a_replica_on_a_silent_node_serves_nobody_and_is_moved_at_once() -> None
     known = facts(nodes=[node(NODE, is_responding=False)], jobs=replicas(2, min_serving_count=2))
 
     assert judged(HOLD, known) is None
+
+
+@pytest.mark.parametrize(
+    ("on_the_other_node", "expected"), [(1, "min_serving"), (2, None), (3, None)], ids=["one", "two", "three"]
+)
+def test_of_the_replicas_on_a_stricken_node_one_is_not_counted_on(on_the_other_node: int, expected: str | None) -> None:
+    """Which of them the fault has ended nobody knows, and it has ended one at most: each has GPUs of its own."""
+    mine, *others = replicas(1 + on_the_other_node, min_serving_count=1)
+    there = [replace(each, nodes=frozenset({OTHER_NODE})) for each in others]
+    known = facts(jobs=[mine, *there], stricken=frozenset({OTHER_NODE}))
+
+    assert rule_of(judged(HOLD, known)) == expected
+
+
+def test_a_replica_on_a_stricken_node_that_may_live_is_held_only_while_others_serve() -> None:
+    mine, other = replicas(2, min_serving_count=1)
+    alone = facts(jobs=[mine], stricken=frozenset({NODE}))
+    with_another = facts(jobs=[mine, replace(other, nodes=frozenset({OTHER_NODE}))], stricken=frozenset({NODE}))
+
+    assert rule_of(judged(HOLD, alone)) == "min_serving"
+    assert judged(HOLD, with_another) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, {NODE}, id="open"),
+        pytest.param({"state": IncidentState.ESCALATED}, {NODE}, id="left to people"),
+        pytest.param({"state": IncidentState.RESOLVED}, set(), id="over"),
+        pytest.param({"state": IncidentState.PROBATION, "returned_at": ago(1)}, set(), id="returned since"),
+        pytest.param({"state": IncidentState.OPEN, "returned_at": ago(600)}, {NODE}, id="seen again since"),
+    ],
+)
+def test_a_node_is_stricken_while_a_fault_that_ends_jobs_is_open_on_it(
+    changes: dict[str, Any], expected: set[NodeName]
+) -> None:
+    lost = incident(xid(79, seconds_ago=60), **changes)
+    mild = incident(xid(63, node=OTHER_NODE, seconds_ago=60), name="INC-0002")
+
+    assert stricken_nodes([lost, mild], read_hazards()) == expected
 
 
 def test_a_hold_under_way_counts_before_it_shows() -> None:

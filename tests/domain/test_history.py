@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName
 from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, LogRule, RepeatRule
-from ops_pipelines.domain.meaning.finding import RESPONSES, Response, find
+from ops_pipelines.domain.meaning.finding import RESPONSES, Response
 from ops_pipelines.domain.meaning.history import (
     BURST,
     Lineage,
@@ -27,6 +27,7 @@ from ops_pipelines.domain.meaning.history import (
     repeated,
     rule_of,
 )
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE

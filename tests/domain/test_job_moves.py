@@ -14,13 +14,12 @@ from ops_pipelines.domain.incident import Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
 from ops_pipelines.domain.repair.job_moves import (
     ActionMaker,
     Move,
     count_moves,
     find_spare,
-    has_surely_ended,
-    hazard_for,
     is_leaving,
     is_still_serving,
     let_go_on,

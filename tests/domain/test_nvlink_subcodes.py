@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
 from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, NvlinkSubcode
-from ops_pipelines.domain.meaning.finding import Response, find
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.nvlink_subcodes import (
-    find_link,
     find_severity,
     judge_nvlink,
     judge_sxid,
     match_subcodes,
     parse_nvlink_event,
 )
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import observation
@@ -118,11 +118,6 @@ def test_only_a_line_that_says_fatal_is_ever_destructive(code: int, text: str) -
 )
 def test_word_of_severity_is_read(text: str, severity: bool | None) -> None:
     assert find_severity(text) is severity
-
-
-@pytest.mark.parametrize(("text", "link"), [("Link 48 LTSSM", 48), ("physical id 3 port 61", 61), ("Link down", None)])
-def test_link_is_read(text: str, link: int | None) -> None:
-    assert find_link(text) == link
 
 
 @pytest.mark.parametrize(

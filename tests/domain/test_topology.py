@@ -32,11 +32,6 @@ def test_shared_place_is_the_nearest_that_all_share(names: tuple[NodeName, ...],
     assert topology(16).shared_place(frozenset(names)) == place
 
 
-def test_a_rack_lists_its_nodes_and_an_unknown_rack_none() -> None:
-    assert topology(16).nodes_in_rack("r01") == frozenset(NAMES[4:8])
-    assert topology(16).nodes_in_rack("r99") == frozenset()
-
-
 def test_only_declared_nodes_are_known() -> None:
     assert topology(16).knows(NAMES[15])
     assert not topology(15).knows(NAMES[15])

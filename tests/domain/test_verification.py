@@ -22,21 +22,19 @@ from ops_pipelines.domain.observation import (
     Signal,
 )
 from ops_pipelines.domain.policy import Durations
+from ops_pipelines.domain.returning.testimony import Scene, count_outcomes, explain_action
+from ops_pipelines.domain.returning.testimony import (
+    testify as hear,  # pytest would collect it under its own name
+)
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
-    Scene,
     TestsStanding,
     Verdict,
-    count_outcomes,
-    explain_action,
     judge_probation,
     judge_recovery,
     repair_finished_at,
     repaired_at,
-)
-from ops_pipelines.domain.returning.verification import (
-    testify as hear,  # pytest would collect it under its own name
 )
 from tests.domain.builders import (
     GPU,

@@ -12,8 +12,9 @@ from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow import people
-from ops_pipelines.flow.carry_out import PlanReport, carry_out, carry_out_drains, plans_to_carry_out
+from ops_pipelines.flow.carry_out import carry_out, carry_out_drains, plans_to_carry_out
 from ops_pipelines.flow.perform import Stage
+from ops_pipelines.flow.plan_progress import PlanReport
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.notifier import Message

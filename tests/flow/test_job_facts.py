@@ -12,6 +12,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
 from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.flow.fresh_facts import read_facts
 from ops_pipelines.flow.job_facts import (
     CLOCK_SKEW,
     PARTS_WITHIN,
@@ -24,7 +25,6 @@ from ops_pipelines.flow.job_facts import (
 )
 from ops_pipelines.flow.live_cycle import run_cycle
 from ops_pipelines.flow.observe import take_snapshot
-from ops_pipelines.flow.perform import read_facts
 from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind
 from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
 from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFactsReading

@@ -10,7 +10,8 @@ import pytest
 from ops_pipelines.domain.action import OutcomeKind, Verb
 from ops_pipelines.domain.identity import Digest, NodeName, PciAddress
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response, find
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow import people

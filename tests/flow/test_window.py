@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.fault import Component, ComponentKind
@@ -229,12 +230,10 @@ def test_lines_that_could_not_be_read_are_no_silence(are_read: Sequence[bool], c
 # -- after a restart --
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_process_that_was_started_anew_sees_what_the_old_one_saw(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    lake = ParquetLake(tmp_path_factory.mktemp("lake"))
+def test_a_process_that_was_started_anew_sees_what_the_old_one_saw(data: st.DataObject) -> None:
+    lake = ParquetLake(f"memory://{uuid4().hex}")
     old, fresh = window_of(), window_of()
     # Some cycles before and some after the hour's border, and some beyond the reach of the panel.
     cycles = sorted(data.draw(st.sets(st.integers(-250, -1), min_size=1, max_size=12)))

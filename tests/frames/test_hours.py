@@ -13,7 +13,6 @@ from ops_pipelines.frames import hours
 from ops_pipelines.frames.aggregate_schema import AGGREGATES
 from ops_pipelines.frames.hours import (
     SchemaChanged,
-    added_count,
     layout_of,
     merge,
     merged_slices,
@@ -148,14 +147,6 @@ def test_another_type_a_missing_key_and_a_null_key_are_refused() -> None:
         normalise(TABLE, rows.drop_columns(["device"]))
     with pytest.raises(SchemaChanged, match=r"node is part of the key, and null in 1 row"):
         normalise(TABLE, rows.set_column(0, "node", pa.array([None], pa.string())))
-
-
-def test_rows_added_are_those_whose_key_and_time_were_not_there() -> None:
-    before = table(gpu("a", 0), gpu("b", 0))
-    after = merge(TABLE, (before, table(gpu("a", 0, power_watts=1.0), gpu("a", 15), gpu("c", 0))))
-
-    assert added_count(TABLE, before=before, after=after) == 2
-    assert added_count(TABLE, before=after, after=after) == 0
 
 
 def test_rows_are_parted_by_the_hour_of_their_time() -> None:

@@ -1,7 +1,6 @@
 """What is built in: GPUs from the labels of telemetry, nodes from the scheduler, at the places of the topology."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
@@ -9,7 +8,6 @@ from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.frames.inventory import (
     build_inventory,
     inventory_from_telemetry,
-    inventory_rows,
     moves_between,
     with_places,
 )
@@ -69,19 +67,6 @@ def test_places_come_from_the_topology_and_unknown_nodes_are_marked() -> None:
     )
     assert (unknown["rack"], unknown["unknown_node"]) == ("kept", True)
     assert switch["unknown_node"] is None
-
-
-def test_nodes_of_the_scheduler_stand_at_their_places() -> None:
-    body = Path("tests/data/slurm/sinfo-22.05-mixed-down-drained-fail.json").read_bytes()
-
-    parsed = inventory_rows(body, source="sinfo", at=AT, topology=TOPOLOGY)
-
-    rows = {row["node"]: row for row in parsed.tables["inventory"].to_pylist()}
-    assert parsed.accepted == len(rows)
-    assert {row["rack"] for row in rows.values()} <= {"r1", None}
-    assert all(row["unknown_node"] == (name != "gpu001") for name, row in rows.items())
-    assert all(row["gpu_count"] for row in rows.values())
-    assert parsed.tables["inventory"].schema.equals(TABLES["inventory"].arrow())
 
 
 def test_an_hour_lists_nodes_of_the_topology_and_gpus_of_telemetry_at_its_start() -> None:

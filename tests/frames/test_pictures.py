@@ -21,9 +21,7 @@ from ops_pipelines.frames.pictures.hours import (
     INLINE_AT_MOST,
     MISSING,
     heat_strip,
-    large_picture_of,
     palette,
-    picture_of,
     picture_of_hours,
     readable,
     sparkline,
@@ -121,27 +119,24 @@ def test_a_line_stays_inline_and_is_well_formed(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("table", DRAWINGS)
-def test_a_good_hour_of_every_table_has_both_pictures(table: str) -> None:
-    rows = good_hour(table).rows
+def test_a_good_hour_of_every_table_has_a_picture(table: str) -> None:
+    markdown = picture_of_hours(table, {HOUR: good_hour(table).rows})
 
-    small, large = picture_of(table, rows), large_picture_of(table, rows)
-
-    assert len(small) < INLINE_AT_MOST
-    assert image_in(small)
-    ElementTree.fromstring(image_in(large))
+    assert len(markdown) < INLINE_AT_MOST
+    assert image_in(markdown)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_an_hour_without_rows_is_a_sentence(table: str) -> None:
     rows = TABLES[table].from_rows([])
 
-    assert picture_of(table, rows) == large_picture_of(table, rows) == "No rows."
+    assert picture_of_hours(table, {HOUR: rows}) == "No rows."
 
 
 def test_rows_without_a_value_are_a_sentence() -> None:
     rows = TABLES["gpu_telemetry"].from_rows([{"node": "node1", "device": "a", "time": HOUR}])
 
-    assert picture_of("gpu_telemetry", rows) == "gpu_telemetry: 1 rows, none with a value to draw."
+    assert picture_of_hours("gpu_telemetry", {HOUR: rows}) == "gpu_telemetry: 1 rows, none with a value to draw."
 
 
 def test_the_next_best_column_is_drawn_where_the_first_has_no_values() -> None:
@@ -149,7 +144,7 @@ def test_the_next_best_column_is_drawn_where_the_first_has_no_values() -> None:
         {"node": f"node{node}", "device": "a", "time": HOUR, "utilisation_ratio": 0.5} for node in range(2)
     )
 
-    assert "GPU utilisation" in picture_of("gpu_telemetry", rows)
+    assert "GPU utilisation" in picture_of_hours("gpu_telemetry", {HOUR: rows})
 
 
 def test_missing_data_is_grey_and_said_to_be() -> None:
@@ -233,7 +228,7 @@ def test_the_share_of_time_that_was_not_idle_is_drawn_of_nodes() -> None:
         for cycle in range(3)
     )
 
-    assert "(seen 70 % to 70 %)" in picture_of("node_telemetry", rows)
+    assert "(seen 70 % to 70 %)" in picture_of_hours("node_telemetry", {HOUR: rows})
 
 
 @pytest.mark.parametrize(
@@ -275,7 +270,7 @@ def sampled(*, every_seconds: int, hour: datetime = HOUR, nodes: Sequence[str] =
 
 @pytest.mark.parametrize("every_seconds", [15, 30, 31, 45, 60, 300, 600, 3600])
 def test_what_is_sampled_seldom_is_not_missing_in_between(every_seconds: int) -> None:
-    markdown = picture_of("gpu_telemetry", sampled(every_seconds=every_seconds))
+    markdown = picture_of_hours("gpu_telemetry", {HOUR: sampled(every_seconds=every_seconds)})
 
     assert "no data" not in markdown
     assert "2 nodes from a (top) to b" in markdown
@@ -333,7 +328,7 @@ def test_the_picture_of_many_hours_stays_inline(count: int) -> None:
 def test_names_from_data_cannot_become_markup() -> None:
     hostile = "](javascript:x) <b>![y]*_`|"
 
-    markdown = picture_of("gpu_telemetry", sampled(every_seconds=60, nodes=(hostile, "node1")))
+    markdown = picture_of_hours("gpu_telemetry", {HOUR: sampled(every_seconds=60, nodes=(hostile, "node1"))})
 
     words = markdown.split("\n\n", maxsplit=1)[1]
     assert not set(words) & set("[]<>*`|!")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.rates import rates, sum_windows
+from ops_pipelines.frames.rates import rates
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -102,24 +102,6 @@ def test_the_boot_of_another_node_restarts_nothing() -> None:
 
 def test_an_empty_table_has_no_rates() -> None:
     assert rates(counter(), "count").num_rows == 0
-    assert sum_windows(rates(counter(), "count"), every=STEP).num_rows == 0
-
-
-def test_increases_are_added_up_by_the_window_in_which_they_were_seen() -> None:
-    rated = rates(counter([(0, 0), (30, 1), (60, 2), (61, 4), (90, 1)]), "count", max_gap=GAP)
-
-    windows = sum_windows(rated, every=timedelta(seconds=60))
-
-    assert windows.column("window").to_pylist() == [START, START + timedelta(seconds=60)]
-    assert windows.column("increase").to_pylist() == [2, 3]
-    assert windows.column("covered_seconds").to_pylist() == [60, 30]
-    assert windows.column("per_second").to_pylist() == [2 / 60, 0.1]
-    assert windows.column("reset_count").to_pylist() == [0, 1]
-
-
-def test_a_window_without_length_is_an_error_of_ours() -> None:
-    with pytest.raises(ValueError, match="too short"):
-        sum_windows(rates(counter([(0, 1)]), "count"), every=timedelta(0))
 
 
 _STEPS = st.lists(st.integers(0, 1000), min_size=1, max_size=30)
@@ -173,12 +155,3 @@ def test_a_reset_to_zero_at_a_sample_changes_no_increase_after_it(steps: list[in
             assert torn[number] == 0
         else:
             assert torn[number] == expected
-
-
-@given(_WHOLE_COUNTERS, st.integers(1, 300))
-def test_windows_add_up_to_the_whole(values: list[int], width: int) -> None:
-    rated = rates(counter(grid(values)), "count", max_gap=GAP)
-
-    windows = sum_windows(rated, every=timedelta(seconds=width))
-
-    assert sum(windows.column("increase").to_pylist()) == sum(increase or 0 for increase in increases(rated))

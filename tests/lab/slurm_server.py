@@ -16,6 +16,9 @@ from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, 
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import free_ports
 
+_SLURMD_TIMEOUT_SECONDS = 6
+"""Less than the drills' own 10: every test of a silent node waits for it, and slurmd answers within milliseconds."""
+
 
 @contextmanager
 def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
@@ -27,7 +30,12 @@ def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
     if missing and os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") != "1":
         pytest.skip(f"Slurm is not installed: {', '.join(missing)}")
     directory = Path(tempfile.mkdtemp(prefix="slurm-"))
-    settings = SlurmClusterSettings(directory=directory, node_count=node_count, first_port=free_ports(102 + node_count))
+    settings = SlurmClusterSettings(
+        directory=directory,
+        node_count=node_count,
+        first_port=free_ports(102 + node_count),
+        slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
+    )
     cluster = SlurmCluster(settings)
     try:
         cluster.start()

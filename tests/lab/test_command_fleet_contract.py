@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.ports.fleet_contract import FleetContract, FleetWorld
 pytestmark = pytest.mark.live
 
 _NODE_COUNT = 2
+_QUICK = {"reboot_seconds": 2.0, "power_on_seconds": 2.0, "gpu_reset_seconds": 1.0}
+"""Longer than a command takes to be told of it; nothing here depends on how much longer."""
 _ON_NODE = """
 import os, subprocess, sys
 
@@ -42,6 +45,7 @@ class LabWorld:
 
     def __init__(self, lab: Path, cluster: SlurmCluster) -> None:
         scenario = lab_scenario(_NODE_COUNT)
+        scenario = replace(scenario, durations=replace(scenario.durations, **_QUICK))
         self._twin = Twin.create(lab / TWIN_DIRECTORY, scenario, seed=7, clock=SystemClock())
         (lab / SLURM_DIRECTORY).symlink_to(cluster.settings.directory, target_is_directory=True)
         hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
@@ -71,7 +75,7 @@ class LabWorld:
         self._twin.inject(FaultKind.NODE_UNREACHABLE, node)
 
     def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
-        wait_until("the machines", predicate, timeout_seconds=timeout_seconds, every_seconds=0.2)
+        wait_until("the machines", predicate, timeout_seconds=timeout_seconds, every_seconds=0.5)
 
 
 @pytest.fixture(scope="module")

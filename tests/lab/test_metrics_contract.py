@@ -102,7 +102,7 @@ class TestScrapedExporters(MetricsContract):
                 return
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield ExporterWorld(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()

@@ -25,7 +25,6 @@ from ops_pipelines.drills.writer_watch import (
 )
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import run_command
-from ops_pipelines.resources.fleet.node_commands import SLURM_REBOOT
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 
@@ -88,6 +87,9 @@ def started() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def drill(started: SlurmCluster) -> Drill:
+    # First what ends jobs: Slurm waits for a node that is gone as long as for one that is silent.
+    for node in started.node_names:
+        started.power_on_node(node)
     started.clear()
     return Drill(started)
 
@@ -313,7 +315,7 @@ def test_reboot_by_slurm_keeps_the_drain_but_changes_its_reason(drill: Drill) ->
     node = drill.cluster.node_names[0]
     drill.scheduler.drain([node], reason="INC-7 ours")
 
-    _slurm(drill, *(word.format(node=node) for word in SLURM_REBOOT))
+    _slurm(drill, "scontrol", "reboot", node)
 
     changed = "INC-7 ours : reboot issued"
     wait("Slurm to reboot the node", lambda: drill.node(node).reason == changed)

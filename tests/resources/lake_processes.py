@@ -1,6 +1,5 @@
 """Processes that change a lake, and one that is killed at a chosen step of it. Started by `test_lake_crashes`."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -25,9 +24,6 @@ STEPS: tuple[tuple[ModuleType | type, str], ...] = (
 )
 """Where a process may be killed: before each call of these."""
 T = TypeVar("T")
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__])
 
 
 def nothing(lake: ParquetLake) -> None:

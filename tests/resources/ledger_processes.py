@@ -2,8 +2,9 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.incident import IncidentState
@@ -14,23 +15,25 @@ from tests.ports.ledger_samples import NOW, allow, drain, incident, observation,
 BUDGET = 3
 
 
-def open_ledger(url: str, name: str) -> None:
+def open_ledger(url: str, name: str) -> int:
     """Open the ledger and write one line, so that a ledger opened half would show."""
     ledger = SqlLedger(url)
     ledger.change_incident(incident(int(name), state=IncidentState.ESCALATED), actor=name, now=NOW)
+    return 1
 
 
-def append(url: str, name: str) -> None:
+def append(url: str, name: str) -> int:
     """Write 50 lines: 25 actions and their outcomes."""
     ledger = SqlLedger(url)
     for number in range(25):
         action = drain(int(name), try_number=number + 1)
         ledger.begin(record(action), guard=allow, lease_token=None, actor=name, now=NOW)
         ledger.finish(action.key, outcome(), actor=name)
+    return 50
 
 
-def spend_budget(url: str, name: str) -> None:
-    """Try to begin ten drains where only BUDGET of all processes' may pass; write how many did."""
+def spend_budget(url: str, name: str) -> int:
+    """Try to begin ten drains where only BUDGET of all processes' may pass; return how many did."""
     ledger = SqlLedger(url)
 
     def guard(state: LedgerState) -> Refusal | None:
@@ -40,47 +43,48 @@ def spend_budget(url: str, name: str) -> None:
         ledger.begin(record(drain(1, node=f"gpu{name}-{number}")), guard=guard, lease_token=None, actor=name, now=NOW)
         for number in range(10)
     ]
-    sys.stdout.write(str(sum(isinstance(answer, Begun) for answer in answers)))
+    return sum(isinstance(answer, Begun) for answer in answers)
 
 
-def begin_same(url: str, name: str) -> None:
-    """Try to begin the same 20 actions as every other process; write how many began here."""
+def begin_same(url: str, name: str) -> int:
+    """Try to begin the same 20 actions as every other process; return how many began here."""
     ledger = SqlLedger(url)
     answers = [
         ledger.begin(record(drain(1, try_number=number)), guard=allow, lease_token=None, actor=name, now=NOW)
         for number in range(20)
     ]
-    sys.stdout.write(str(sum(isinstance(answer, Begun) for answer in answers)))
+    return sum(isinstance(answer, Begun) for answer in answers)
 
 
-def take_in_same(url: str, name: str) -> None:
-    """Take in the same 100 observations as every other process; write how many were new here."""
+def take_in_same(url: str, name: str) -> int:
+    """Take in the same 100 observations as every other process; return how many were new here."""
     ledger = SqlLedger(url)
-    sys.stdout.write(str(sum(take_in(ledger, observation(str(number)), cursor=str(number)) for number in range(100))))
+    return sum(take_in(ledger, observation(str(number)), cursor=str(number)) for number in range(100))
 
 
-def begin_and_die(url: str, name: str) -> None:
+def begin_and_die(url: str, name: str) -> NoReturn:
     """Begin an action and be killed before its command and its outcome."""
     ledger = SqlLedger(url)
     ledger.begin(record(drain(1)), guard=allow, lease_token=None, actor=name, now=NOW)
-    os.kill(os.getpid(), signal.SIGKILL)
+    die()
 
 
-def die_while_judging(url: str, name: str) -> None:
+def die_while_judging(url: str, name: str) -> NoReturn:
     """Be killed inside the budget transaction, with the write lock held."""
     ledger = SqlLedger(url)
 
     def guard(state: LedgerState) -> Refusal | None:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return None
+        die()
 
     ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor=name, now=NOW)
+    raise AssertionError("nobody judged")
 
 
-DEEDS: dict[str, Callable[[str, str], None]] = {
-    deed.__name__: deed
-    for deed in (open_ledger, append, spend_budget, begin_same, take_in_same, begin_and_die, die_while_judging)
-}
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a process that was killed goes on")
 
-if __name__ == "__main__":
-    DEEDS[sys.argv[1]](sys.argv[2], sys.argv[3])
+
+def do(deed: Callable[[str, str], int], url: str, name: str, answer: Connection) -> None:
+    """Do a deed and answer with what it returns."""
+    answer.send(deed(url, name))

@@ -1,10 +1,11 @@
 """What holds for a ledger on SQLite and on PostgreSQL beyond its port: processes, kills, schema versions, damage."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ops_pipelines.ports.ledger import Begun, LedgerError
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import metadata
+from tests.forked import CONTEXT
 from tests.ports.ledger_contract import LedgerContract
 from tests.ports.ledger_samples import (
     NO_LIMIT,
@@ -35,16 +37,30 @@ from tests.resources.ledger_audit_contract import LedgerAuditContract, change
 REPOSITORY = Path(__file__).parents[2]
 
 
-def start(deed: str, url: str, name: int) -> subprocess.Popen[str]:
-    command = [sys.executable, ledger_processes.__file__, deed, url, str(name)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A process that does something to a ledger."""
+
+    process: BaseProcess
+    answer: Connection
+
+    def end(self) -> int | None:
+        """Wait for the end and return how it was."""
+        self.process.join()
+        return self.process.exitcode
 
 
-def finish_all(processes: list[subprocess.Popen[str]]) -> list[str]:
-    answers = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), [err for _, err in answers]
-    return [out for out, _ in answers]
+def start(deed: Callable[[str, str], int], url: str, name: int) -> Started:
+    answer, answered = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=ledger_processes.do, args=(deed, url, str(name), answered))
+    process.start()
+    answered.close()
+    return Started(process=process, answer=answer)
+
+
+def finish_all(started: list[Started]) -> list[int]:
+    assert [each.end() for each in started] == [0] * len(started)
+    return [int(each.answer.recv()) for each in started]
 
 
 class SqlLedgerContract(LedgerContract, LedgerAuditContract):
@@ -63,7 +79,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
     # -- several processes --
 
     def test_processes_that_open_a_fresh_ledger_at_once_do_not_collide(self, url: str) -> None:
-        finish_all([start("open_ledger", url, name) for name in (1, 2, 3)])
+        finish_all([start(ledger_processes.open_ledger, url, name) for name in (1, 2, 3)])
 
         ledger = SqlLedger(url)
         assert ledger.read_state(NOW).incident_count == 3
@@ -73,27 +89,27 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
     def test_processes_that_append_at_once_lose_no_line_and_keep_the_chain_whole(
         self, ledger: SqlLedger, url: str
     ) -> None:
-        finish_all([start("append", url, name) for name in (1, 2, 3)])
+        finish_all([start(ledger_processes.append, url, name) for name in (1, 2, 3)])
 
         verdict = ledger.verify_chain()
         assert (verdict.entry_count, verdict.problem) == (150, "")
         assert [len(ledger.records(IncidentId(f"INC-000{name}"))) for name in (1, 2, 3)] == [25] * 3
 
     def test_processes_together_begin_no_more_than_the_budget(self, ledger: SqlLedger, url: str) -> None:
-        begun = finish_all([start("spend_budget", url, name) for name in (1, 2, 3)])
+        begun = finish_all([start(ledger_processes.spend_budget, url, name) for name in (1, 2, 3)])
 
-        assert sum(map(int, begun)) == ledger_processes.BUDGET
+        assert sum(begun) == ledger_processes.BUDGET
         assert len(ledger.read_state(NOW).records) == ledger_processes.BUDGET
 
     def test_each_key_begins_in_one_process_only(self, ledger: SqlLedger, url: str) -> None:
-        begun = finish_all([start("begin_same", url, name) for name in (1, 2)])
+        begun = finish_all([start(ledger_processes.begin_same, url, name) for name in (1, 2)])
 
-        assert sum(map(int, begun)) == 20
+        assert sum(begun) == 20
 
     def test_observation_is_new_to_one_process_only(self, ledger: SqlLedger, url: str) -> None:
-        new = finish_all([start("take_in_same", url, name) for name in (1, 2)])
+        new = finish_all([start(ledger_processes.take_in_same, url, name) for name in (1, 2)])
 
-        assert sum(map(int, new)) == 100
+        assert sum(new) == 100
         assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 100
 
     def test_threads_share_one_ledger(self, ledger: SqlLedger) -> None:
@@ -106,20 +122,18 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
     # -- killed --
 
     def test_before_entry_of_a_killed_process_is_there_without_an_outcome(self, ledger: SqlLedger, url: str) -> None:
-        killed = start("begin_and_die", url, 1)
-        killed.communicate()
+        ended = start(ledger_processes.begin_and_die, url, 1).end()
 
-        assert killed.returncode == -9
+        assert ended == -signal.SIGKILL
         assert ledger.read_state(NOW).records == (record(drain(1)),)
         assert ledger.verify_chain().problem == ""
 
     def test_process_killed_while_it_judges_leaves_nothing_and_frees_the_lock(
         self, ledger: SqlLedger, url: str
     ) -> None:
-        killed = start("die_while_judging", url, 1)
-        killed.communicate()
+        ended = start(ledger_processes.die_while_judging, url, 1).end()
 
-        assert killed.returncode == -9
+        assert ended == -signal.SIGKILL
         assert ledger.read_state(NOW).head_seq == 0
         assert isinstance(begin(ledger, drain(1)), Begun)
 

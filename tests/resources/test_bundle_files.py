@@ -55,16 +55,6 @@ def test_digest_is_that_of_the_manifest_which_names_every_file(bundles: BundleFi
 
     assert saved.digest == sha256(manifest).hexdigest()
     assert json.loads(manifest)["sha256"]["lines.txt"] == sha256(b"a line\n").hexdigest()
-    assert bundles.damaged_files(saved) == ()
-
-
-@pytest.mark.parametrize("deed", ["changed", "removed"])
-def test_file_that_is_no_longer_what_it_was_is_found(bundles: BundleFiles, deed: str) -> None:
-    saved = save(bundles)
-    path = Path(saved.place) / "lines.txt"
-    path.unlink() if deed == "removed" else path.write_bytes(b"another line\n")
-
-    assert bundles.damaged_files(saved) == ("lines.txt",)
 
 
 def test_bundle_of_the_same_reason_takes_the_place_of_the_one_before(bundles: BundleFiles) -> None:

@@ -73,7 +73,7 @@ def exporters() -> Iterator[Exporters]:
         daemon_threads = True  # connections are kept open, so their threads wait for a next request
 
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     exporters.url = f"http://127.0.0.1:{server.server_port}"
     yield exporters

@@ -1,11 +1,14 @@
 """Configured commands become acts on machines; what reaches a command line is a word, never a shell's text."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
@@ -14,10 +17,6 @@ from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.node_commands import (
-    SLURM_REBOOT,
-    SSH_READ_CHECK,
-    SSH_REBOOT,
-    SSH_START_CHECK,
     CommandFleet,
 )
 from ops_pipelines.resources.fleet.node_documents import check_to_json
@@ -210,11 +209,16 @@ def test_command_that_could_hit_the_wrong_target_is_refused_at_start(
         CommandFleet(commands, clock=SystemClock())
 
 
-@pytest.mark.parametrize("words", [SSH_REBOOT, SLURM_REBOOT])
-def test_documented_reboot_commands_are_valid_and_never_ask_slurm_to_undrain(words: tuple[str, ...]) -> None:
-    CommandFleet({"reboot": words}, clock=SystemClock())
+def test_documented_commands_are_valid_and_reboot_past_slurm() -> None:
+    shown = Path("cluster.yaml").read_text(encoding="utf-8")
+    documented = {
+        act: yaml.safe_load(words) for act, words in re.findall(r"^# +(reset_gpu|reboot): (\[.*\])$", shown, re.M)
+    }
 
-    assert "ASAP" not in words
+    CommandFleet(documented, clock=SystemClock())
+
+    assert documented.keys() == {"reset_gpu", "reboot"}
+    assert "scontrol" not in documented["reboot"]
 
 
 # -- tests on the node --
@@ -336,7 +340,7 @@ def test_tests_are_named_word_by_word() -> None:
     ],
 )
 def test_hostile_words_reach_no_command(suite: str, tests: tuple[str, ...], key: ActionKey) -> None:
-    runs = fleet(start_check=SSH_START_CHECK, read_check=SSH_READ_CHECK)
+    runs = fleet(start_check=python("raise SystemExit(0)", "{node}", "{suite}", "{key}"))
 
     with pytest.raises(ValueError, match=r"is no|is not"):
         runs.start_check(NODE, suite=suite, tests=tests, key=key)

@@ -56,7 +56,7 @@ def webhook() -> Iterator[Webhook]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     kept.address = f"127.0.0.1:{server.server_port}"
     yield kept

@@ -113,7 +113,7 @@ def store() -> Iterator[Store]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     store.url = f"http://127.0.0.1:{server.server_port}"
     yield store

@@ -64,3 +64,15 @@ def test_reset_without_an_answer_that_helps_nothing_is_sent_once_more_at_most(no
 
     assert verdict.violations == ()
     assert verdict.commands[Verb.RESET_GPU] <= 2
+
+
+@pytest.mark.parametrize("where", [{"untouchable": 2}, {"undeclared": 2}])
+def test_replica_that_hangs_on_a_node_left_to_people_is_not_counted_on(where: dict[str, int]) -> None:
+    """The scheduler calls it running; the other one is all that serves, and must not be held."""
+    setting = Setting(node_count=5, replica_count=2, gpus_per_replica=2, **where)
+    moves = (lose_gpu(2), PASS, wait(11), break_by(FaultKind.ROW_REMAP_WAITS, 3), PASS)
+
+    verdict = play(Story(setting=setting, moves=moves))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.HOLD] == 0

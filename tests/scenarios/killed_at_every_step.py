@@ -22,6 +22,7 @@ from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.simulator import ground_truth
+from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import COMMANDS, POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
@@ -312,7 +313,7 @@ def _commands(autopilot: SmallAutopilot) -> list[tuple[object, ...]]:
     told: dict[object, tuple[object, ...]] = {}
     for number, entry in enumerate(autopilot.received(*COMMANDS)):
         key: object = number if entry.check is None else entry.check.key
-        if entry.kind.value == "reset_gpu":
+        if entry.kind is EntryKind.RESET_GPU:
             key = (entry.kind, entry.nodes, entry.gpu)
         told.setdefault(key, (entry.kind, entry.nodes, entry.job, entry.gpu))
     return list(told.values())

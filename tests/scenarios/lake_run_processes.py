@@ -1,6 +1,5 @@
 """Runs of the lake's assets in processes of their own, one of them killed at a chosen step of its writing."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -24,9 +23,6 @@ KILLED_ASSET = "node_telemetry"
 STEPS = ((os, "fsync"), (os, "replace"), (pq.ParquetWriter, "write_table"), (pq.ParquetWriter, "close"))
 """Where a run may be killed: before each call of these."""
 T = TypeVar("T")
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__])
 
 
 def clock_now() -> FakeClock:

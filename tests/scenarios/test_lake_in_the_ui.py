@@ -1,6 +1,6 @@
-"""Somebody fills a day of the lake from Dagster's UI, and looks at what came of it in a browser.
+"""Somebody fills some hours of the lake from Dagster's UI, and looks at what came of it in a browser.
 
-Everything is real: VictoriaMetrics with a day of samples, code server, daemon and web server, DuckDB on the files,
+Everything is real: VictoriaMetrics with the samples, code server, daemon and web server, DuckDB on the files,
 Chromium on the pages. Only the cluster behind the scheduler's port is pretended.
 """
 
@@ -74,7 +74,7 @@ def hour_file(lake: Path, table: str, hour: datetime, name: str = "hour.parquet"
     return lake / table / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / name
 
 
-def test_a_back_fill_of_a_day_is_one_run_that_ends_well(filled: Filled) -> None:
+def test_a_back_fill_of_many_hours_is_one_run_that_ends_well(filled: Filled) -> None:
     assert [run.status for run in filled.runs] == ["SUCCESS"]
 
 
@@ -188,7 +188,7 @@ def test_the_use_of_gpus_is_read_with_the_jobs_that_held_them(filled: Filled) ->
         "GROUP BY ALL ORDER BY ALL"
     )
 
-    assert rows == [("gpu001", "1001", "tensor_bound", 24), ("gpu004", "", "idle", 24)]
+    assert rows == [("gpu001", "1001", "tensor_bound", stage.HOUR_COUNT), ("gpu004", "", "idle", stage.HOUR_COUNT)]
 
 
 def test_jobs_and_lines_fill_their_tables_too(filled: Filled) -> None:
@@ -198,8 +198,8 @@ def test_jobs_and_lines_fill_their_tables_too(filled: Filled) -> None:
     lines = filled.ask("SELECT count(*), count(DISTINCT job) FROM job_logs")
     kernel = filled.ask("SELECT count(DISTINCT node) FROM kernel_events")
 
-    assert held == [(node, 24, 86_400.0) for node in ("gpu001", "gpu002")]
-    assert lines == [(48, 1)]
+    assert held == [(node, stage.HOUR_COUNT, stage.HOUR_COUNT * 3600.0) for node in ("gpu001", "gpu002")]
+    assert lines == [(2 * stage.HOUR_COUNT, 1)]
     assert kernel == [(len(stage.NODES),)]
 
 
@@ -241,7 +241,7 @@ def test_the_page_of_an_asset_shows_a_picture_and_how_much_there_is(browser: Bro
         browser,
         filled,
         "/assets/gpu_telemetry?view=overview",
-        until=["gpu_telemetry", "rows_by_hour", PICTURE, "45608"],
+        until=["gpu_telemetry", "rows_by_hour", PICTURE, str(len(expected_temperatures(day)))],
     )
 
     assert page.index(PICTURE) < page.index("rows_by_hour")
@@ -273,7 +273,7 @@ def test_a_partition_shows_what_its_run_told(browser: Browser, filled: Filled) -
         browser,
         filled,
         f"/assets/gpu_telemetry?view=partitions&partition={key}",
-        until=[key, "Materialized (24)", "row_count", PICTURE],
+        until=[key, f"Materialized ({stage.HOUR_COUNT})", "row_count", PICTURE],
     )
 
 
@@ -285,7 +285,7 @@ def test_the_checks_of_an_asset_can_be_read_without_a_click(browser: Browser, fi
         until=["hard_gates", "cell_share", "devices that report do so in every cycle", "quality.html"],
     )
 
-    assert "expectations failed in 1 of 24 hours: cell_share." in page
+    assert f"expectations failed in 1 of {stage.HOUR_COUNT} hours: cell_share." in page
     assert "at least 90 %" in page
 
 

@@ -11,9 +11,9 @@ from ops_pipelines.resources.config.cluster_config import TelemetryConfig, Telem
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits
 from tests.flow.fake_store import FakeStore
+from tests.forked import CONTEXT
 from tests.scenarios.lake_run_processes import (
     ASSETS,
-    CONTEXT,
     HOUR,
     KILLED_ASSET,
     clock_now,

@@ -1,7 +1,7 @@
-"""A day of a small cluster in a real store of metrics, and the real Dagster processes beside it.
+"""A short day of a small cluster in a real store of metrics, and the real Dagster processes beside it.
 
-Four nodes with eight GPUs each, scraped once a minute. What went wrong that day is named below, so that a test can say
-beforehand what the lake must hold. Expects nothing, asserts nothing.
+Four nodes with eight GPUs each, scraped once a minute. What went wrong in those hours is named below, so that a test
+can say beforehand what the lake must hold. Expects nothing, asserts nothing.
 """
 
 import math
@@ -21,7 +21,8 @@ from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY
 from tests.lab.metrics_servers import Row
 
-HOUR_COUNT = 24
+HOUR_COUNT = 6
+"""As many hours as the troubles below need: a longer day has more of the same. Midnight is in `test_lake_assets`."""
 STEP_SECONDS = 60
 STEPS = 3600 // STEP_SECONDS
 NODES = ("gpu001", "gpu002", "gpu003", "gpu004")
@@ -31,15 +32,15 @@ _LEAD_HOURS = 1
 """The store begins so long before the first hour, and goes on after the present, as if scraped meanwhile."""
 _AHEAD = timedelta(minutes=20)
 
-SILENT_NODE, SILENT_FROM_HOUR, SILENT_FROM_MINUTE = "gpu003", 10, 20
-"""For an hour nothing of this node was scraped: from the 20th minute of the 11th hour on."""
-RESET_NODE, RESET_GPU, RESET_HOUR, RESET_MINUTE = "gpu002", 3, 5, 30
+SILENT_NODE, SILENT_FROM_HOUR, SILENT_FROM_MINUTE = "gpu003", 3, 20
+"""For an hour nothing of this node was scraped: from the 20th minute of the fourth hour on."""
+RESET_NODE, RESET_GPU, RESET_HOUR, RESET_MINUTE = "gpu002", 3, 2, 30
 """Here the driver was loaded anew: the counters of this GPU begin at zero."""
-HOT_NODE, HOT_GPU, HOT_HOUR, HOT_MINUTES = "gpu001", 6, 7, (11, 12, 13)
+HOT_NODE, HOT_GPU, HOT_HOUR, HOT_MINUTES = "gpu001", 6, 1, (11, 12, 13)
 """300 Celsius, three times."""
-BLANK_NODE, BLANK_GPU, BLANK_HOUR, BLANK_MINUTES = "gpu004", 1, 3, (0, 1, 2, 3, 4)
+BLANK_NODE, BLANK_GPU, BLANK_HOUR, BLANK_MINUTES = "gpu004", 1, 1, (0, 1, 2, 3, 4)
 """DCGM's word for a tensor activity that it does not have, five times."""
-NAN_NODE, NAN_GPU, NAN_HOUR, NAN_MINUTES = "gpu002", 0, 23, (40, 41)
+NAN_NODE, NAN_GPU, NAN_HOUR, NAN_MINUTES = "gpu002", 0, 5, (40, 41)
 """A power that is no number, twice. VictoriaMetrics drops such samples, Prometheus keeps them."""
 _BLANK = float(0x7FFFFFFFFFFFFFF0)
 _RATES = {"gpu001": 0.9, "gpu002": 0.8, "gpu003": 0.55, "gpu004": 0.02}
@@ -268,7 +269,7 @@ def _scenario() -> Scenario:
                 user="research-eval",
                 account="research",
                 workload=Workload.BATCH,
-                work_seconds=12 * 3600.0,
+                work_seconds=HOUR_COUNT / 2 * 3600.0,
             ),
         ),
         benign_lines_per_node_hour=2.0,

@@ -9,6 +9,7 @@ import pytest
 from ops_pipelines import cli
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.terminal import people_commands
 from tests.shell.desk import ME, Desk, incident_with, record
 
 
@@ -44,7 +45,7 @@ def test_person_at_a_terminal_is_asked(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, exit_code: cli.ExitCode, approval_count: int
 ) -> None:
     plan = desk.lose_gpu("gpu002")
-    monkeypatch.setattr(cli, "_can_ask", lambda: True)
+    monkeypatch.setattr(people_commands, "_can_ask", lambda: True)
 
     answer = desk.run("approve", plan, typed=typed)
 

@@ -23,10 +23,11 @@ from tests.shell.lake_runs import Run, files_below, fill
 from tests.simulator.fake_clock import BEGINNING, FakeClock
 from tests.simulator.small_cluster import SESSION, TRAINING
 
-NOW = datetime(2026, 1, 2, 7, 30, tzinfo=UTC)
+NOW = datetime(2026, 1, 2, 1, 30, tzinfo=UTC)
 """Partitions end with the wall clock, so the clock of these tests stands in its past."""
-RUNNING = datetime(2026, 1, 2, 7, tzinfo=UTC)
+RUNNING = datetime(2026, 1, 2, 1, tzinfo=UTC)
 HOURS = [RUNNING - 3 * HOUR, RUNNING - 2 * HOUR, RUNNING - HOUR]
+"""A midnight lies among them."""
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
 LAKE_ASSETS = {
     *TELEMETRY_TABLES,
@@ -135,7 +136,7 @@ def test_the_running_hour_is_stored_beside_its_cycles_and_not_closed(simulated: 
 
     assert run.is_success, run.errors
     assert {path.rsplit("/", 1)[1] for path in files_below(simulated.directory / "running")} == {
-        "cycle=20260102T070000Z-so_far.parquet"
+        "cycle=20260102T010000Z-so_far.parquet"
     }
     assert lake.read_hour("gpu_telemetry", RUNNING).num_rows == 4 * 8 * 31
 
@@ -251,7 +252,7 @@ def test_rejected_rows_are_kept_in_the_hour_of_their_time_and_closed_with_it(tmp
 
 
 def test_partitions_are_hours_and_the_running_one_is_one_of_them() -> None:
-    with partition_loading_context(effective_dt=datetime(2026, 1, 2, 7, 59, 59, tzinfo=UTC)):
-        assert PARTITIONS.get_last_partition_key() == "2026-01-02-07:00"
+    with partition_loading_context(effective_dt=datetime(2026, 1, 2, 1, 59, 59, tzinfo=UTC)):
+        assert PARTITIONS.get_last_partition_key() == "2026-01-02-01:00"
 
     assert hour_of_key(key_of_hour(RUNNING)) == RUNNING

@@ -34,7 +34,8 @@ def test_demo_has_64_nodes_in_8_racks_on_4_leaf_switches_and_four_teams() -> Non
     assert {node.leaf_switch for node in scenario.nodes} == {"leaf1", "leaf2", "leaf3", "leaf4"}
     assert {job.account for job in scenario.initial_jobs} == {"research", "product", "platform", "science"}
     assert {job.workload for job in scenario.initial_jobs} == set(Workload) - {Workload.UNKNOWN}
-    assert scenario.topology.nodes_in_rack("r2") == {node.name for node in scenario.nodes[8:16]}
+    in_rack = {node for node, place in scenario.topology.places.items() if place.rack == "r2"}
+    assert in_rack == {node.name for node in scenario.nodes[8:16]}
 
 
 def test_demo_leaves_room_for_every_training_job_to_restart_without_one_node() -> None:

@@ -1,6 +1,6 @@
 """What stands together fails together: which switch, rack, power feed or store explains the same trouble on many nodes.
 
-Pure geometry over the declared topology. Turning many incidents into one is `correlation`'s business.
+Pure geometry over the declared topology. Turning many incidents into one is `gathering`'s business.
 """
 
 from collections.abc import Collection, Mapping

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
 from ops_pipelines.domain.guardrails.facts import ClusterFacts, expected_loss
-from ops_pipelines.domain.guardrails.job_limits import lost_within_hour, must_serve, owner_of, serving_replicas
+from ops_pipelines.domain.guardrails.job_limits import lost_within_hour, must_serve, owner_of, running_replicas, serving_replicas
 from ops_pipelines.domain.guardrails.redundancy import Remaining, count_parts
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
@@ -176,7 +176,8 @@ def _count_services(
     remaining, broken = [], []
     for service, jobs in _held_services(actions, facts).items():
         serving = {job.job for job in serving_replicas(jobs[0], facts)}
-        at_once = _most_at_once(actions, serving & {job.job for job in jobs})
+        running = {job.job for job in running_replicas(jobs[0], facts)}
+        at_once = _most_at_once(actions, running & {job.job for job in jobs})
         must = must_serve(jobs[0], facts, policy=policy)
         owner, name = service
         remaining.append(

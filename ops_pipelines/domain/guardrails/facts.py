@@ -3,17 +3,18 @@
 Facts only. Whether an act may be begun on them is `guardrails`' business.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.domain.steps.timing import RestartCosts, hazard_of
 from ops_pipelines.domain.topology import Topology
 
 DRAIN_MARK = "ops_pipelines"
@@ -36,6 +37,8 @@ class ClusterFacts:
     costs: RestartCosts = RestartCosts()
     """How long an interruption takes here, as far as it was measured."""
     hazards: tuple[Hazard, ...] = ()
+    stricken: frozenset[NodeName] = frozenset()
+    """Nodes with a known fault that ends jobs: what is said to run there may do nothing any more."""
     _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
         default_factory=list, repr=False, compare=False
     )
@@ -78,6 +81,20 @@ class Case:
 
 Rule = Callable[[Case], Refusal | None]
 """Returns why an act must not be begun, or None."""
+
+
+def stricken_nodes(incidents: Iterable[Incident], hazards: Sequence[Hazard]) -> frozenset[NodeName]:
+    """Return the nodes on which the fault of an open incident ends jobs, as `ClusterFacts.stricken` holds them.
+
+    On a node that was returned only what was seen since then counts.
+    """
+    found: set[NodeName] = set()
+    for incident in incidents:
+        since = incident.returned_at
+        own = [each for each in incident.findings if since is None or (each.last_at or each.found_at) > since]
+        if incident.is_open and own and hazard_of(own, hazards).has_ended_job:
+            found |= incident.nodes
+    return frozenset(found)
 
 
 def drain_reason(incident: IncidentId, why: str) -> str:

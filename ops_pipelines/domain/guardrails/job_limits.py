@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.facts import Case, ClusterFacts, Rule, expected_loss, has_died_with_its_node
 from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
-from ops_pipelines.domain.identity import JobAttempt, NodeName
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, Workload
 from ops_pipelines.domain.policy import Policy
 
@@ -115,7 +115,21 @@ def keeps_service(case: Case) -> Refusal | None:
 
 
 def serving_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:
-    """Return the replicas of the job's service that serve: running, not held, on nodes that answer and are not down.
+    """Return the replicas of the job's service that can be relied on to serve: `running_replicas`, but for the stricken.
+
+    A fault that ends jobs leaves a replica RUNNING that serves nobody. Of several on such a node nobody knows which it
+    has ended: one of them is not counted, and it is never the job itself, so that holding that takes something away.
+    """
+    running = running_replicas(job, facts)
+    doubtful: set[JobId] = set()
+    for name in facts.stricken:
+        there = sorted(each.job for each in running if name in each.nodes and each.job != job.job)
+        doubtful.update(there[:1])
+    return tuple(each for each in running if each.job not in doubtful)
+
+
+def running_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:
+    """Return the replicas of the job's service that seem to serve: running, not held, on nodes that answer.
 
     The service of another account is another service, whatever it is called; where no account is known, of another
     user.

@@ -19,7 +19,6 @@ _EVENT = re.compile(
     r"(?:[^(]{0,60}\((?P<words>(?:0x[0-9a-fA-F]{1,8}[\s,]{0,3}){1,16})\))?"
 )
 _WORD = re.compile(r"(?P<non>\bnon[- ]?)?\bfatal\b|\bnonfatal\b", re.IGNORECASE)
-_LINK = re.compile(r"\b[Ll]ink\s{1,3}(?P<link>\d{1,3})\b|\bport\s(?P<port>\d{1,3})\b")
 _REGISTER_BITS = 32
 
 
@@ -119,12 +118,6 @@ def find_severity(text: str) -> bool | None:
     if match is None:
         return None
     return match["non"] is None and match[0].lower() != "nonfatal"
-
-
-def find_link(text: str) -> int | None:
-    """Return the number of the link or port that a line of an NVSwitch names."""
-    match = _LINK.search(text)
-    return None if match is None else int(match["link"] or match["port"])
 
 
 def judge_sxid(rule: CodeRule, text: str) -> FirstAction:

@@ -1,6 +1,7 @@
 """How the jobs on a broken node are moved: when each, to which spare nodes, and the acts in their order.
 
-When is `timing`'s arithmetic, fed here with what is known of the job; whether an act may be begun is `guardrails`'.
+When is `timing`'s arithmetic, fed here with what is known of the job; what the fault does to it is `job_fate`'s, and
+whether an act may be begun is `guardrails`'.
 A job is moved by reserve, hold, fence, exclude, unreserve, release, and in no other order.
 """
 
@@ -14,22 +15,15 @@ from ops_pipelines.domain.guardrails.job_limits import must_serve, serving_repli
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, PciAddress
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
+from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, choose_moment, hazard_of
+from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
+from ops_pipelines.domain.steps.timing import JobTiming, Moment, choose_moment
 from ops_pipelines.domain.topology import Topology
 
 MOVED = frozenset({Moment.NOW, Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
 """Moments at which a job is moved; at the others it stays, and the repair waits until it ends."""
-_DEAD = Hazard(
-    family=None,
-    first_action=None,
-    ends_job_per_hour=AT_ONCE,
-    slowdown_ratio=0.0,
-    source="a node that is silent gives no job a future",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,44 +43,6 @@ class Move:
 def is_leaving(job: JobStatus) -> bool:
     """Return whether a job ends or was requeued by somebody already: there is nothing to hold, only to wait for."""
     return job.state is JobState.COMPLETING and (job.attempt is None or job.ended_at is not None)
-
-
-def hazard_for(incident: Incident, facts: ClusterFacts) -> Hazard:
-    """Return what the incident's fault does to jobs that go on; without rates nothing is waited for.
-
-    On a node that was returned only what was seen since then counts: what was repaired did nothing to the jobs that
-    began there afterwards.
-    """
-    if not facts.hazards or _is_silent(incident, facts):
-        return _DEAD
-    since = _returned_at(incident, facts)
-    return hazard_of([each for each in incident.findings if _is_since(each, since)], facts.hazards)
-
-
-def _is_silent(incident: Incident, facts: ClusterFacts) -> bool:
-    if not incident.tries:
-        return incident.response is Response.POWER_CYCLE
-    # A rung up the ladder says POWER_CYCLE too, of a node that answers.
-    is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in incident.findings)
-    if not is_cause and incident.response < Response.POWER_CYCLE:
-        return False
-    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in incident.nodes)
-
-
-def _returned_at(incident: Incident, facts: ClusterFacts) -> datetime | None:
-    """Return when the incident's node was last put back into service; None if it was not."""
-    times = [
-        record.begun_at
-        for record in facts.records
-        if record.action.verb is Verb.RESUME
-        and record.action.incident == incident.incident
-        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
-    ]
-    return max(times, default=incident.returned_at)
-
-
-def _is_since(finding: Finding, since: datetime | None) -> bool:
-    return since is None or (finding.last_at or finding.found_at) > since
 
 
 def time_jobs(
@@ -137,17 +93,6 @@ def _on_silent_node(timing: JobTiming, job: JobStatus, hazard: Hazard, facts: Cl
         reason = "it died with its node, which is silent: it is held until no process of it is left, and starts anew"
         return replace(timing, moment=Moment.NOW, until=None, reason=reason)
     return timing
-
-
-def has_surely_ended(job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> bool:
-    """Return whether a fault has ended a job's work: a silent node has, and a lost part if the job has all GPUs there.
-
-    Which GPUs a job has is not known: one that has some of a node's may be on the others.
-    """
-    if not hazard.has_ended_job:
-        return False
-    known = [facts.nodes[name] for name in job.nodes if name in facts.nodes]
-    return is_cut_off(job, facts) or job.gpu_count >= sum(node.gpu_count for node in known)
 
 
 def count_moves(job: JobStatus, facts: ClusterFacts, *, policy: Policy) -> int:

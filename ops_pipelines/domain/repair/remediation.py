@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import SOFT, Action, Verb
-from ops_pipelines.domain.diagnosis.correlation import response_of
+from ops_pipelines.domain.diagnosis.response import response_of
 from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proof, prove
 from ops_pipelines.domain.guardrails.budgets import leaves_no_place
@@ -26,15 +26,9 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.repair.job_moves import (
-    MOVED,
-    ActionMaker,
-    has_surely_ended,
-    hazard_for,
-    is_leaving,
-    share_spares,
-    time_jobs,
-)
+from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
+from ops_pipelines.domain.repair.job_moves import ActionMaker, share_spares, time_jobs
+from ops_pipelines.domain.repair.plan_words import alternatives_to, effects_of
 from ops_pipelines.domain.repair.repair_steps import Situation, repair_actions
 from ops_pipelines.domain.steps.ladder import next_repair
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
@@ -103,7 +97,7 @@ def _may_be_damage(incident: Incident) -> bool:
 
 
 def _plan_repair(
-    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology, is_left_running: bool = False
+    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
     if len(incident.nodes) != 1:
         return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
@@ -122,14 +116,10 @@ def _plan_repair(
         (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES),
         key=lambda job: job.job,
     )
-    is_foreign = node.is_drained and not is_drain_of(incident.incident, node, facts.records)
     repair = next_repair(incident, facts.records, limits=policy.ladder, now=facts.taken_at)
     climbed = replace(incident, response=repair)
-    timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
-    if is_left_running:
-        reason = "to move it would pass the limits on what may be lost"
-        timings = tuple(replace(each, moment=Moment.JOB_END, until=None, reason=reason) for each in timings)
     hazard = hazard_for(climbed, facts)
+    timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
     situation = Situation(
         incident=climbed,
         node=node,
@@ -138,18 +128,35 @@ def _plan_repair(
         held=_held_before(incident, facts),
         spares=share_spares(jobs, timings, facts, policy=policy, topology=topology),
         ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, hazard, facts)),
-        is_foreign=is_foreign,
+        is_foreign=node.is_drained and not is_drain_of(incident.incident, node, facts.records),
     )
+    plan = _plan_for(situation, facts, called_for=incident.response, policy=policy, topology=topology)
+    if isinstance(plan, Refusal):
+        return plan
+    excess = _excess(plan)
+    if excess is None:
+        return plan
+    if all(action.verb is not Verb.HOLD for action in plan.actions):
+        return excess
+    # Too much would be lost by moving its jobs: the node takes no new work all the same.
+    staying = _with_jobs_left(situation)
+    plan = _plan_for(staying, facts, called_for=incident.response, policy=policy, topology=topology)
+    return plan if isinstance(plan, Refusal) else _excess(plan) or plan
+
+
+def _with_jobs_left(situation: Situation) -> Situation:
+    """Return the same repair with every job left running until it ends by itself."""
+    reason = "to move it would pass the limits on what may be lost"
+    staying = (replace(each, moment=Moment.JOB_END, until=None, reason=reason) for each in situation.timings)
+    return replace(situation, timings=tuple(staying), spares={})
+
+
+def _plan_for(
+    situation: Situation, facts: ClusterFacts, *, called_for: Response, policy: Policy, topology: Topology
+) -> IncidentPlan | Refusal:
+    """Return the plan of a repair, or why its first act could not be begun; what it would lose is `_excess`'s."""
     actions = repair_actions(situation)
-    plan = _plan(
-        climbed,
-        actions,
-        effects=_effects(situation, facts),
-        rejected_alternatives=_alternatives(situation, called_for=incident.response),
-        timings=timings,
-        proof=prove(actions, timings, facts, policy=policy, topology=topology),
-        calls_for=incident.response,
-    )
+    timings = situation.timings
     # Who only observes sees the plans that would be carried out, within the same limits.
     as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy
     refusal = judge(actions[0], facts, policy=as_if, topology=topology, authority=Authority.APPROVED_PLAN)
@@ -158,14 +165,25 @@ def _plan_repair(
             action=actions[0], facts=facts, policy=policy, topology=topology, authority=Authority.APPROVED_PLAN
         )
         refusal = leaves_no_place([each.moment for each in timings], drain)
-    # The jobs of a silent node are held while its drain waits for budget; then each act is judged by itself.
-    if refusal is None and isinstance(plan, IncidentPlan) and actions[0].verb is not Verb.HOLD:
-        refusal = judge_proof(plan.proof)
-        moves = any(action.verb is Verb.HOLD for action in actions)
-        if refusal is not None and moves and not is_left_running:
-            # Too much would be lost by moving its jobs: the node takes no new work all the same.
-            return _plan_repair(incident, facts, policy=policy, topology=topology, is_left_running=True)
-    return plan if refusal is None else refusal
+    if refusal is not None:
+        return refusal
+    return _plan(
+        situation.incident,
+        actions,
+        effects=effects_of(situation, facts),
+        rejected_alternatives=alternatives_to(situation, called_for=called_for),
+        timings=timings,
+        proof=prove(actions, timings, facts, policy=policy, topology=topology),
+        calls_for=called_for,
+    )
+
+
+def _excess(plan: IncidentPlan) -> Refusal | None:
+    """Return why a plan would lose more than may be lost.
+
+    The jobs of a silent node are held while its drain waits for budget; then each act is judged by itself.
+    """
+    return None if plan.actions[0].verb is Verb.HOLD else judge_proof(plan.proof)
 
 
 def _leave_to_human(incident: Incident, why: str) -> IncidentPlan | Refusal:
@@ -284,70 +302,3 @@ def _page_text(incident: Incident) -> str:
 def _names(incident: Incident) -> str:
     names = sorted(incident.nodes)
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "no node"
-
-
-def _effects(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:
-    effects = [f"job {attempt.job}, held by an earlier plan, is released" for attempt in situation.held]
-    for job in situation.jobs:
-        timing = situation.timing_of(job)
-        if is_leaving(job) or timing is None:
-            effects.append(f"job {job.job} is ending already; the repair waits until it is gone")
-        elif timing.moment not in MOVED:
-            effects.append(
-                f"job {job.job} ({job.gpu_count} GPUs) is not touched; the repair waits until it ends: {timing.reason}"
-            )
-        elif job.checkpointed_at is None:
-            effects.append(
-                f"job {job.job} ({job.gpu_count} GPUs) is requeued; the age of its checkpoint is unknown"
-                f"{_later(timing)}"
-            )
-        else:
-            lost_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
-            lost = lost_seconds * job.gpu_count / 3600
-            effects.append(
-                f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: "
-                f"{lost:.2f} GPU-hours{_later(timing)}"
-            )
-    return tuple(effects) or ("no job runs on it",)
-
-
-def _alternatives(situation: Situation, *, called_for: Response) -> tuple[str, ...]:
-    incident = situation.incident
-    rejected = [f"{_words(each.response)}: tried, {each.why}" for each in incident.tries]
-    if incident.response is not called_for and not incident.tries:
-        rejected.append(f"{_words(called_for)}: tried on this node as often as policy.yaml allows")
-    driver = [finding for finding in incident.findings if finding.is_driver_verdict]
-    tables = {finding.response for finding in incident.findings if not finding.is_driver_verdict} & REPAIRS
-    for other in sorted(tables - {incident.response} - {each.response for each in incident.tries}):
-        by = "the driver itself asks for it" if driver else "a stronger finding asks for it"
-        rejected.append(f"{_words(other)}: {_words(incident.response)} instead, because {by}")
-    for timing in situation.timings:
-        rejected += [
-            f"job {timing.attempt.job}, {_words_of_moment(option.moment)}: "
-            f"{option.lost_gpu_hours:.2f} GPU-hours expected; {option.why}"
-            for option in timing.options
-            if option.moment is not timing.moment
-        ]
-    if situation.is_silent:
-        rejected.append(
-            "declaring the node down first: that starts a second copy of its jobs while the first still writes"
-        )
-    if situation.is_foreign:
-        rejected.append("repairing the node: its drain is somebody else's")
-    return tuple(rejected)
-
-
-def _later(timing: JobTiming) -> str:
-    """Return why a job is not moved at once, and until when at the latest."""
-    if timing.moment is Moment.NOW:
-        return ""
-    until = "" if timing.until is None else f", at {timing.until:%H:%M} UTC at the latest"
-    return f" if moved now; it is moved {_words_of_moment(timing.moment)}{until}: {timing.reason}"
-
-
-def _words_of_moment(moment: Moment) -> str:
-    return moment.value.replace("_", " ")
-
-
-def _words(response: Response) -> str:
-    return response.name.lower().replace("_", " ")

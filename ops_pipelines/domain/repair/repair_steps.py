@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.diagnosis.correlation import gpus_to_reset
+from ops_pipelines.domain.diagnosis.response import gpus_to_reset
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import Checkpointing, JobStatus, NodeStatus
+from ops_pipelines.domain.repair.job_fate import is_silent
 from ops_pipelines.domain.repair.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 
@@ -36,15 +37,14 @@ class Situation:
     """Whether somebody else drained the node: its jobs are moved, the node is left alone."""
 
     @property
-    def is_silent(self) -> bool:
-        """Whether the node does not answer, so that its power switch is the only fence."""
-        findings = self.incident.findings
-        is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in findings)
-        if self.incident.tries:
-            # Its power is to be cut anyway; with jobs on a silent node that comes before they are fenced.
-            is_cycled = self.incident.response >= Response.POWER_CYCLE
-            return is_cycled and bool(self.jobs) and not self.node.is_responding
-        return self.incident.response is Response.POWER_CYCLE or (is_cause and not self.node.is_responding)
+    def is_fenced_by_power(self) -> bool:
+        """Whether the node is silent, so that its power switch is the only fence.
+
+        After a try its power is cut by the repair anyway; with jobs on a silent node that comes before they are fenced.
+        """
+        if not is_silent(self.incident, {self.node.node: self.node}):
+            return False
+        return not self.incident.tries or (self.incident.response >= Response.POWER_CYCLE and bool(self.jobs))
 
     def timing_of(self, job: JobStatus) -> JobTiming | None:
         return next((each for each in self.timings if each.attempt == job.attempt), None)
@@ -91,12 +91,12 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
         if job.attempt is not None and not is_leaving(job)
     ]
     # On a silent node there is nothing to wait for: its power goes, and everything on it is held before.
-    now = [move for move in situation.moves if move.moment is Moment.NOW or situation.is_silent]
-    together = now if situation.is_silent else _one_a_service(now)
+    now = [move for move in situation.moves if move.moment is Moment.NOW or situation.is_fenced_by_power]
+    together = now if situation.is_fenced_by_power else _one_a_service(now)
     waiting = [move for move in situation.moves if move not in now]
     later = [*(move for move in now if move not in together), *_in_time_order(waiting, situation)]
     now = together
-    if situation.is_silent and (situation.is_foreign or situation.left):
+    if situation.is_fenced_by_power and (situation.is_foreign or situation.left):
         # Without a fence of our own nothing may be held, released or cut off.
         left = situation.left
         stays = f"running job {left[0].job}, which must not be moved" if left else ""
@@ -105,9 +105,9 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
         stay = f"; job(s) {jobs} stay held" if situation.held else ""
         return (*drains, *notices, act.page(f"{node} is silent and {why}: it is left to you{stay}"))
     off = take_off(act, now)
-    is_silent_now = situation.is_silent and not situation.node.is_responding
+    is_silent_now = situation.is_fenced_by_power and not situation.node.is_responding
     actions = [*_holds(off), *drains, *notices, *_reserves(off)] if is_silent_now else [*drains, *notices, *off]
-    if situation.is_silent:
+    if situation.is_fenced_by_power:
         actions += [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.DECLARE_DOWN, node, reason)]
     actions += let_go_on(act, now, node)
     for move in later:
@@ -123,11 +123,11 @@ def _repair(situation: Situation, act: ActionMaker, reason: str) -> Sequence[Act
     match incident.response:
         case Response.RETURN_TO_VENDOR:
             return [act.page(_handed_over(incident, node))]
-        case Response.REIMAGE if situation.is_silent:
+        case Response.REIMAGE if situation.is_fenced_by_power:
             return [act.on_node(Verb.POWER_ON, node), act.on_node(Verb.REIMAGE, node, reason)]
         case Response.REIMAGE:
             return [act.on_node(Verb.REIMAGE, node, reason)]
-        case _ if situation.is_silent:
+        case _ if situation.is_fenced_by_power:
             # The fence has cut its power: giving it back covers a reset and a reboot, which it could not take.
             return [act.on_node(Verb.POWER_ON, node)]
         case Response.POWER_CYCLE:

@@ -15,7 +15,7 @@ from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.node_health.health_gates import HealthGate, count_gpus_used, gate_for
 from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, TestResult, TestRun
 from ops_pipelines.domain.observation import NodeInspection
-from ops_pipelines.domain.returning.verification import explain_action
+from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.domain.steps.ladder import RUNGS, Rung, rung_of
 
 NO_LIMIT = "no limit known"

@@ -164,10 +164,6 @@ def _of_quantities(
     return counts, fresh, newest_of
 
 
-def _kinds(units: tuple[Unit, ...]) -> tuple[str, ...]:
-    return tuple(kind_of(device) for _, device in units)
-
-
 def _gpu_kinds(rows: pa.Table, units: tuple[Unit, ...], *, first: Ints) -> tuple[str, ...]:
     models = rows["gpu_model"].take(pa.array(first)).to_pylist() if "gpu_model" in rows.column_names else []
     # A slice gives other quantities than the GPU that it is cut from.

@@ -37,8 +37,6 @@ ACTIVITY_APART_RATIO = 0.04
 """Relative to the peers' median: over five minutes ranks of one program agree within a percent."""
 POWER_BELOW_RATIO = 0.06
 STEP_LONGER_RATIO = 0.03
-USUAL_SECONDS = 900
-"""The oldest part of the look-back: what the job did before."""
 MOST_PARTS = 2
 """More GPUs than these on more than one node are a pattern."""
 _SPREADS = {"sm_clock_hertz": 0.01, "tensor_active_ratio": 0.006, "sm_active_ratio": 0.006, "power_watts": 0.01}

@@ -209,7 +209,6 @@ def read_asked_memory(text: str) -> tuple[float, str] | None:
 
 _TRES_NUMBERS = {"1": "cpu", "2": "mem", "3": "energy", "4": "node", "5": "billing", "1001": "gres/gpu"}
 """Ids of TRES that every Slurm database gives. Higher ones differ by site, but for the first gres (1001)."""
-FIRST_SITE_TRES = 1001
 _GRES = re.compile(r"(?:gres[:/])?gpu(?::[^:=,()]+)?[:=](\d{1,9})", re.ASCII)
 
 
@@ -263,31 +262,6 @@ def gpus_of_gres(text: str) -> int | None:
         elif part.strip() in ("gpu", "gres/gpu", "gres:gpu"):
             total += 1
     return total
-
-
-_BRACKETS = re.compile(r"\[([0-9,\-]+)\]", re.ASCII)
-
-
-def count_hosts(text: str) -> int | None:
-    """Return how many nodes `gpu[001-008,011],login1` names; None if it names none or is no host list."""
-    cell = text.strip()
-    if cell.lower() in NOTHING:
-        return None
-    total = 0
-    for part in re.split(r",(?![^\[]*\])", cell):
-        count = 1
-        for ranges in _BRACKETS.findall(part):
-            inside = 0
-            for piece in ranges.split(","):
-                first, dash, last = piece.partition("-")
-                if not first.isdecimal() or (dash and not last.isdecimal()) or len(piece) > 25:
-                    return None
-                inside += int(last or first) - int(first) + 1 if dash else 1
-            count *= inside
-        if count < 1:
-            return None
-        total += count
-    return total if 0 < total < MOST_COUNT else None
 
 
 # -- ids --

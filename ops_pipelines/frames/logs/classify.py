@@ -3,7 +3,7 @@
 One answer for each line, blank and unreadable ones included. Xid and SXid lines are judged by the code tables, the
 NVLink subcodes and the words of the line; all others by the first signature that matches. A line alone is no evidence
 of a node's state: whether the kernel wrote it is `signals`' question, what becomes of it that of
-`domain.meaning.finding`.
+`domain.meaning.observation_rules`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Rows of logs whose signature means something -> evidence. Bounded: a flood is a few observations and a count.
 
 Xid and SXid lines of kernels are no signatures here: `signals` believes them line by line. What a signature means is
-`domain.meaning.finding`; which lines match it is `matching`.
+`domain.meaning.observation_rules`; which lines match it is `matching`.
 """
 
 import re

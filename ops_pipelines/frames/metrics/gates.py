@@ -1,6 +1,6 @@
 """The hard gates of samples: what cannot be is refused, with a fixed reason. Over whole columns, not single points.
 
-What can be but is not well is no gate's business: that is the expectations' and `domain.meaning.finding`'s.
+What can be but is not well is no gate's business: that is the expectations' and `domain.meaning.observation_rules`'s.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,6 @@ HOST_LABELS = (
 """Labels that say which node is measured, best first."""
 TARGET_LABELS = ("instance", "host")
 """Labels that may say where the exporter listens, a pod's address even: believed if known, or if nothing is better."""
-NODE_LABELS = HOST_LABELS + TARGET_LABELS
 
 _PORT = re.compile(r":\d{1,5}")
 _MAX_NAME_LENGTH = 253

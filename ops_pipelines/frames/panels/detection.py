@@ -1,7 +1,7 @@
 """What a detector says: stretches of time in which something held on one part, with the evidence in words.
 
-And how flags over time become stretches. What a stretch means is `domain.meaning.finding`; which detectors there are is
-`signals`.
+And how flags over time become stretches. What a stretch means is `domain.meaning.observation_rules`; which detectors
+there are is `signals`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -137,12 +137,3 @@ class Panel:
     def job(self, column: int) -> JobId:
         """Return the job of a column; who makes a panel gives a column to nothing else (`panel_jobs.is_job_id`)."""
         return JobId(self.jobs.parts[column].device)
-
-    @cached_property
-    def gpu_held_by(self) -> NDArray[np.int32]:
-        """Return `held_by` for each GPU: (times, GPUs)."""
-        order = {part.node: position for position, part in enumerate(self.nodes.parts)}
-        columns = np.array([order.get(part.node, -1) for part in self.gpus.parts], dtype=np.intp)
-        held = self.held_by[:, columns]
-        held[:, columns < 0] = -1
-        return held

@@ -1,14 +1,13 @@
 """Pictures of hours, as Markdown that the Dagster UI shows: a heat strip (nodes x time) or a line.
 
-A small one per table that opens at once (the UI shows Markdown inline below about 900 characters), and a large one with
-axes for the dialog. Colours are viridis, which all eyes can order; grey is missing data, and never a value.
+One per table, small enough to open at once: the UI shows Markdown inline below about 900 characters. Colours are
+viridis, which all eyes can order; grey is missing data, and never a value.
 """
 
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from html import escape
 from itertools import pairwise
 
 import numpy as np
@@ -42,14 +41,6 @@ _SIZES = (
 _WIDTH = 360
 
 
-def picture_of(table_name: str, rows: pa.Table) -> str:
-    """Return the small picture of an hour of a table, below 890 characters; a sentence if there is nothing to draw."""
-    drawing, grid = _choose(table_name, rows)
-    if drawing is None or grid is None:
-        return _nothing(table_name, rows)
-    return _small(grid, drawing=drawing)
-
-
 def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str:
     """Return one small picture of some hours of a table, of what the newest of them has to show."""
     drawing: Drawing | None = None
@@ -61,7 +52,7 @@ def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str
             continue
         if not instead:
             instead = _nothing(table_name, rows)
-            drawing, _ = _choose(table_name, rows)
+            drawing = _choose(table_name, rows)
         grid = None if drawing is None else _draw(drawing, rows)
         if grid is not None:
             grids[hour] = grid
@@ -77,20 +68,9 @@ def _small(grid: Grid, *, drawing: Drawing) -> str:
     return heat_strip(grid, drawing=drawing)
 
 
-def large_picture_of(table_name: str, rows: pa.Table) -> str:
-    """Return the picture with its axes, for the dialog; a sentence where there is nothing to draw."""
-    drawing, grid = _choose(table_name, rows)
-    if drawing is None or grid is None:
-        return _nothing(table_name, rows)
-    return large_strip(grid, drawing=drawing)
-
-
-def _choose(table_name: str, rows: pa.Table) -> tuple[Drawing | None, Grid | None]:
-    for drawing in DRAWINGS.get(table_name, ()):
-        grid = _draw(drawing, rows)
-        if grid is not None:
-            return drawing, grid
-    return None, None
+def _choose(table_name: str, rows: pa.Table) -> Drawing | None:
+    """Return the first drawing of a table for which the rows have a value."""
+    return next((each for each in DRAWINGS.get(table_name, ()) if _draw(each, rows) is not None), None)
 
 
 def _draw(drawing: Drawing, rows: pa.Table) -> Grid | None:
@@ -214,59 +194,6 @@ def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _image(alt: str, kind: str, body: bytes) -> str:
     return f"![{alt}](data:image/{kind};base64,{b64encode(body).decode()})"
-
-
-def large_strip(grid: Grid, *, drawing: Drawing) -> str:
-    """Return a strip with names, times and a scale, for where there is room."""
-    coarse = grid.coarser(rows=64, columns=120)
-    low, high = scale_of(grid, unit=drawing.unit)
-    colours = 15
-    tall = max(5, min(18, 512 // len(coarse.names)))
-    left = 14 + 7 * min(max(len(name) for name in coarse.names), 40)
-    wide, height = 720, tall * len(coarse.names)
-    every = -(-14 // tall)  # a name needs 14 pixels
-    names = "".join(
-        f'<text x="{left - 6}" y="{52 + tall * place + tall // 2}" class="e">{escape(_clipped(name))}</text>'
-        for place, name in enumerate(coarse.names)
-        if place % every == 0
-    )
-    minutes = (coarse.end - coarse.start) / timedelta(minutes=1)
-    ticks = "".join(
-        f'<path d="M{left + wide * step // 6} {52 + height}v5"/>'
-        f'<text x="{left + wide * step // 6}" y="{70 + height}" class="m">'
-        f"{coarse.start + timedelta(minutes=minutes * step / 6):%H:%M}</text>"
-        for step in range(7)
-    )
-    bar = 88 + height
-    levels = np.arange(1, colours + 1, dtype=np.uint8)[None, :]
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + wide + 40}" height="{bar + 44}">'
-        "<style>text{font:12px system-ui,sans-serif;fill:#333}.t{font-weight:600;font-size:14px}"
-        ".r{text-anchor:end}.e{text-anchor:end;dominant-baseline:middle}.m{text-anchor:middle}path{stroke:#888}"
-        "image{image-rendering:pixelated}</style>"
-        f'<rect width="100%" height="100%" fill="#fff"/><text x="14" y="24" class="t">{escape(drawing.title)}</text>'
-        f'<text x="14" y="42">{_entities(grid, drawing)}, {grid.start:%Y-%m-%d}, UTC</text>'
-        f"{_placed(_levels(coarse.values, low, high, colours), colours, left, 52, wide, height)}{names}{ticks}"
-        f"{_placed(levels, colours, left, bar, 300, 12)}"
-        f'<text x="{left}" y="{bar + 28}">{readable(low, drawing.unit)}</text>'
-        f'<text x="{left + 300}" y="{bar + 28}" class="r">{readable(high, drawing.unit)}</text>'
-        f'<rect x="{left + 340}" y="{bar}" width="24" height="12" fill="#c8ccd2"/>'
-        f'<text x="{left + 370}" y="{bar + 10}">no data</text></svg>'
-    )
-    return f"{_image('heat strip', 'svg+xml', svg.encode())}\n\n{legend(grid, drawing=drawing, drawn=coarse)}"
-
-
-def _placed(pixels: NDArray[np.uint8], colours: int, x: int, y: int, wide: int, height: int) -> str:
-    """Return a picture within a picture, one pixel a cell, which the browser makes larger."""
-    body = b64encode(encode_png(pixels, palette=palette(colours))).decode()
-    return (
-        f'<image x="{x}" y="{y}" width="{wide}" height="{height}" preserveAspectRatio="none"'
-        f' href="data:image/png;base64,{body}"/>'
-    )
-
-
-def _clipped(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:19]}..{name[-19:]}"
 
 
 def readable(value: float, unit: str) -> str:

@@ -105,13 +105,6 @@ def large_timeline(bars: Sequence[Bar], *, now: datetime) -> str:
     return f"{_image(_draw(shown, now=now), kind='png')}\n\n{_words(shown, len(bars), now=now)}"
 
 
-def timeline_png(bars: Sequence[Bar], *, now: datetime) -> bytes:
-    """Return the large picture as a file. Raises ValueError without bars."""
-    if not bars:
-        raise ValueError("there are no incidents to draw")
-    return _draw(sorted(bars, key=lambda bar: bar.began_at), now=now)
-
-
 def _words(shown: Sequence[Bar], count: int, *, now: datetime) -> str:
     start, end = _span(shown, now)
     rest = f" · {count - len(shown)} older not drawn" if count > len(shown) else ""

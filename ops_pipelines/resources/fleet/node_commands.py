@@ -15,7 +15,14 @@ return when the act is accepted, within 4.5 s, and end with
 
 GPUs may add `model` and `serial`, the node `chassis_serial`. `power_state` prints `on`, `off` or `unknown`, or what
 ipmitool says (`Chassis Power is on`). `start_check` prints what it likes; `read_check` prints the check
-(`node_documents`), or `running` or `none` and ends with 4. On the node both are `ops-pipelines node-check`.
+(`node_documents`), or `running` or `none` and ends with 4. On the node both are `ops-pipelines node-check`, found on
+the PATH of the user that ssh logs in as.
+
+`reboot` should go past the scheduler (`systemctl --no-block reboot` over ssh): the drain, its reason and its time stay
+as they are; the node comes back DOWN+DRAIN, with a later boot time, and waits to be resumed. `scontrol reboot` appends
+` : reboot issued` to the reason and dates the drain anew: one that is known by its time is not recognised afterwards.
+With ASAP it undrains a node that was drained before (next_state_after_reboot RESUME), and with nextstate=DOWN the drain
+is lost as well (all seen, Slurm 22.05).
 """
 
 import os
@@ -39,19 +46,6 @@ EXIT_REFUSED = 77
 EXIT_NO_RESULT = 4
 """Of `read_check` alone: the tests run, or none were started under the key."""
 
-SSH_REBOOT = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "systemctl", "--no-block", "reboot")
-"""Reboot past the scheduler: the drain, its reason and its time stay as they are (seen, Slurm 22.05). The node comes
-back DOWN+DRAIN, with a later boot time, and waits to be resumed."""
-SLURM_REBOOT = ("scontrol", "reboot", "{node}")
-"""Reboot by Slurm, once the node is idle. The drain stays, but Slurm appends ` : reboot issued` to its reason and dates
-it anew (seen, 22.05): a drain that is known by its time is not recognised afterwards. Never with ASAP: that undrains a
-node which was drained before (next_state_after_reboot RESUME), and with nextstate=DOWN the drain is lost as well."""
-
-SSH_START_CHECK = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "ops-pipelines", "node-check", "--start",
-                   "--node", "{node}", "--suite", "{suite}", "--key", "{key}")  # fmt: skip
-SSH_READ_CHECK = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=3", "{node}", "ops-pipelines", "node-check",
-                  "--result", "{key}")  # fmt: skip
-"""The node's own command, found on the PATH of the user that ssh logs in as."""
 
 _NEEDED: Mapping[str, frozenset[str]] = {
     "inspect": frozenset({"{node}"}),

@@ -100,11 +100,6 @@ def read_decided_through(connection: Connection) -> int:
     return _to_decided_through(connection.execute(_DECISION).scalar())
 
 
-def read_pause(connection: Connection) -> Pause | None:
-    """Return the pause that stands: the first after the last resumption."""
-    return _to_pause(connection.execute(_PAUSE).scalar())
-
-
 def read_incident(connection: Connection, incident: IncidentId) -> Incident | None:
     """Return one incident as it is now."""
     body = connection.execute(select(incidents.c.body).where(incidents.c.incident == incident)).scalar()

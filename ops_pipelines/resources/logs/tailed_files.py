@@ -62,7 +62,6 @@ class TailedFile:
             path=path, device=status.st_dev, inode=status.st_ino, offset=0, head_digest=_digest(b""),
             is_inside_line=False, was_at_end=False,
         )  # fmt: skip
-        self.is_renamed = False
         self.is_marked = False
 
     @property
@@ -244,7 +243,6 @@ def _resume_elsewhere(
         file.take_over(mark, path=file.mark.path if is_matched else mark.path)
         is_finished = file.mark.offset == file.size and now_seconds - file.modified_at_seconds > _FORGET_AFTER_SECONDS
         if not is_matched and not is_finished:
-            file.is_renamed = True
             renamed.append(file)
     return renamed
 

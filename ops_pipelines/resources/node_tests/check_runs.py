@@ -32,7 +32,6 @@ from ops_pipelines.domain.node_health.node_check import (
     parse_test_name,
 )
 
-DEFAULT_DIRECTORY = Path("/var/lib/ops_pipelines/checks")
 CUT_SHORT = "the check was cut short"
 _KEPT_FOR = timedelta(days=30)
 _MODULE = "ops_pipelines.resources.node_tests.check_runs"

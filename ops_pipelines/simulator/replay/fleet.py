@@ -65,15 +65,6 @@ class Fleet:
     def address(self, gpu: int) -> PciAddress:
         return slot_address(gpu % GPUS_PER_NODE)
 
-    def nodes_in_rack(self, rack: int) -> list[int]:
-        return _group(rack, NODES_PER_RACK, self.node_count)
-
-    def nodes_on_leaf(self, leaf: int) -> list[int]:
-        return _group(leaf, NODES_PER_LEAF, self.node_count)
-
-    def nodes_on_feed(self, feed: int) -> list[int]:
-        return _group(feed, NODES_PER_RACK * RACKS_PER_FEED, self.node_count)
-
     def place(self, node: int) -> Place:
         return self.topology.places[self.names[node]]
 
@@ -90,10 +81,6 @@ class Fleet:
 
     def node_component(self, node: int) -> Component:
         return node_component(self.names[node])
-
-
-def _group(index: int, size: int, count: int) -> list[int]:
-    return list(range(index * size, min((index + 1) * size, count)))
 
 
 def build_fleet(rng: Generator, *, node_count: int) -> Fleet:

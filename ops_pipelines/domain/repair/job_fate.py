@@ -1,0 +1,80 @@
+"""What a fault means for the jobs on its node: whether the node is silent, and whether it has ended them, or how soon.
+
+How soon is `steps.timing`'s reading of the catalogue, of the findings that still count. What follows for the jobs is
+`job_moves`', for the node `repair_steps`'.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from ops_pipelines.domain.action import OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.facts import is_cut_off
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.meaning.finding import Finding, Response
+from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
+from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.steps.timing import hazard_of
+
+_DEAD = Hazard(
+    family=None,
+    first_action=None,
+    ends_job_per_hour=AT_ONCE,
+    slowdown_ratio=0.0,
+    source="a node that is silent gives no job a future",
+)
+
+
+def is_silent(incident: Incident, nodes: Mapping[NodeName, NodeStatus]) -> bool:
+    """Return whether an incident is about a node that does not answer.
+
+    Before anything was tried, what calls for a power cycle is a silent node. Otherwise the scheduler is asked, too: a
+    rung up the ladder says POWER_CYCLE of nodes that answer, and one that fell silent may stand above that rung.
+    """
+    if incident.response is Response.POWER_CYCLE and not incident.tries:
+        return True
+    is_cause = any(each.response is Response.POWER_CYCLE and not each.is_secondary for each in incident.findings)
+    is_cycled = bool(incident.tries) and incident.response >= Response.POWER_CYCLE
+    if not is_cause and not is_cycled:
+        return False
+    return any(name in nodes and not nodes[name].is_responding for name in incident.nodes)
+
+
+def hazard_for(incident: Incident, facts: ClusterFacts) -> Hazard:
+    """Return what the incident's fault does to jobs that go on; without rates nothing is waited for.
+
+    On a node that was returned only what was seen since then counts: what was repaired did nothing to the jobs that
+    began there afterwards.
+    """
+    if not facts.hazards or is_silent(incident, facts.nodes):
+        return _DEAD
+    since = _returned_at(incident, facts)
+    return hazard_of([each for each in incident.findings if _is_since(each, since)], facts.hazards)
+
+
+def _returned_at(incident: Incident, facts: ClusterFacts) -> datetime | None:
+    """Return when the incident's node was last put back into service; None if it was not."""
+    times = [
+        record.begun_at
+        for record in facts.records
+        if record.action.verb is Verb.RESUME
+        and record.action.incident == incident.incident
+        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
+    ]
+    return max(times, default=incident.returned_at)
+
+
+def _is_since(finding: Finding, since: datetime | None) -> bool:
+    return since is None or (finding.last_at or finding.found_at) > since
+
+
+def has_surely_ended(job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> bool:
+    """Return whether a fault has ended a job's work: a silent node has, and a lost part if the job has all GPUs there.
+
+    Which GPUs a job has is not known: one that has some of a node's may be on the others.
+    """
+    if not hazard.has_ended_job:
+        return False
+    known = [facts.nodes[name] for name in job.nodes if name in facts.nodes]
+    return is_cut_off(job, facts) or job.gpu_count >= sum(node.gpu_count for node in known)

@@ -1,0 +1,76 @@
+"""On whose word an act would be begun, and why it must not be, on facts just read and the ledger as it is by then.
+
+Runs inside the ledger's transaction. The guardrails themselves are `domain.guardrails`'; here stands what they cannot
+know: whose plan is in force, who said yes, and how old the facts are.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ops_pipelines.domain.action import MESSAGES, Action, Verb
+from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
+from ops_pipelines.domain.identity import ActionKey, PlanId
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
+
+NO_LEASE = Refusal(
+    guardrail="lease",
+    reason="the right to act has run out or went to another process; the next run takes the current one",
+    patience=Patience.WAIT,
+)
+
+
+def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Authority:
+    """Return on whose word an action of `plan` would be begun.
+
+    A plan of which an act was begun on somebody's yes is finished after the yes has expired: half a plan is worse than
+    either end. One that was only put in force has done nothing yet, and needs a new yes.
+    """
+    if actor != AUTOPILOT:
+        return Authority.PERSON
+    if plan is not None and (
+        any(approval.plan == plan for approval in state.approvals)
+        or any(record.plan == plan and record.action.verb not in MESSAGES for record in state.records)
+    ):
+        return Authority.APPROVED_PLAN
+    return Authority.AUTOPILOT
+
+
+def judge_on(
+    state: LedgerState,
+    action: Action,
+    plan: PlanId | None,
+    facts: ClusterFacts,
+    cluster: Cluster,
+    *,
+    shown: Collection[ActionKey],
+    actor: str,
+) -> Refusal | None:
+    """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction.
+
+    `shown` are the acts that were over before the nodes were read (`fresh_facts.over_by`). A drain that somebody else
+    finished since does not show in them: it counts as under way.
+    """
+    incident = next((each for each in state.incidents if each.incident == action.incident), None)
+    is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
+    if plan is not None and not is_in_force and action.verb not in MESSAGES:
+        return Refusal(guardrail="plan_in_force", reason="another plan has taken its place", patience=Patience.WAIT)
+    records = tuple(
+        replace(record, outcome=None)
+        if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in shown
+        else record
+        for record in state.records
+    )
+    stale = are_stale(facts, cluster.clock.now())
+    if stale is not None and action.verb not in MESSAGES:
+        return stale
+    current = replace(facts, records=records, is_paused=state.pause is not None)
+    rules = cluster.rules
+    authority = authority_of(plan, state, actor=actor)
+    return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority)
+
+
+def words_of(refusal: Refusal) -> str:
+    """Return a refusal as a person reads it: the rule, then its reason."""
+    return f"{refusal.guardrail}: {refusal.reason}"

@@ -1,0 +1,127 @@
+"""`ops-pipelines approve`, `pause`, `close` and `resume-autopilot`: what a person says to the autopilot, in their name.
+
+What is said is recorded by `flow.people`; whether a yes can still have an effect is `approval`'s.
+"""
+
+import sys
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile, open_named, who_calls
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+
+_LONGEST_APPROVAL_MINUTES = 24 * 60
+"""# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
+
+
+@at_the_edge
+def approve(
+    ctx: typer.Context,
+    plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    valid_minutes: Annotated[
+        int, typer.Option(min=1, max=_LONGEST_APPROVAL_MINUTES, help="The approval expires after this long.")
+    ] = 60,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: for scripts, after somebody read the plan.")] = False,
+) -> None:
+    """Say yes to exactly one plan, in your name.
+
+    What will be done is shown first. A plan that changes gets another name: an approval never carries over.
+    """
+    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
+    from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
+    from ops_pipelines.terminal.outlook import Outlook
+    from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
+
+    cluster = open_named(ctx, cluster_file)
+    outlook = Outlook(cluster)
+    known = plan_to_approve(PlanId(plan), cluster, outlook)
+    given = outlook.approval(known.plan)
+    standing = PlanStanding.WAITS_FOR_APPROVAL if given is None else PlanStanding.APPROVED
+    print_plan(console(), view_plan(known, standing=standing, approval=given))
+    for notice in what_stands_in_the_way(known, cluster, outlook):
+        complain(f"note: {notice}")
+    if not yes:
+        if not _can_ask():
+            complain("standard input is no terminal, so nobody can be asked; read the plan, then repeat with --yes")
+            raise typer.Exit(ExitCode.USAGE)
+        if not _is_agreed(f"Approve exactly this for {known.incident}?"):
+            complain("not approved; nothing was changed")
+            raise typer.Exit(ExitCode.REFUSED)
+    _, approval = people.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
+    print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
+
+
+@at_the_edge
+def pause(
+    ctx: typer.Context,
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """Stop new actions until `resume-autopilot`.
+
+    A pause outlives restarts. What is begun is finished.
+    """
+    from ops_pipelines.flow import people
+    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.terminal.tables import console, moment, print_lines
+
+    if not reason.strip():
+        raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
+    try:
+        cluster = open_named(ctx, cluster_file)
+        order = people.pause(cluster, actor=who_calls(), reason=reason.strip())
+    except LedgerError as problem:
+        raise LedgerError(
+            f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
+            "(`systemctl stop ops-pipelines-code`)"
+        ) from problem
+    said = f"{cluster.name} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
+    print_lines(console(), [said, "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"])
+
+
+@at_the_edge
+def close(
+    ctx: typer.Context,
+    incident: Annotated[str, typer.Argument(help="The escalated incident that you have dealt with.")],
+    reason: Annotated[str, typer.Option(help="What was done, for whoever reads it later.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """End an incident that was handed to a person. Touches no node."""
+    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.tables import console, print_lines
+
+    if not reason.strip():
+        raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
+    cluster = open_named(ctx, cluster_file)
+    closed = people.close(IncidentId(incident), cluster, actor=who_calls(), reason=reason.strip())
+    print_lines(console(), [f"{closed.incident} is closed: {closed.note}"])
+
+
+@at_the_edge
+def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
+    """Allow new actions again."""
+    from ops_pipelines.flow import people
+    from ops_pipelines.terminal.tables import console, moment, print_lines
+
+    cluster = open_named(ctx, cluster_file)
+    before = cluster.ledger.read_state(cluster.clock.now()).pause
+    people.resume_autopilot(cluster, actor=who_calls())
+    was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
+    print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _is_agreed(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
+        return False

@@ -1,0 +1,108 @@
+"""What `status` and /healthz answer, as values in the shape of their JSON: how the cluster and the program stand.
+
+Field names are the JSON keys. Judging is `domain.health`'s, reading `outlook`'s, printing `tables`'.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
+from ops_pipelines.ports.ledger import Pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatView:
+    """The last tick of one process that watches. `age_seconds` is negative where its clock is ahead of ours."""
+
+    name: str
+    at: datetime
+    age_seconds: float
+    holder: str
+    note: str
+    mode: str
+    is_lease_held: bool
+    failing_sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthView:
+    """How the program itself stands. All but word and reasons is null or empty where the ledger cannot be read."""
+
+    word: str
+    """`blind`, `paused`, `observing` or `acting`."""
+    reasons: tuple[str, ...]
+    mode: str | None
+    """The mode that the running autopilot works with, whatever the policy file says since it started."""
+    heartbeats: tuple[HeartbeatView, ...]
+    newest_evidence_at: datetime | None
+    newest_evidence_age_seconds: float | None
+    waiting_evidence_count: int | None
+    ledger_head: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """The answer of `status`. What a system did not tell is null, and `problems` says so."""
+
+    cluster: str
+    taken_at: datetime
+    health: HealthView
+    mode: str
+    """What the policy file says."""
+    paused: Pause | None
+    """Shown as the ledger holds it: actor, since, reason."""
+    is_autopilot_alive: bool
+    """Whether some process holds the lease, without which nothing is begun."""
+    nodes_by_state: Mapping[str, int] | None
+    jobs_by_state: Mapping[str, int] | None
+    open_incidents_by_state: Mapping[str, int]
+    actions_by_outcome: Mapping[str, int]
+    """Begun in the last 24 hours; `open` counts those without an outcome."""
+    waiting_evidence_count: int
+    problems: tuple[str, ...]
+
+
+def view_health(health: Health, signs: VitalSigns | None) -> HealthView:
+    """Return the verdict with what it was judged on; without `signs`, which an unreadable ledger does not give."""
+    if signs is None:
+        return HealthView(
+            word=health.word.value,
+            reasons=health.reasons,
+            mode=None,
+            heartbeats=(),
+            newest_evidence_at=None,
+            newest_evidence_age_seconds=None,
+            waiting_evidence_count=None,
+            ledger_head=None,
+        )
+    newest_at = signs.newest_evidence_at
+    return HealthView(
+        word=health.word.value,
+        reasons=health.reasons,
+        mode=signs.working_mode.value,
+        heartbeats=tuple(_view_heartbeat(beat, signs.taken_at) for beat in signs.heartbeats),
+        newest_evidence_at=newest_at,
+        newest_evidence_age_seconds=None if newest_at is None else (signs.taken_at - newest_at).total_seconds(),
+        waiting_evidence_count=signs.undecided_evidence_count,
+        ledger_head=signs.head_seq,
+    )
+
+
+def _view_heartbeat(beat: Heartbeat, now: datetime) -> HeartbeatView:
+    return HeartbeatView(
+        name=beat.name,
+        at=beat.at,
+        age_seconds=(now - beat.at).total_seconds(),
+        holder=beat.holder,
+        note=beat.note,
+        mode=beat.mode.value,
+        is_lease_held=beat.is_lease_held,
+        failing_sources=beat.failing_sources,
+    )
+
+
+def count_words(words: Iterable[str]) -> Mapping[str, int]:
+    """Return how often each word comes, in the order of the alphabet."""
+    return dict(sorted(Counter(words).items()))

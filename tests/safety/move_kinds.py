@@ -1,0 +1,56 @@
+"""Moves as plain data, that a seed, a test or a shrinking search can make; `moves` does them.
+
+A move means no particular harm by itself, and its numbers never fail to choose something.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MoveKind(Enum):
+    """What can be done on a stage."""
+
+    PASS = "pass"
+    OTHER_PASS = "other_pass"
+    WAIT = "wait"
+    BREAK = "break"
+    BEND_METRICS = "bend_metrics"
+    STRAIGHTEN_METRICS = "straighten_metrics"
+    BEND_SCHEDULER = "bend_scheduler"
+    STRAIGHTEN_SCHEDULER = "straighten_scheduler"
+    FAIL_CALL = "fail_call"
+    MEND_CALLS = "mend_calls"
+    LOSE_ANSWER = "lose_answer"
+    RUMOUR = "rumour"
+    FOREIGN_DRAIN = "foreign_drain"
+    FOREIGN_RESUME = "foreign_resume"
+    IMITATE = "imitate"
+    CANCEL = "cancel"
+    SUBMIT = "submit"
+    JUMP = "jump"
+    CRASH = "crash"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    APPROVE = "approve"
+    DRAIN_BY_HAND = "drain_by_hand"
+    RETURN_BY_HAND = "return_by_hand"
+    REPAIR_DONE = "repair_done"
+    """Somebody mends a node that waits for hands, and says so; or does only one of the two."""
+    BEND_CHECKS = "bend_checks"
+    STRAIGHTEN_CHECKS = "straighten_checks"
+    FORGET_WEIGHTS = "forget_weights"
+    """The scheduler restarts, and no node is last choice any more."""
+    RESERVE_BY_OTHERS = "reserve_by_others"
+    LOWER_LIMITS = "lower_limits"
+    """The operator allows less from now on, whatever was planned before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One thing that somebody does; what the numbers choose depends on the kind."""
+
+    kind: MoveKind
+    node: int = 0
+    number: int = 0
+    during: int | None = None
+    """Done in the middle of the next pass, before its so-manieth question; None: at once."""
