@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import find
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import (
     DETECTOR_SOURCE,
     NO_NODE,
