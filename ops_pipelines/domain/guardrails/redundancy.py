@@ -45,7 +45,9 @@ def count_parts(
     total: Counter[tuple[str, str]] = Counter()
     before: Counter[tuple[str, str]] = Counter()
     after: Counter[tuple[str, str]] = Counter()
-    concerned: set[tuple[str, str]] = set()
+    concerned = {
+        part for name in drained if topology.knows(name) for part in _parts_of(name, topology.places[name], facts)
+    }
     being_drained = {
         record.action.node
         for record in facts.records
@@ -54,12 +56,12 @@ def count_parts(
         and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
     }
     for name, place in topology.places.items():
-        parts = _parts_of(name, place, facts)
         was_out = _is_out(name, facts) or name in being_drained
-        total.update(parts)
-        before.update(parts if was_out else ())
-        after.update(parts if was_out or name in drained else ())
-        concerned.update(parts if name in drained else ())
+        for part in _parts_of(name, place, facts):
+            if part in concerned:
+                total[part] += 1
+                before[part] += was_out
+                after[part] += was_out or name in drained
     remaining, broken = [], []
     for part in sorted(concerned, key=lambda each: (_KINDS.index(each[0]), each[1])):
         kind, part_name = part

@@ -166,16 +166,15 @@ def find_spare(
     A node on probation is no spare: a job that was just hit is not put there by us.
     """
     busy = {name for each in facts.jobs.values() if each.state in MAY_HAVE_PROCESSES for name in each.nodes}
-    promised = _promised(facts) | but
+    closed = policy.untouchable_nodes | job.excluded_nodes | job.nodes | _promised(facts) | but | busy
     gpus_per_node = job.gpu_count / max(1, len(job.nodes))
     leaves = {topology.places[name].leaf_switch for name in job.nodes if topology.knows(name)}
     free = [
         name
         for name, node in facts.nodes.items()
-        if topology.knows(name)
-        and name not in policy.untouchable_nodes | job.excluded_nodes | job.nodes
-        and name not in busy
-        and node.state is NodeState.IDLE
+        if node.state is NodeState.IDLE
+        and name not in closed
+        and topology.knows(name)
         and node.is_responding
         and not node.is_drained
         and not node.is_last_choice
@@ -183,7 +182,6 @@ def find_spare(
         and node.gpu_in_use_count == 0
         and node.gpu_count >= gpus_per_node
         and (not job.partition or not node.partitions or job.partition in node.partitions)
-        and name not in promised
     ]
     return min(free, key=lambda name: (topology.places[name].leaf_switch not in leaves, name), default=None)
 
