@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _DETACH = 'setsid "$@" </dev/null >>"$LOG" 2>&1 & echo $!'
@@ -123,10 +124,15 @@ def find_processes(is_wanted: Callable[[Mapping[str, str]], bool]) -> dict[int, 
 
 
 def kill_processes(processes: Mapping[int, int]) -> None:
-    """Kill each process that is still the one found (same start time), and return when all are gone."""
-    for pid, born in processes.items():
-        if born_at(pid) == born:
-            os.kill(pid, signal.SIGKILL)
+    """Kill each process that is still the one found (same start time), and return when all are gone.
+
+    All are stopped before the first is killed: like a cut of the power, it leaves none the time to report the others.
+    """
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid, born in processes.items():
+            if born_at(pid) == born:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
     wait_until(
         "killed processes to be gone",
         lambda: all(born_at(pid) != born for pid, born in processes.items()),

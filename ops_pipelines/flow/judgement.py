@@ -68,7 +68,8 @@ def judge_on(
     current = replace(facts, records=records, is_paused=state.pause is not None)
     rules = cluster.rules
     authority = authority_of(plan, state, actor=actor)
-    return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority)
+    origin = frozenset() if incident is None else incident.nodes
+    return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority, origin=origin)
 
 
 def words_of(refusal: Refusal) -> str:

@@ -1,7 +1,7 @@
 """One short story per guardrail that the program's own planner runs into: no hostile plan, only a hostile world.
 
-The guardrails that are not here stand behind the planner, which never proposes what they refuse: `UNREACHABLE` says
-why, and `hostile_plans` tries each of them.
+The guardrails that are not here stand behind the planner, which never proposes what they refuse; `outdated_plans` are
+in force when the world has moved on, and meet them all the same.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from enum import Enum
 
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, LadderLimits, MassEvent, Mode
 from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.deeds import Deed
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import SchedulerLie, TelemetryLie
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
@@ -47,11 +48,17 @@ def lower(what: Lowered, *, node: int = 0) -> Move:
     return Move(kind=MoveKind.LOWER_LIMITS, node=node, number=number_of(what))
 
 
-def _story(*moves: Move, setting: Setting | None = None) -> Story:
+def fail_call(name: str) -> Move:
+    """Return the move after which calls of that name get no answer, and have no effect."""
+    return Move(kind=MoveKind.FAIL_CALL, number=FAILING.index(name))
+
+
+def story_of(*moves: Move | Deed, setting: Setting | None = None) -> Story:
     return Story(setting=setting if setting is not None else Setting(budget=WIDE), moves=moves)
 
 
 PASS = pass_by()
+MEND_CALLS = Move(kind=MoveKind.MEND_CALLS)
 TWO_BROKEN = (lose_gpu(2), lose_gpu(3), PASS, PASS)
 
 
@@ -64,7 +71,7 @@ def _two_broken(**limits: float) -> Story:
         **limits,
     }
     budget = DrainBudget(**values)  # type: ignore[arg-type]  # counts are whole
-    return _story(*TWO_BROKEN, setting=Setting(budget=budget))
+    return story_of(*TWO_BROKEN, setting=Setting(budget=budget))
 
 
 SAVING = Setting(budget=WIDE, training=Training.SLOW, node_count=5, caps=BlastCaps(max_out_per_partition_ratio=1.0))
@@ -73,51 +80,51 @@ WORN_ROW = break_by(FaultKind.ROW_REMAP_WAITS, 0)
 UNTIL_IT_SAVES = (wait(20), wait(20), wait(20), wait(20))
 
 
-def _waiting_plan(*meanwhile: Move) -> Story:
+def waiting_plan(*meanwhile: Move | Deed) -> Story:
     """Return a story in which something changes while the plan in force waits for a checkpoint."""
-    return _story(WORN_ROW, PASS, *meanwhile, *UNTIL_IT_SAVES, PASS, PASS, PASS, setting=SAVING)
+    return story_of(WORN_ROW, PASS, *meanwhile, *UNTIL_IT_SAVES, PASS, PASS, PASS, setting=SAVING)
 
 
 DIRECTED_STORIES: Mapping[str, Story] = {
-    "mode": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.OBSERVE)),
-    "pause": _story(Move(kind=MoveKind.PAUSE), lose_gpu(3), PASS),
-    "approval": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.APPROVE)),
-    "fresh_telemetry": _story(
+    "mode": story_of(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.OBSERVE)),
+    "pause": story_of(Move(kind=MoveKind.PAUSE), lose_gpu(3), PASS),
+    "approval": story_of(lose_gpu(3), PASS, setting=Setting(budget=WIDE, mode=Mode.APPROVE)),
+    "fresh_telemetry": story_of(
         Move(kind=MoveKind.BEND_METRICS, number=number_of(TelemetryLie.SILENT)), lose_gpu(0), PASS
     ),
-    "idle_node": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, has_session=True)),
-    "hidden_work": _story(
+    "idle_node": story_of(lose_gpu(3), PASS, setting=Setting(budget=WIDE, has_session=True)),
+    "hidden_work": story_of(
         Move(kind=MoveKind.BEND_SCHEDULER, number=number_of(SchedulerLie.NO_JOBS)), lose_gpu(0), PASS
     ),
-    "our_drain": _story(
-        Move(kind=MoveKind.FAIL_CALL, number=FAILING.index("reboot")),
+    "our_drain": story_of(
+        fail_call("reboot"),
         lose_gpu(3),
         PASS,
         Move(kind=MoveKind.FOREIGN_DRAIN, node=3),
-        Move(kind=MoveKind.MEND_CALLS),
-        Move(kind=MoveKind.WAIT, number=19),
+        MEND_CALLS,
+        wait(20),
         PASS,
     ),
-    "foreign_drain": _story(lose_gpu(3), Move(kind=MoveKind.FOREIGN_DRAIN, node=3, during=5), PASS),
+    "foreign_drain": story_of(lose_gpu(3), Move(kind=MoveKind.FOREIGN_DRAIN, node=3, during=5), PASS),
     "max_out_count": _two_broken(max_out_count=1),
     "max_out_per_rack_count": _two_broken(max_out_per_rack_count=1),
     "min_in_service_ratio": _two_broken(min_in_service_ratio=0.7),
     "drain_rate": _two_broken(max_new_per_hour_count=1),
-    "partition_cap": _story(
+    "partition_cap": story_of(
         *TWO_BROKEN, setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_partition_ratio=0.25))
     ),
-    "leaf_cap": _story(*TWO_BROKEN, setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_leaf_count=1))),
-    "freeze_window": _story(lose_gpu(3), PASS, setting=Setting(budget=WIDE, freezes=(FREEZE,))),
-    "nvlink_cap": _story(
+    "leaf_cap": story_of(*TWO_BROKEN, setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_leaf_count=1))),
+    "freeze_window": story_of(lose_gpu(3), PASS, setting=Setting(budget=WIDE, freezes=(FREEZE,))),
+    "nvlink_cap": story_of(
         *TWO_BROKEN,
         setting=Setting(budget=WIDE, caps=BlastCaps(max_out_per_nvlink_domain_count=1), nodes_per_domain_count=2),
     ),
-    "untouchable": _waiting_plan(lower(Lowered.UNTOUCHABLE)),
-    "requeue_limit": _waiting_plan(lower(Lowered.REQUEUES)),
-    "hourly_loss": _waiting_plan(lower(Lowered.HOURLY_LOSS)),
-    "rung_exhausted": _waiting_plan(lower(Lowered.TRIES)),
-    "free_spares": _waiting_plan(Move(kind=MoveKind.RESERVE_BY_OTHERS, node=2, number=199), wait(20)),
-    "cool_down": _story(
+    "untouchable": waiting_plan(lower(Lowered.UNTOUCHABLE)),
+    "requeue_limit": waiting_plan(lower(Lowered.REQUEUES)),
+    "hourly_loss": waiting_plan(lower(Lowered.HOURLY_LOSS)),
+    "rung_exhausted": waiting_plan(lower(Lowered.TRIES)),
+    "free_spares": waiting_plan(Move(kind=MoveKind.RESERVE_BY_OTHERS, node=2, number=199), wait(20)),
+    "cool_down": story_of(
         lose_gpu(3),
         PASS,
         PASS,
@@ -127,21 +134,21 @@ DIRECTED_STORIES: Mapping[str, Story] = {
         PASS,
         setting=Setting(budget=WIDE, ladder=LadderLimits(max_reboots_count=2)),
     ),
-    "min_serving": _story(
+    "min_serving": story_of(
         break_by(FaultKind.ROW_REMAP_WAITS, 2),
         break_by(FaultKind.ROW_REMAP_WAITS, 3),
         PASS,
         PASS,
         setting=replace(SAVING, node_count=6, replica_count=2, gpus_per_replica=2),
     ),
-    "probation_cap": _story(
+    "probation_cap": story_of(
         *TWO_BROKEN,
         PASS,
         PASS,
         PASS,
         setting=Setting(budget=WIDE, probation_seconds=600.0, caps=BlastCaps(max_on_probation_count=1)),
     ),
-    "storm_brake": _story(
+    "storm_brake": story_of(
         lose_gpu(2),
         PASS,
         wait(5),
@@ -155,29 +162,10 @@ DIRECTED_STORIES: Mapping[str, Story] = {
             mass_event=MassEvent(min_node_count=2, window=timedelta(seconds=1), brake_window=timedelta(minutes=10)),
         ),
     ),
-    "lease": _story(
+    "lease": story_of(
         pass_by(MoveKind.OTHER_PASS),
         lose_gpu(3),
         pass_by(lease=OUTDATED),
         setting=Setting(budget=WIDE, leases=Leases.HANDED_OVER),
     ),
 }
-
-PROVEN_FIRST = frozenset(
-    {"max_out_count", "max_out_per_rack_count", "min_in_service_ratio", "partition_cap", "leaf_cap", "nvlink_cap"}
-)
-"""Limits that a plan's proof keeps as well: with either of the two in place nothing is sent."""
-
-UNREACHABLE: Mapping[str, str] = {
-    "known_node": "the planner leaves undeclared nodes to a person",
-    "known_job": "the planner plans for listed jobs only; `is_moot` ends a step whose job is gone",
-    "held_first": "a plan holds every job before it cuts the power, and cuts none with a job that must stay",
-    "answers_again": "`is_moot` ends the step first",
-    "off_first": "a plan declares down only after its power-off was witnessed",
-    "requeueable": "the planner tells the owner instead",
-    "same_attempt": "`is_moot` ends the step first",
-    "fenced_first": "a plan releases only after its fence was witnessed",
-    "rung_order": "the ladder is climbed in its order",
-    "silent_node": "needs a second silent node that somebody else declares down: see the hostile plan",
-}
-"""Guardrails behind the planner, and what stands before them."""

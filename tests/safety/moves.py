@@ -16,7 +16,7 @@ from tests.safety.move_kinds import Move, MoveKind
 from tests.safety.moves_of_people import MOVES_OF_PEOPLE, Lowered
 from tests.safety.stage import Stage
 
-__all__ = ["COURSES", "FAILING", "LONGEST_JUMP_SECONDS", "Lowered", "Move", "MoveKind", "make"]
+__all__ = ["COURSES", "FAILING", "LONGEST_JUMP_SECONDS", "Lowered", "Move", "MoveKind", "lasting_seconds", "make"]
 
 LONGEST_JUMP_SECONDS = 7200
 FAILING = (
@@ -88,7 +88,7 @@ def _wait(stage: Stage, move: Move) -> None:
 
 def _break(stage: Stage, move: Move) -> None:
     kind = _FAULTS[move.number % len(_FAULTS)]
-    seconds = float(4 + move.number % 17) if kind in _LASTING else None
+    seconds = float(lasting_seconds(move)) if kind in _LASTING else None
     course = COURSES[move.number // len(_FAULTS) % len(COURSES)] if kind in HAVE_COURSES else None
     if kind is FaultKind.HIDDEN_DEFECT:
         course = None  # It is one anyway, until it is replaced.
@@ -100,6 +100,11 @@ def _break(stage: Stage, move: Move) -> None:
             seconds=seconds,
             course=course,
         )
+
+
+def lasting_seconds(move: Move) -> int:
+    """Return how long a fault lasts that ends by itself: 4 to 20 s."""
+    return 4 + move.number % 17
 
 
 def _bend_metrics(stage: Stage, move: Move) -> None:

@@ -15,6 +15,7 @@ from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKi
 from ops_pipelines.domain.guardrails import blast_radius
 from ops_pipelines.domain.guardrails import judge as guardrails
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
@@ -32,6 +33,7 @@ class Question:
     policy: Policy
     topology: Topology
     authority: Authority
+    origin: frozenset[NodeName]
 
 
 Relaxation = Callable[[Question], Question]
@@ -84,6 +86,7 @@ def _no_approval(question: Question) -> Question:
 
 def _no_known_node(question: Question) -> Question:
     name, facts = question.action.node, question.facts
+    question = replace(question, origin=frozenset())
     if name is None:
         return question
     place = Place(rack=f"rack of {name}", nvlink_domain=name, leaf_switch="leaf")
@@ -259,11 +262,11 @@ def without(*names: str) -> Iterator[None]:
     with ExitStack() as stack:
         relaxations = [RELAXATIONS[name] for name in names if name in RELAXATIONS]
         if relaxations:
-            stack.enter_context(_replaced(guardrails.judge, _judge_relaxed(relaxations)))
+            stack.enter_context(replaced(guardrails.judge, _judge_relaxed(relaxations)))
         if "is_moot" in names:
-            stack.enter_context(_replaced(guardrails.is_moot, lambda *_: None))
+            stack.enter_context(replaced(guardrails.is_moot, lambda *_: None))
         if "judge_proof" in names:
-            stack.enter_context(_replaced(blast_radius.judge_proof, lambda *_: None))
+            stack.enter_context(replaced(blast_radius.judge_proof, lambda *_: None))
         yield
 
 
@@ -300,19 +303,34 @@ def _judge_relaxed(relaxations: list[Relaxation]) -> Callable[..., Refusal | Non
     original = guardrails.judge
 
     def judge(
-        action: Action, facts: ClusterFacts, *, policy: Policy, topology: Topology, authority: Authority
+        action: Action,
+        facts: ClusterFacts,
+        *,
+        policy: Policy,
+        topology: Topology,
+        authority: Authority,
+        origin: frozenset[NodeName] = frozenset(),
     ) -> Refusal | None:
-        asked = Question(action=action, facts=facts, policy=policy, topology=topology, authority=authority)
+        asked = Question(
+            action=action, facts=facts, policy=policy, topology=topology, authority=authority, origin=origin
+        )
         for relax in relaxations:
             asked = relax(asked)
-        return original(action, asked.facts, policy=asked.policy, topology=asked.topology, authority=asked.authority)
+        return original(
+            action,
+            asked.facts,
+            policy=asked.policy,
+            topology=asked.topology,
+            authority=asked.authority,
+            origin=asked.origin,
+        )
 
     return judge
 
 
 @contextmanager
-def _replaced(original: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """Put `other` wherever a module of the program has imported `original`; put it back afterwards."""
+def replaced(original: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
+    """Put `other` wherever a module of the program has imported `original` while the block runs."""
     name = original.__name__
     homes = [
         module

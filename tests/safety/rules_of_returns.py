@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import MESSAGES, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.node_health.node_check import TestResult
-from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction
+from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction, has_moved_on
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from tests.safety.scene import Rule, Scene
@@ -28,6 +28,8 @@ def _moment(scene: Scene) -> str | None:
     if scene.command.verb is not Verb.HOLD or timing is None or attempt is None:
         return None
     job, at = scene.told_job, scene.command.said_at
+    if job is not None and has_moved_on(job, attempt):
+        return None  # Nothing is waited for any more; that it is held all the same is `same_attempt`'s.
     match timing.moment:
         case Moment.JOB_END | Moment.NEVER:
             return f"its plan leaves it running: {timing.moment.value}"
@@ -59,12 +61,18 @@ def _timing(scene: Scene) -> JobTiming | None:
 
 
 def _is_worse(scene: Scene) -> bool:
-    """Return whether there is reason to believe that the job is dead: another fault than when its plan was made."""
+    """Return whether the job is dead, or there is reason to believe so: another fault than when its plan was made."""
     incident, plan = scene.incident, scene.plan
     if incident is None or plan is None or scene.told_job is None:
         return False
-    is_hit = any(not scene.truth[node].is_healthy for node in scene.told_job.nodes if node in scene.truth)
-    return is_hit or bool(incident.tries) or any(each.found_at > _decided_at(plan) for each in incident.findings)
+    is_hung = scene.told_job.job in scene.progress and scene.progress[scene.told_job.job].is_hung
+    known = {_fault_of(each) for each in incident.findings if each.found_at <= _decided_at(plan)}
+    return is_hung or bool(incident.tries) or any(_fault_of(each) not in known for each in incident.findings)
+
+
+def _fault_of(finding: Finding) -> tuple[str, NodeName | None, Response]:
+    """Return what tells one fault from another: the same one is often told twice, by a log and by the metrics."""
+    return finding.rule, finding.node, finding.response
 
 
 def _decided_at(plan: IncidentPlan) -> datetime:
@@ -194,4 +202,4 @@ RULES_OF_RETURNS: Mapping[str, Rule] = {
     "mended": _mended,
     "probation_cap": _probation_cap,
 }
-"""Of these `probation_cap` is a guardrail; the others are kept by the planner and by verification."""
+"""Of these `probation_cap` is a guardrail; what keeps the others, planner or proof, is made to err by `slips`."""

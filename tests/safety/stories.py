@@ -21,6 +21,7 @@ from ops_pipelines.domain.policy import (
     RecoveryLimits,
 )
 from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.deeds import Deed
 from tests.safety.moves import Move, MoveKind, make
 from tests.safety.quick_ledger import warm_engines
 from tests.safety.stage import Leases, Setting, Stage, Training
@@ -82,7 +83,7 @@ class Story:
     """What happens, in order."""
 
     setting: Setting
-    moves: tuple[Move, ...]
+    moves: tuple[Move | Deed, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +241,11 @@ def play(story: Story, *, seed: int = -1, dress: Callable[[SmallAutopilot], None
         made: Counter[MoveKind] = Counter()
         try:
             for move in story.moves:
-                make(move, stage)
-                made[move.kind] += 1
+                if isinstance(move, Move):
+                    make(move, stage)
+                    made[move.kind] += 1
+                else:
+                    move(stage)
         except Exception as problem:  # whatever it is, it is the finding
             found.append(f"error: {type(problem).__name__}: {problem}")
             rules.add("error")

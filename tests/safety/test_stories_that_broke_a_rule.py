@@ -5,7 +5,8 @@ import pytest
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget
 from ops_pipelines.simulator.journal import FaultKind
-from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait
+from tests.safety.deeds import Deed, undeclare
+from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import TelemetryLie
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
@@ -76,3 +77,12 @@ def test_replica_that_hangs_on_a_node_left_to_people_is_not_counted_on(where: di
 
     assert verdict.violations == ()
     assert verdict.commands[Verb.HOLD] == 0
+
+
+@pytest.mark.parametrize("change", [lower(Lowered.UNTOUCHABLE), undeclare(0)], ids=["untouchable", "undeclared"])
+def test_node_that_is_taken_out_of_our_hands_while_its_plan_waits_keeps_its_jobs(change: Move | Deed) -> None:
+    """The plan waits for a checkpoint; by then nothing of the node is ours to touch, its jobs neither."""
+    verdict = play(waiting_plan(change))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.HOLD] == verdict.commands[Verb.RESERVE] == 0

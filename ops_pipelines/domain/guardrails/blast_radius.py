@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
 from ops_pipelines.domain.guardrails.facts import ClusterFacts, expected_loss
-from ops_pipelines.domain.guardrails.job_limits import lost_within_hour, must_serve, owner_of, running_replicas, serving_replicas
+from ops_pipelines.domain.guardrails.job_limits import (
+    lost_within_hour,
+    must_serve,
+    owner_of,
+    running_replicas,
+    serving_replicas,
+)
 from ops_pipelines.domain.guardrails.redundancy import Remaining, count_parts
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName

@@ -65,6 +65,8 @@ class Case:
     policy: Policy
     topology: Topology
     authority: Authority
+    origin: frozenset[NodeName] = frozenset()
+    """The nodes for whose sake a job is moved, as far as the act itself does not name them."""
 
     @property
     def node(self) -> NodeStatus:

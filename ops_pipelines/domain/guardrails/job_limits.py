@@ -115,7 +115,7 @@ def keeps_service(case: Case) -> Refusal | None:
 
 
 def serving_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:
-    """Return the replicas of the job's service that can be relied on to serve: `running_replicas`, but for the stricken.
+    """Return the replicas of the job's service that surely serve: `running_replicas`, but for the stricken.
 
     A fault that ends jobs leaves a replica RUNNING that serves nobody. Of several on such a node nobody knows which it
     has ended: one of them is not counted, and it is never the job itself, so that holding that takes something away.

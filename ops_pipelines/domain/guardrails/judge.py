@@ -59,9 +59,17 @@ _FACTS_LAST = timedelta(seconds=30)
 
 
 def judge(
-    action: Action, facts: ClusterFacts, *, policy: Policy, topology: Topology, authority: Authority
+    action: Action,
+    facts: ClusterFacts,
+    *,
+    policy: Policy,
+    topology: Topology,
+    authority: Authority,
+    origin: frozenset[NodeName] = frozenset(),
 ) -> Refusal | None:
     """Return why `action` must not be begun on these facts, or None.
+
+    `origin` are the nodes for whose sake a job is moved: a hold names the job alone.
 
     A page passes always, and owners are told even while the autopilot is paused, but not in observe mode: there
     nothing happens to their jobs. Everything else passes every rule of `GUARDRAILS`.
@@ -70,7 +78,7 @@ def judge(
         return never("mode", "policy.yaml says mode: observe, so nobody's job is touched and no owner is told")
     if action.verb in MESSAGES:
         return None
-    case = Case(action=action, facts=facts, policy=policy, topology=topology, authority=authority)
+    case = Case(action=action, facts=facts, policy=policy, topology=topology, authority=authority, origin=origin)
     for rule in GUARDRAILS:
         refusal = rule(case)
         if refusal is not None:
@@ -104,7 +112,7 @@ def _may_act(case: Case) -> Refusal | None:
 
 def _is_known_target(case: Case) -> Refusal | None:
     action = case.action
-    for name in _nodes_named(action):
+    for name in _nodes_named(case):
         if not case.topology.knows(name):
             return never("known_node", f"{name} is not declared in cluster.yaml; only declared nodes are acted on")
         if name not in case.facts.nodes:
@@ -118,8 +126,14 @@ def _is_known_target(case: Case) -> Refusal | None:
     return None
 
 
-def _nodes_named(action: Action) -> tuple[NodeName, ...]:
-    return action.spares if action.node is None else (action.node, *action.spares)
+def _nodes_named(case: Case) -> tuple[NodeName, ...]:
+    """Return the nodes that an act is on, and those whose jobs it begins to take away.
+
+    A node may be declared untouchable while its plan waits: what was begun then is finished, nothing more is taken off.
+    """
+    action = case.action
+    named = action.spares if action.node is None else (action.node, *action.spares)
+    return (*named, *sorted(case.origin)) if action.verb in (Verb.RESERVE, Verb.HOLD) else named
 
 
 def _has_fresh_eyes(case: Case) -> Refusal | None:

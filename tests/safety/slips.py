@@ -1,0 +1,100 @@
+"""The program with one slip in what is no guardrail: what it counts, computes or believes, and a story that shows it.
+
+Some rules of the judge have no guardrail of their own name: the planner, a timing or the proof of a repair keeps them.
+Here each of those is made to err in one small way; guardrails are taken out by `mutations`.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ops_pipelines.domain.guardrails.facts import stricken_nodes
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.policy import LadderLimits
+from ops_pipelines.domain.returning.verification import Recovery, Verdict, judge_recovery
+from ops_pipelines.flow import commands
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.moments import why_it_waits
+from ops_pipelines.flow.overdue import settle_left_behind
+from ops_pipelines.flow.repairs import mark_repaired
+from ops_pipelines.ports.ledger import AUTOPILOT
+from ops_pipelines.simulator.journal import FaultKind
+from tests.safety.directed_stories import PASS, break_by, lose_gpu, number_of, story_of, wait, waiting_plan
+from tests.safety.hostile_plans import WIDE
+from tests.safety.lies import CheckLie
+from tests.safety.moves import Move, MoveKind
+from tests.safety.mutations import replaced
+from tests.safety.stage import Setting
+from tests.safety.stories import Story
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slip:
+    """One slip, and the story in which it makes the program do what must never be done."""
+
+    happens: Callable[[], AbstractContextManager[None]]
+    story: Story
+
+
+def _counts_whoever_runs() -> AbstractContextManager[None]:
+    """Count a replica as serving that hangs on a node which is known to be broken."""
+    return replaced(stricken_nodes, lambda *_: frozenset())
+
+
+def _keeps_room_for_a_day() -> AbstractContextManager[None]:
+    """Keep spare nodes free for far longer than a move may take."""
+    return replaced(commands._room_for, lambda _: timedelta(days=1))
+
+
+def _asks_nobody_for_the_repair() -> AbstractContextManager[None]:
+    """Call a node mended that has waited for hands for a while: it answers, and nobody has said a word."""
+
+    def settle(cluster: Cluster) -> int:
+        now = cluster.clock.now()
+        for each in cluster.ledger.read_state(now).incidents:
+            if each.state is IncidentState.IN_REPAIR and now - each.changed_at > timedelta(seconds=5):
+                mark_repaired(cluster, each.incident, actor=AUTOPILOT, note="it answers", now=now)
+        return settle_left_behind(cluster)
+
+    return replaced(settle_left_behind, settle)
+
+
+def _waits_for_no_checkpoint() -> AbstractContextManager[None]:
+    """Hold a job at once that is worth waiting for."""
+    return replaced(why_it_waits, lambda *_: None)
+
+
+def _believes_every_repair() -> AbstractContextManager[None]:
+    """Return a node whatever its tests found."""
+    believed = Verdict(recovery=Recovery.RECOVERED, facts=("it was repaired",))
+    return replaced(judge_recovery, lambda *_, **__: believed)
+
+
+NO_REPAIR = LadderLimits(max_gpu_resets_count=0, max_reboots_count=0, max_power_cycles_count=0, max_reimages_count=0)
+
+SLIPS: Mapping[str, Slip] = {
+    "serving_truth": Slip(
+        happens=_counts_whoever_runs,
+        # The first replica hangs on a node that is left to people; the second is all that serves.
+        story=story_of(
+            lose_gpu(2),
+            PASS,
+            wait(11),
+            break_by(FaultKind.ROW_REMAP_WAITS, 3),
+            PASS,
+            setting=Setting(node_count=5, replica_count=2, gpus_per_replica=2, untouchable=2),
+        ),
+    ),
+    "reservation_end": Slip(happens=_keeps_room_for_a_day, story=story_of(lose_gpu(0), PASS)),
+    "mended": Slip(
+        happens=_asks_nobody_for_the_repair,
+        story=story_of(lose_gpu(3), PASS, wait(10), PASS, setting=Setting(budget=WIDE, ladder=NO_REPAIR)),
+    ),
+    "moment": Slip(happens=_waits_for_no_checkpoint, story=waiting_plan()),
+    "proven": Slip(
+        happens=_believes_every_repair,
+        story=story_of(Move(kind=MoveKind.BEND_CHECKS, number=number_of(CheckLie.FAILED)), lose_gpu(3), PASS, PASS),
+    ),
+}
+"""By the one rule that the judge must see broken."""
