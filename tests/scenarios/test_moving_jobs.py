@@ -237,13 +237,8 @@ def test_session_on_a_silent_node_is_not_given_time_that_nobody_can_use(tmp_path
     assert ground_truth.read_split_brains(stage.twin) == ()
 
 
-@pytest.mark.parametrize(
-    ("gpus_per_replica", "broken_gpu"),
-    [pytest.param(4, 3, id="the fault ends the replicas"), pytest.param(3, 3, id="they go on beside it")],
-)
-def test_service_never_falls_below_its_minimum_by_our_act(
-    tmp_path: Path, gpus_per_replica: int, broken_gpu: int
-) -> None:
+def service_with_two_broken_nodes(tmp_path: Path, *, replica_count: int, gpus_per_replica: int) -> Stage:
+    """Return a service of which two must serve; GPU 3 of 4 is lost on the nodes of its first two replicas."""
     replica = replace(
         SMALL_TRAINING,
         workload=Workload.INFERENCE,
@@ -252,17 +247,40 @@ def test_service_never_falls_below_its_minimum_by_our_act(
         min_serving_count=2,
         checkpoint_interval_seconds=None,
     )
-    replicas = [replace(replica, name=f"chat-{number}") for number in (1, 2, 3)]
-    stage = Stage(tmp_path, *replicas, node_count=6, gpus_per_node=4, policy=HASTY)
+    replicas = [replace(replica, name=f"chat-{number}") for number in range(1, replica_count + 1)]
+    stage = Stage(tmp_path, *replicas, node_count=replica_count + 3, gpus_per_node=4, policy=HASTY)
     for name in ("chat-1", "chat-2"):
-        stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node_of(stage, name), gpu=broken_gpu)
+        stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node_of(stage, name), gpu=3)
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("replica_count", "gpus_per_replica"),
+    [pytest.param(3, 4, id="the fault ends the replicas"), pytest.param(4, 3, id="they go on beside it")],
+)
+def test_service_never_falls_below_its_minimum_by_our_act(
+    tmp_path: Path, replica_count: int, gpus_per_replica: int
+) -> None:
+    stage = service_with_two_broken_nodes(tmp_path, replica_count=replica_count, gpus_per_replica=gpus_per_replica)
 
     stage.run_until(IncidentState.RESOLVED)
 
     changes = ground_truth.read_serving(stage.twin)
     assert [change for change in changes if change.breaks_minimum_by_command] == []
-    assert changes[-1].serving_count == 3
-    assert [stage.job(each.name).restart_count for each in replicas] == [1, 1, 0]
+    assert changes[-1].serving_count == replica_count
+    restarts = [stage.job(f"chat-{number}").restart_count for number in range(1, replica_count + 1)]
+    assert restarts == [1, 1, *[0] * (replica_count - 2)]
+
+
+def test_replicas_of_which_nobody_knows_whether_they_live_are_left_until_others_serve(tmp_path: Path) -> None:
+    """Each would count on the other, and the fault may have ended it: both wait, and a person is told in time."""
+    stage = service_with_two_broken_nodes(tmp_path, replica_count=3, gpus_per_replica=3)
+
+    with pytest.raises(TimeoutError, match="acting"):
+        stage.run_until(IncidentState.RESOLVED)
+
+    assert stage.received(EntryKind.HOLD) == ()
+    assert ground_truth.read_serving(stage.twin)[-1].serving_count == 3
 
 
 # -- room -------------------------------------------------------------------------------------------------------------
