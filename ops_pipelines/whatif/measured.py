@@ -58,9 +58,19 @@ class Measured:
     """Per act (`Verb.value`, and `notice`): how long it took on the lab."""
     sources: tuple[str, ...]
     """Each table with the sha256 of its bytes, shortened."""
+    coverage_ratio: float = 1.0
+    """Share of what was seen that is seen: below 1 only where somebody asks how much depends on it."""
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """Every finding that a verdict rests on."""
+        named = {verdict.rule for shares in self.verdicts.values() for verdict, _ in shares}
+        return frozenset(named | {rule for rule, _ in self.false_isolations}) - {NOTHING}
 
     def verdict_on(self, fault: str, random: Generator) -> Verdict:
         """Return what the diagnosis makes of a fault of this class this time."""
+        if self.coverage_ratio < 1.0 and float(random.random()) >= self.coverage_ratio:
+            return Verdict(rule=NOTHING, kind="", is_culprit_named=False)
         at = float(random.random())
         for verdict, bound in self.verdicts[fault]:
             if at < bound:

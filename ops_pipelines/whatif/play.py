@@ -22,6 +22,7 @@ from ops_pipelines.domain.guardrails.refusal import Patience
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentEvent
 from ops_pipelines.domain.observation import NO_NODE, Observation
+from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.whatif import peers
@@ -97,6 +98,7 @@ class _Run:
         self._job_nodes = names[: scenario.node_count]
         self._spares = deque(names[scenario.node_count :])
         self._topology = rules.topology
+        self._mode = rules.policy.mode
         self._autopilot = new_autopilot(
             rules,
             job_node_count=scenario.node_count,
@@ -335,9 +337,22 @@ class _Run:
         return any(moved)
 
     def _do(self, plan: IncidentPlan, trouble: _Trouble | None, verdict: Verdict | None) -> bool:
-        self._autopilot.begin(plan, now=self._now())
         verbs = [action.verb for action in plan.actions]
         is_moving = Verb.RELEASE in verbs
+        if Verb.DRAIN in verbs and self._mode is Mode.OBSERVE:
+            # The plan is shown and nothing is done: whoever looks finds the part named.
+            if trouble is not None:
+                self._call(trouble, _LOOK_AT_NAMED)
+            return False
+        self._autopilot.begin(plan, now=self._now())
+        if Verb.DRAIN in verbs and self._mode is Mode.APPROVE:
+            self._humans += 1
+            is_alive = trouble is None or trouble.strike.kind.silent is not None
+            waiting = self._draw(peers.ACKNOWLEDGE)
+            if is_alive:
+                self._clock.run(waiting, slowdown_ratio=self._slowdown())
+            else:
+                self._clock.stand(Cause.HUMAN, waiting)
         if is_moving and (trouble is None or trouble.strike.kind.silent is not None):
             self._wait_for_moment(plan)
         drained: list[NodeName] = []
