@@ -333,8 +333,12 @@ class _Run:
         return self._autopilot.decide(seen, now=self._now())
 
     def _carry_out(self, decision: Decision, *, trouble: _Trouble | None, verdict: Verdict | None = None) -> bool:
-        moved = [self._do(plan, trouble, verdict) for plan in decision.plans]
-        return any(moved)
+        has_moved = False
+        for plan in decision.plans:
+            # What was done for one of them may have ended another.
+            if plan.incident in self._autopilot.incidents:
+                has_moved |= self._do(plan, trouble, verdict)
+        return has_moved
 
     def _do(self, plan: IncidentPlan, trouble: _Trouble | None, verdict: Verdict | None) -> bool:
         verbs = [action.verb for action in plan.actions]
