@@ -84,7 +84,7 @@ def cluster_facts(snapshot: Snapshot, rules: Rules) -> ClusterFacts:
         taken_at=snapshot.taken_at,
         costs=snapshot.costs,
         hazards=rules.catalogue.hazards,
-        stricken=stricken_nodes(snapshot.incidents, rules.catalogue.hazards),
+        stricken=stricken_nodes(snapshot.incidents, snapshot.records, rules.catalogue.hazards),
     )
 
 

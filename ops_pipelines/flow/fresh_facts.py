@@ -40,7 +40,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
         taken_at=now,
         costs=learned.costs,
         hazards=cluster.rules.catalogue.hazards,
-        stricken=stricken_nodes(state.incidents, cluster.rules.catalogue.hazards),
+        stricken=stricken_nodes(state.incidents, state.records, cluster.rules.catalogue.hazards),
     )
 
 

@@ -79,12 +79,14 @@ def first_act(plan: IncidentPlan) -> Action:
 
 def _why_not_begun(plan: IncidentPlan, facts: ClusterFacts, state: LedgerState, cluster: Cluster) -> Refusal | None:
     """Return why the guardrails do not allow the first act."""
+    incident = next((each for each in state.incidents if each.incident == plan.incident), None)
     return judge(
         first_act(plan),
         facts,
         policy=cluster.rules.policy,
         topology=cluster.rules.topology,
         authority=authority_of(plan.plan, state, actor=AUTOPILOT),
+        origin=frozenset() if incident is None else incident.nodes,
     )
 
 

@@ -8,14 +8,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
 from ops_pipelines.domain.identity import JobAttempt, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
 from ops_pipelines.domain.repair.job_fate import hazard_for
 from ops_pipelines.domain.repair.job_moves import is_leaving, noticed_at, time_jobs
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.steps.timing import JobTiming, Moment, is_moment
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.due import Due
@@ -107,7 +107,14 @@ def calls_for_a_move(plan: IncidentPlan, incident: Incident, cluster: Cluster) -
     ]
     rules = cluster.rules
     timings = time_jobs(incident, jobs, facts, policy=rules.policy, topology=rules.topology)
-    return any(each.moment is Moment.NOW for each in timings)
+    due = {each.attempt for each in timings if each.moment is Moment.NOW}
+    if not due:
+        return False
+    # What a limit of a whole plan forbids is left running by every new plan, too.
+    planned = plan_remediation(incident, facts, policy=rules.policy, topology=rules.topology)
+    if isinstance(planned, Refusal):
+        return False
+    return any(action.verb is Verb.HOLD and action.attempt in due for action in planned.actions)
 
 
 def waiting_moment(incident: Incident, cluster: Cluster) -> str | None:

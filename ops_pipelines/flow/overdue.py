@@ -148,7 +148,7 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
             assert action.attempt is not None  # only a job has a moment
             return why_untold(known, action.attempt, facts)  # All else has a limit of its own.
         authority = authority_of(plan, state, actor=AUTOPILOT)
-        refusal = judge(action, facts, policy=policy, topology=topology, authority=authority)
+        refusal = judge(action, facts, policy=policy, topology=topology, authority=authority, origin=incident.nodes)
         return None if refusal is None or refusal.guardrail == _OWN_LIMIT else words_of(refusal)
     return None
 

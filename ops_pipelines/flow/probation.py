@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Recovery, advance
+from ops_pipelines.domain.incident import Incident, IncidentEvent, Recovery, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
@@ -114,21 +114,18 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
     """Let nodes be chosen like any other that a person took back into service after a relapse on probation.
 
     The mark of a probation that came to no end of its own is nobody else's: it would count against the cap for ever.
+    Not while an incident of the node is open: a drain that was lifted, or forgotten, has mended nothing, and what still
+    breaks is chosen last until a person's word, or its return, has ended that.
     Raises SourceError if the scheduler does not list its nodes.
     """
     if cluster.rules.policy.durations.probation <= timedelta(0):
         return
     now = cluster.clock.now()
-    ours = {
-        node
-        for each in cluster.ledger.read_state(now).incidents
-        if each.state not in (IncidentState.ESCALATED, IncidentState.IN_REPAIR)
-        for node in each.nodes
-    }
+    in_trouble = {node for each in cluster.ledger.read_state(now).incidents for node in each.nodes}
     left = {
         each.node
         for each in cluster.scheduler.read_nodes()
-        if each.is_last_choice and not each.is_drained and each.node not in ours
+        if each.is_last_choice and not each.is_drained and each.node not in in_trouble
     }
     if not left:
         return

@@ -39,7 +39,7 @@ def _judge_job(world: World, entry: Entry) -> Job:
     job = world.controller.jobs.get(JobId(entry.job or ""))
     if job is None:
         raise SourceRefused(f"{entry.kind.value}: invalid job id {entry.job}")
-    if job.is_over or (job.state is JobState.COMPLETING and job.becomes is not JobState.PENDING):
+    if job.has_ended_for_good:
         raise SourceRefused(f"{entry.kind.value}: job {entry.job} has already ended ({job.state.value})")
     return job
 

@@ -30,6 +30,8 @@ class JobProgress:
     is_held: bool
     is_hung: bool
     """It runs and makes no progress, for want of a GPU, a node or a process."""
+    has_ended_for_good: bool
+    """It is over, or will be once it has completed: it does not start again, whatever is commanded."""
     gpu_count: int
     nodes: tuple[NodeName, ...]
     step_count: int
@@ -161,6 +163,7 @@ def _progress(world: World, job: Job) -> JobProgress:
         state=job.state,
         is_held=job.is_held,
         is_hung=job.hung_at is not None,
+        has_ended_for_good=job.has_ended_for_good,
         gpu_count=job.gpu_count,
         nodes=tuple(job.allocation) if job.state in HAS_PROCESSES else (),
         step_count=int(done.total_seconds() / job.spec.step_seconds),

@@ -116,6 +116,11 @@ class Job:
         return self.ended_at is not None
 
     @property
+    def has_ended_for_good(self) -> bool:
+        """Return whether it is over, or will be once it has completed: the scheduler takes no command for it."""
+        return self.is_over or (self.state is JobState.COMPLETING and self.becomes is not JobState.PENDING)
+
+    @property
     def gpu_count(self) -> int:
         return self.spec.node_count * self.spec.gpus_per_node
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.facts import stricken_nodes
+from ops_pipelines.domain.guardrails.facts import Blow, stricken_nodes
 from ops_pipelines.domain.guardrails.job_limits import must_serve
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
 from ops_pipelines.domain.identity import JobId, NodeName
@@ -293,6 +293,37 @@ def test_a_replica_on_a_silent_node_serves_nobody_and_is_moved_at_once() -> None
     assert judged(HOLD, known) is None
 
 
+ONE_GPU = Blow(gpu_count=1, at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("blow", "expected"),
+    [
+        pytest.param(Blow(gpu_count=1, at=NOW), None, id="one GPU: two of three are left"),
+        pytest.param(Blow(gpu_count=2, at=NOW), None, id="two GPUs: one is left"),
+        pytest.param(Blow(gpu_count=3, at=NOW), "min_serving", id="as many GPUs as replicas"),
+        pytest.param(Blow(gpu_count=None, at=NOW), "min_serving", id="the node as a whole"),
+        pytest.param(Blow(gpu_count=None, at=ago(3600)), "min_serving", id="they began when it was last seen"),
+        pytest.param(Blow(gpu_count=None, at=ago(3601)), None, id="they began after it"),
+        pytest.param(Blow(gpu_count=None, at=None), "min_serving", id="it lasts"),
+    ],
+)
+def test_as_many_replicas_are_in_doubt_as_a_fault_took_gpus(blow: Blow, expected: str | None) -> None:
+    mine, *others = replicas(4, min_serving_count=1, started_at=ago(3600))
+    there = [replace(each, nodes=frozenset({OTHER_NODE})) for each in others]
+
+    assert rule_of(judged(HOLD, facts(jobs=[mine, *there], stricken={OTHER_NODE: (blow,)}))) == expected
+
+
+def test_a_replica_over_two_stricken_nodes_is_in_doubt_once() -> None:
+    mine, wide, other = replicas(3, min_serving_count=1)
+    both = frozenset({OTHER_NODE, NodeName("gpu009")})
+    jobs = [mine, replace(wide, nodes=both), replace(other, nodes=both)]
+    known = facts(jobs=jobs, stricken=dict.fromkeys(both, (ONE_GPU,)))
+
+    assert rule_of(judged(HOLD, known)) == "min_serving"
+
+
 @pytest.mark.parametrize(
     ("on_the_other_node", "expected"), [(1, "min_serving"), (2, None), (3, None)], ids=["one", "two", "three"]
 )
@@ -300,15 +331,15 @@ def test_of_the_replicas_on_a_stricken_node_one_is_not_counted_on(on_the_other_n
     """Which of them the fault has ended nobody knows, and it has ended one at most: each has GPUs of its own."""
     mine, *others = replicas(1 + on_the_other_node, min_serving_count=1)
     there = [replace(each, nodes=frozenset({OTHER_NODE})) for each in others]
-    known = facts(jobs=[mine, *there], stricken=frozenset({OTHER_NODE}))
+    known = facts(jobs=[mine, *there], stricken={OTHER_NODE: (ONE_GPU,)})
 
     assert rule_of(judged(HOLD, known)) == expected
 
 
 def test_a_replica_on_a_stricken_node_that_may_live_is_held_only_while_others_serve() -> None:
     mine, other = replicas(2, min_serving_count=1)
-    alone = facts(jobs=[mine], stricken=frozenset({NODE}))
-    with_another = facts(jobs=[mine, replace(other, nodes=frozenset({OTHER_NODE}))], stricken=frozenset({NODE}))
+    alone = facts(jobs=[mine], stricken={NODE: (ONE_GPU,)})
+    with_another = facts(jobs=[mine, replace(other, nodes=frozenset({OTHER_NODE}))], stricken={NODE: (ONE_GPU,)})
 
     assert rule_of(judged(HOLD, alone)) == "min_serving"
     assert judged(HOLD, with_another) is None
@@ -330,7 +361,7 @@ def test_a_node_is_stricken_while_a_fault_that_ends_jobs_is_open_on_it(
     lost = incident(xid(79, seconds_ago=60), **changes)
     mild = incident(xid(63, node=OTHER_NODE, seconds_ago=60), name="INC-0002")
 
-    assert stricken_nodes([lost, mild], read_hazards()) == expected
+    assert set(stricken_nodes([lost, mild], (), read_hazards())) == expected
 
 
 def test_a_hold_under_way_counts_before_it_shows() -> None:

@@ -21,7 +21,7 @@ from ops_pipelines.domain.guardrails.judge import (
     judge,
 )
 from ops_pipelines.domain.identity import IncidentId, PciAddress
-from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent, Policy
 from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (
@@ -54,6 +54,7 @@ DRAIN = action(Verb.DRAIN, on=NODE)
 REBOOT = action(Verb.REBOOT, on=NODE)
 OFF = action(Verb.POWER_OFF, on=NODE)
 HOLD = action(Verb.HOLD, of=attempt())
+KEEP = action(Verb.RESERVE, of=attempt())
 GPUS = frozenset({"gpus"})
 
 
@@ -237,6 +238,25 @@ def test_a_move_that_was_begun_before_the_window_is_finished(
     known = facts(nodes=[status], jobs=[held_job()], records=[our_drain(), *records])
 
     assert rule_of(judged(what, known, by=frozen())) == rule
+
+
+@pytest.mark.parametrize(
+    ("now_shown", "rule"),
+    [
+        pytest.param([held_job()], None, id="still held"),
+        pytest.param([job(is_held=True)], None, id="marked on the silent node"),
+        pytest.param([held_job(state=JobState.COMPLETING)], None, id="requeued, its processes end"),
+        pytest.param([job(state=JobState.COMPLETING, ended_at=ago(5))], "freeze_window", id="ends for good"),
+        pytest.param([job(state=JobState.CANCELLED, ended_at=ago(5))], "freeze_window", id="cancelled"),
+        pytest.param([held_job(is_held=False)], "freeze_window", id="released by somebody else"),
+        pytest.param([job(started_at=ago(30), nodes=(OTHER_NODE,))], "freeze_window", id="runs elsewhere"),
+        pytest.param([], "freeze_window", id="gone from the scheduler"),
+    ],
+)
+def test_a_hold_that_nothing_waits_behind_any_more_owes_no_fence(now_shown: list[JobStatus], rule: str | None) -> None:
+    known = facts(nodes=[SILENT], jobs=now_shown, records=[our_drain(), HELD])
+
+    assert rule_of(judged(OFF, known, by=frozen())) == rule
 
 
 @pytest.mark.parametrize(("status", "rule"), [(SILENT, None), (our_node(), "freeze_window")])
@@ -479,6 +499,7 @@ STORMY = policy(drain_budget=WIDE, mass_event=MassEvent(min_node_count=3))
         pytest.param(touched(3, verb=Verb.RESUME), None, id="returns are no storm"),
         pytest.param(touched(3, verb=Verb.CHECK), None, id="nor are the tests that follow repairs"),
         pytest.param([*touched(2), ended(replace(HOLD, incident=IncidentId("INC-0300")))], "storm_brake", id="a job"),
+        pytest.param([*touched(2), ended(replace(KEEP, incident=IncidentId("INC-0100")))], None, id="no spare node"),
         pytest.param([*touched(3), begun(replace(DRAIN, incident=IncidentId("INC-7")))], None, id="this very node"),
         pytest.param([*touched(3), ended(HOLD)], None, id="this very incident"),
     ],

@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.fault import Family, FirstAction
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Try
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
@@ -39,12 +39,16 @@ from tests.domain.builders import (
     ended,
     facts,
     foreign_node,
+    gpu_missing,
     held_job,
     incident,
     job,
     node,
     policy,
+    telemetry_stale,
     topology,
+    unreachable,
+    verdict,
     xid,
 )
 
@@ -123,8 +127,12 @@ def test_no_node_is_kept_for_two_jobs(are_moved: list[bool]) -> None:
 # -- when -------------------------------------------------------------------------------------------------------------
 
 
+LOST = incident(xid(79), gpu_missing())
+"""A GPU that is gone by its log and by the metrics."""
+
+
 def moment(work: JobStatus, *others: JobStatus, **changes: Any) -> Moment:
-    timings = time_jobs(incident(xid(79)), [work], read(work, *others, **changes), policy=POLICY, topology=TOPOLOGY)
+    timings = time_jobs(LOST, [work], read(work, *others, **changes), policy=POLICY, topology=TOPOLOGY)
     return timings[0].moment
 
 
@@ -185,7 +193,34 @@ def test_a_service_keeps_what_it_needs(others: list[JobStatus], expected: bool) 
     ],
 )
 def test_only_what_had_the_broken_part_has_surely_ended(hazard: Hazard, work: JobStatus, expected: bool) -> None:
-    assert has_surely_ended(work, hazard, read(work)) is expected
+    assert has_surely_ended(work, LOST, read(work, hazards=(hazard,))) is expected
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        pytest.param([xid(79)], False, id="a line, while every GPU reports: it may be forged"),
+        pytest.param([xid(79), verdict(2)], False, id="two lines of one log"),
+        pytest.param([gpu_missing()], False, id="a series that is gone: the exporter may have lost it"),
+        pytest.param([xid(79), telemetry_stale()], False, id="a line, and metrics that say nothing of the GPU"),
+        pytest.param([xid(79), unreachable()], False, id="a line on a node that answers again"),
+        pytest.param([xid(79), gpu_missing()], True, id="the log and the metrics"),
+    ],
+)
+def test_replica_has_surely_ended_only_if_metrics_and_a_log_show_it(findings: list[Finding], expected: bool) -> None:
+    mine = replica("1", NODE)
+
+    assert has_surely_ended(mine, incident(*findings), read(mine)) is expected
+    assert has_surely_ended(job(), incident(*findings), read(job()))
+    assert has_surely_ended(mine, incident(*findings), read(mine, nodes=[node(is_responding=False)]))
+
+
+def test_what_the_metrics_showed_before_a_repair_bears_no_witness_of_a_replica_that_began_after_it() -> None:
+    found = incident(xid(79, seconds_ago=5), gpu_missing(seconds_ago=4000), tries=(TRIED,))
+    mine = replica("1", NODE)
+
+    assert has_surely_ended(mine, found, read(mine))
+    assert not has_surely_ended(mine, found, read(mine, records=[RETURNED]))
 
 
 TRIED = Try(response=Response.REBOOT_NODE, ended_at=ago(1), why="a relapse")

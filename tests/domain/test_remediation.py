@@ -503,6 +503,15 @@ def test_what_may_never_be_touched_is_left_to_a_human_in_every_mode(
     assert "Nothing is done" in plan.actions[0].text
 
 
+def test_page_about_a_node_that_left_our_hands_names_the_job_that_an_earlier_plan_holds() -> None:
+    hold = ended(action(Verb.HOLD, of=attempt()), seconds_ago=60)
+    known = facts(nodes=[our_node()], jobs=[held_job()], records=[our_drain(), hold])
+
+    plan = planned(incident(xid(79)), known, by=policy(untouchable_nodes=frozenset({NODE})))
+
+    assert "Still held by an earlier plan, to be released by you: job 42." in plan.actions[0].text
+
+
 @pytest.mark.parametrize(
     ("what", "known", "by", "rule", "patience"),
     [

@@ -3,10 +3,11 @@
 Rules like those of `rules`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.identity import IncidentId, JobId
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from tests.safety.border import Command
 from tests.safety.scene import Rule, Scene
 
@@ -74,17 +75,27 @@ def _rung_order(scene: Scene) -> str | None:
     return "no restart was tried before"
 
 
-def _has_moved_jobs(scene: Scene) -> bool:
-    """Return whether the cause has taken a hold that it has not given back: its fence is owed to that job."""
-    ours = [
-        command
-        for command, record in scene.accepted
-        if record is not None and scene.record is not None and record.action.incident == scene.record.action.incident
-    ]
-    held = {each.job for each in ours if each.verb is Verb.HOLD} - {
-        each.job for each in ours if each.verb is Verb.RELEASE
-    }
-    return bool(held) and scene.told_node is not None and not scene.told_node.is_responding
+def _fences_held_job(scene: Scene) -> bool:
+    """Return whether a job that we hold, for whatever cause, ran on the silent node: its fence is owed to that job.
+
+    Not to one that has ended since, or went on without us: nothing waits for the fence any more.
+    """
+    node, held = scene.told_node, dict[JobId, ActionRecord]()
+    for command, record in scene.accepted:
+        if command.verb is Verb.HOLD and record is not None and command.job is not None:
+            held[command.job] = record
+        elif command.verb is Verb.RELEASE and command.job is not None:
+            held.pop(command.job, None)
+    waiting = [each for job, each in held.items() if _still_waits(scene.told.jobs.get(job), each)]
+    is_silent = node is not None and not node.is_responding
+    return is_silent and any(scene.command.node in each.attempt_nodes for each in waiting)
+
+
+def _still_waits(job: JobStatus | None, hold: ActionRecord) -> bool:
+    if job is None or hold.action.attempt is None or has_moved_on(job, hold.action.attempt):
+        return False
+    ends_by_itself = job.state is JobState.COMPLETING and job.ended_at is not None
+    return job.is_held if job.state is JobState.PENDING else job.state in MAY_HAVE_PROCESSES and not ends_by_itself
 
 
 def _freeze_window(scene: Scene) -> str | None:
@@ -96,7 +107,7 @@ def _freeze_window(scene: Scene) -> str | None:
         return None
     if verb is Verb.DECLARE_DOWN and _was_begun(scene, Verb.POWER_OFF):
         return None
-    if verb in (Verb.DRAIN, Verb.POWER_OFF) and _has_moved_jobs(scene):
+    if verb in (Verb.DRAIN, Verb.POWER_OFF) and _fences_held_job(scene):
         return None
     job = scene.told_job
     silent = {name for name, node in scene.told.nodes.items() if not node.is_responding}
@@ -108,7 +119,7 @@ def _freeze_window(scene: Scene) -> str | None:
 def _other_tries(scene: Scene) -> list[tuple[Command, ActionRecord]]:
     """Return the same repair of the same node as the cluster took it, for other tries."""
     repairs = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE)
-    if scene.command.verb not in repairs or scene.record is None or _has_moved_jobs(scene):
+    if scene.command.verb not in repairs or scene.record is None or _fences_held_job(scene):
         return []
     mine = scene.record.action
     return [
@@ -138,7 +149,7 @@ def _rung_exhausted(scene: Scene) -> str | None:
         Verb.POWER_OFF: ladder.max_power_cycles_count,
         Verb.REIMAGE: ladder.max_reimages_count,
     }.get(scene.command.verb)
-    if allowed is None or (scene.command.verb is Verb.POWER_OFF and _has_moved_jobs(scene)):
+    if allowed is None or (scene.command.verb is Verb.POWER_OFF and _fences_held_job(scene)):
         return None
     since = scene.command.said_at - ladder.memory
     tries = {
@@ -161,9 +172,15 @@ def _storm_brake(scene: Scene) -> str | None:
     cause = None if scene.record is None else scene.record.action.incident
     if any(record is not None and record.action.incident == cause for _, record in lately):
         return None
-    nodes = {command.node for command, _ in lately if command.node is not None} - {scene.command.node}
-    is_storm = len(nodes) >= event.min_node_count
-    return f"{len(nodes)} other nodes were touched within minutes" if is_storm else None
+    # A spare is kept because it is well: its cause, like one that only moved jobs, stands for one node, its own.
+    on_nodes = [each for each in lately if each[0].node is not None and each[0].verb is not Verb.RESERVE]
+    nodes = {command.node for command, _ in on_nodes} - {scene.command.node}
+    count = len(nodes) + len(_causes(lately) - _causes(on_nodes))
+    return f"{count} other nodes were touched within minutes" if count >= event.min_node_count else None
+
+
+def _causes(commands: Iterable[tuple[Command, ActionRecord | None]]) -> frozenset[IncidentId]:
+    return frozenset(record.action.incident for _, record in commands if record is not None)
 
 
 def _off_first(scene: Scene) -> str | None:

@@ -84,8 +84,9 @@ def _serving_truth(scene: Scene) -> str | None:
     job = scene.told_job
     if scene.command.verb is not Verb.HOLD or job is None or not job.service or not scene.told.is_honest:
         return None
-    if scene.command.job not in scene.progress or scene.progress[scene.command.job].is_hung:
-        return None
+    own = scene.progress.get(job.job)
+    if own is None or own.is_hung or own.has_ended_for_good:
+        return None  # It serves nobody, and a hold takes nothing from what ends anyway.
     fellows = [each for each in scene.told.jobs.values() if (each.service, each.account) == (job.service, job.account)]
     running = [each for each in fellows if each.state is JobState.RUNNING]
     must = min(max((each.min_serving_count for each in running), default=0), len(running))

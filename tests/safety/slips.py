@@ -39,7 +39,7 @@ class Slip:
 
 def _counts_whoever_runs() -> AbstractContextManager[None]:
     """Count a replica as serving that hangs on a node which is known to be broken."""
-    return replaced(stricken_nodes, lambda *_: frozenset())
+    return replaced(stricken_nodes, lambda *_: {})
 
 
 def _keeps_room_for_a_day() -> AbstractContextManager[None]:

@@ -3,15 +3,18 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.guardrails.judge import drain_reason
+from ops_pipelines.domain.identity import IncidentId, JobId
+from ops_pipelines.domain.policy import BlastCaps, MassEvent
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.simulator.journal import EntryKind
-from tests.safety.directed_stories import PASS, lose_gpu
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.safety.directed_stories import PASS, break_by, lose_gpu, wait
 from tests.safety.hostile_plans import WEDGE, WIDE, attempt_to_send, on_job, on_node
 from tests.safety.lies import SchedulerLie
 from tests.safety.moves import Move, MoveKind, make
@@ -75,6 +78,61 @@ def test_batch_of_drains_is_counted_as_a_whole(tmp_path: Path) -> None:
 
     over = [violation for violation in stage.judge.violations if violation.rule == "max_out_count"]
     assert [violation.command.node for violation in over] == [name_of(3)]
+    stage.close()
+
+
+@pytest.mark.parametrize(
+    ("is_drained", "min_node_count", "broken"),
+    [
+        pytest.param(True, 2, {"storm_brake"}, id="the node itself counts"),
+        pytest.param(True, 3, set(), id="its spares do not"),
+        pytest.param(False, 2, {"storm_brake"}, id="a cause of which only spares are seen counts"),
+        pytest.param(False, 3, set(), id="and once, however many they are"),
+    ],
+)
+def test_kept_spares_stand_in_a_storm_for_their_cause_alone(
+    tmp_path: Path, is_drained: bool, min_node_count: int, broken: set[str]
+) -> None:
+    stage = Stage(tmp_path, Setting(budget=WIDE, node_count=6, caps=BlastCaps(max_out_per_partition_ratio=1.0)))
+    storm = MassEvent(min_node_count=min_node_count)
+    stage.judge.orders = replace(stage.orders, policy=replace(stage.orders.policy, mass_event=storm))
+    attempt_to_send(_drain_for("INC-0002", 4), stage)
+    if is_drained:
+        attempt_to_send(on_node(Verb.DRAIN, 0), stage)
+    attempt_to_send(replace(on_job(Verb.HOLD, stage), verb=Verb.RESERVE, spares=(name_of(2), name_of(3))), stage)
+
+    attempt_to_send(_drain_for("INC-0003", 5), stage)
+
+    assert stage.judge.watched == {Verb.DRAIN: 2 + is_drained, Verb.RESERVE: 2}
+    assert stage.judge.broken_rules == broken
+    stage.close()
+
+
+def _drain_for(cause: str, index: int) -> Action:
+    incident = IncidentId(cause)
+    return replace(on_node(Verb.DRAIN, index), incident=incident, text=drain_reason(incident, "a test"))
+
+
+@pytest.mark.parametrize(
+    ("by_its_owner", "is_seen"),
+    [(EntryKind.CANCEL, False), (EntryKind.REQUEUE, True)],
+    ids=["ends for good", "would start elsewhere"],
+)
+def test_hold_of_a_replica_that_its_owner_ended_takes_nothing_unless_it_would_start_again(
+    tmp_path: Path, by_its_owner: EntryKind, is_seen: bool
+) -> None:
+    stage = Stage(tmp_path, Setting(budget=WIDE, replica_count=2))
+    for move in (break_by(FaultKind.NODE_UNREACHABLE, 3), PASS, wait(6), PASS, wait(6)):
+        make(move, stage)
+    stage.twin.command(by_its_owner, job="1002")
+    scheduler = stage.process("first").cluster.scheduler
+    scheduler.read_nodes()
+    scheduler.read_jobs()
+
+    with suppress(SourceError):
+        scheduler.hold(JobId("1002"))
+
+    assert ("serving_truth" in stage.judge.broken_rules) is is_seen
     stage.close()
 
 

@@ -1,17 +1,21 @@
 """The smallest stories in which the program once did something unsafe; each stands for many seeds."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget
+from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed, undeclare
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE
-from tests.safety.lies import TelemetryLie
+from tests.safety.lies import Rumour, TelemetryLie
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
-from tests.safety.stage import Setting
+from tests.safety.stage import FREEZE, Setting, Training
 from tests.safety.stories import Story, play
+from tests.simulator.fake_clock import BEGINNING
 
 ONE_MAY_BE_OUT = DrainBudget(
     max_out_count=1, max_out_per_rack_count=9, min_in_service_ratio=0.0, max_new_per_hour_count=9
@@ -68,7 +72,7 @@ def test_reset_without_an_answer_that_helps_nothing_is_sent_once_more_at_most(no
 
 
 @pytest.mark.parametrize("where", [{"untouchable": 2}, {"undeclared": 2}])
-def test_replica_that_hangs_on_a_node_left_to_people_is_not_counted_on(where: dict[str, int]) -> None:
+def test_replica_that_hangs_on_a_node_left_to_people_is_not_counted_on(where: dict[str, Any]) -> None:
     """The scheduler calls it running; the other one is all that serves, and must not be held."""
     setting = Setting(node_count=5, replica_count=2, gpus_per_replica=2, **where)
     moves = (lose_gpu(2), PASS, wait(11), break_by(FaultKind.ROW_REMAP_WAITS, 3), PASS)
@@ -86,3 +90,70 @@ def test_node_that_is_taken_out_of_our_hands_while_its_plan_waits_keeps_its_jobs
 
     assert verdict.violations == ()
     assert verdict.commands[Verb.HOLD] == verdict.commands[Verb.RESERVE] == 0
+
+
+def test_spare_that_is_kept_for_a_moved_job_is_no_second_node_of_a_storm() -> None:
+    """The judge once took it for one: it was chosen because nothing is wrong with it."""
+    storm = MassEvent(min_node_count=2, window=timedelta(seconds=1), brake_window=timedelta(minutes=10))
+    whole = BlastCaps(max_out_per_partition_ratio=1.0)
+    setting = Setting(budget=WIDE, training=Training.UNTOLD, mass_event=storm, caps=whole)
+    moves = (break_by(FaultKind.ROW_REMAP_WAITS, 0), PASS, wait(5), lose_gpu(3), PASS)
+
+    verdict = play(Story(setting=setting, moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.RESERVE], verdict.commands[Verb.DRAIN]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "deceive",
+    [
+        Move(kind=MoveKind.RUMOUR, node=2, number=number_of(Rumour.FORGED_FALL)),
+        Move(kind=MoveKind.BEND_METRICS, node=2, number=number_of(TelemetryLie.HALF)),
+    ],
+    ids=["a forged line", "a series that the exporter lost"],
+)
+def test_last_replica_is_not_held_because_one_source_calls_it_dead(deceive: Move) -> None:
+    setting = Setting(budget=WIDE, replica_count=1, gpus_per_replica=2)
+
+    verdict = play(Story(setting=setting, moves=(PASS, deceive, PASS, wait(15), PASS, PASS)))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.HOLD] == 0
+
+
+def test_replica_that_its_owner_cancelled_on_a_silent_node_is_no_loss_when_it_is_held() -> None:
+    """The judge once took it for one that serves; the scheduler refuses the hold, for it ends with its node."""
+    cancel = Move(kind=MoveKind.CANCEL, number=1)
+    moves = (break_by(FaultKind.NODE_UNREACHABLE, 3), PASS, wait(6), PASS, wait(6), cancel, PASS, PASS)
+
+    verdict = play(Story(setting=Setting(budget=WIDE, replica_count=2), moves=moves))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.HOLD] == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["the job waits", "its owner has cancelled it"])
+def test_silent_node_is_fenced_in_a_freeze_only_while_a_job_that_another_cause_holds_waits(is_cancelled: bool) -> None:
+    """The judge once asked for the same cause; the program once did not ask whether anything waits."""
+    visit = FreezeWindow(name="a visit", begins_at=BEGINNING + timedelta(seconds=30), ends_at=FREEZE.ends_at)
+    cancel = (Move(kind=MoveKind.CANCEL),) if is_cancelled else ()
+    falls_silent = (*cancel, break_by(FaultKind.NODE_UNREACHABLE, 1), wait(1))
+    moves = (break_by(FaultKind.UNCORRECTABLE_ECC, 0), PASS, wait(7), *falls_silent, PASS, wait(7), PASS)
+
+    verdict = play(Story(setting=Setting(node_count=5, freezes=(visit,)), moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.HOLD], verdict.commands[Verb.POWER_OFF]) == (1, not is_cancelled)
+
+
+def test_broken_node_whose_drain_somebody_lifted_is_still_chosen_last() -> None:
+    once = LadderLimits(max_gpu_resets_count=0, max_reboots_count=1, max_power_cycles_count=0, max_reimages_count=0)
+    comes_back = break_by(FaultKind.UNCORRECTABLE_ECC, 3, course=4)
+    lift = Move(kind=MoveKind.FOREIGN_RESUME, node=3)
+    moves = (comes_back, PASS, PASS, wait(16), PASS, PASS, lift, PASS)
+
+    verdict = play(Story(setting=Setting(budget=WIDE, ladder=once, probation_seconds=600.0), moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.PUT_LAST], verdict.commands[Verb.PUT_BACK]) == (1, 0)

@@ -326,3 +326,16 @@ def test_node_that_a_person_returns_after_a_relapse_is_chosen_like_any_other(tmp
     assert before == (True, True)
     assert (stage.node(NODE).is_drained, stage.node(NODE).is_last_choice) == (False, False)
     assert stage.incident().state is IncidentState.RESOLVED
+
+
+def test_mark_stays_on_a_node_that_waits_for_hands_although_its_drain_was_lifted(tmp_path: Path) -> None:
+    """Its fault still shows, so that nobody has put it back: a scheduler that crashed forgets a drain, too."""
+    stage = on_probation(tmp_path)
+    stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, NODE, gpu=0, course=Course(cure=Cure.REPLACEMENT))
+    stage.run_until(IncidentState.IN_REPAIR, seconds=120)
+
+    stage.twin.command(EntryKind.RESUME, nodes=(NODE,))
+    stage.run_for(20)
+
+    assert stage.incident().state is IncidentState.IN_REPAIR
+    assert (stage.node(NODE).is_drained, stage.node(NODE).is_last_choice) == (False, True)

@@ -3,15 +3,19 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
 from ops_pipelines.domain.policy import RecoveryLimits
 from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.moments import due_moment
+from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import Bug, JobSpec, with_checkpoint_age
@@ -377,3 +381,58 @@ def test_owner_of_a_job_that_does_not_go_on_is_told_once(tmp_path: Path) -> None
     (recovery,) = stage.incident().recoveries
     assert recovery.progressed_at is None
     assert recovery.ended_as.startswith("no checkpoint was seen within")
+
+
+class LosesTheSecondHold:
+    """A scheduler that does not answer from the second hold on."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._holds = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def hold(self, job: JobId) -> None:
+        self._holds += 1
+        if self._holds > 1:
+            raise SourceUnavailable("no answer")
+        self._scheduler.hold(job)
+
+
+def test_once_a_job_of_a_silent_node_is_held_so_are_the_others_though_the_node_leaves_our_hands(tmp_path: Path) -> None:
+    """The scheduler would give the node up and start them elsewhere, while the first copy may still write."""
+    jobs = [replace(SMALL_TRAINING, name=name, gpus_per_node=2) for name in ("one", "two")]
+    at_once = replace(HASTY, durations=replace(HASTY.durations, run_patience=timedelta(0)))
+    stage = Stage(tmp_path, *jobs, node_count=4, gpus_per_node=4, policy=at_once)
+    node = node_of(stage, "one")
+    scheduler = stage.cluster.scheduler
+    stage.cluster = replace(stage.cluster, scheduler=cast("Scheduler", LosesTheSecondHold(scheduler)))
+    stage.twin.inject(FaultKind.NODE_UNREACHABLE, node)
+    while not stage.records_of(Verb.HOLD):
+        stage.run_once()
+        stage.let_pass(1)
+
+    stage.cluster = replace(stage.cluster, scheduler=scheduler)
+    stage.use_policy(replace(HASTY, untouchable_nodes=frozenset({node})))
+    stage.run_until(IncidentState.ESCALATED)
+    scheduler.declare_down(node, reason="Not responding")
+    stage.let_pass(60)
+
+    assert all(stage.job(each.name).is_held for each in jobs)
+    assert ground_truth.read_split_brains(stage.twin) == ()
+
+
+def test_a_move_that_a_limit_of_the_plan_forbids_is_not_planned_again_and_again(tmp_path: Path) -> None:
+    """The job is left running, and a person is told once the wait has its length."""
+    tight = replace(HASTY.durations, job_end_limit=timedelta(seconds=60))
+    policy = replace(HASTY, blast_caps=replace(HASTY.blast_caps, max_gpu_hours_per_plan=0.0001), durations=tight)
+    stage = Stage(tmp_path, replace(SMALL_TRAINING, gpus_per_node=2), node_count=4, gpus_per_node=4, policy=policy)
+    stage.let_pass(30)
+    stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node_of(stage, SMALL_TRAINING.name), gpu=3)
+
+    stage.run_until(IncidentState.ESCALATED)
+
+    assert len(stage.records_of(Verb.DRAIN)) == 1
+    assert stage.received(EntryKind.HOLD) == ()
+    assert len(stage.pages()) == 1

@@ -48,6 +48,24 @@ def test_hung_job_makes_no_steps_and_no_checkpoints(tmp_path: Path) -> None:
     assert cluster.job(cluster.jobs[0]).state is JobState.RUNNING
 
 
+@pytest.mark.parametrize(("command", "expected"), [(EntryKind.CANCEL, True), (EntryKind.REQUEUE, False)])
+def test_job_that_completes_has_ended_for_good_if_nothing_brings_it_back(
+    tmp_path: Path, command: EntryKind, expected: bool
+) -> None:
+    cluster = SmallCluster(tmp_path, TRAINING)
+    (job,) = cluster.jobs
+    cluster.clock.wait(15.0)
+    while_it_runs = cluster.progress(job).has_ended_for_good
+
+    cluster.twin.command(command, job=job)
+    completing = cluster.progress(job)
+    cluster.clock.wait(60.0)
+
+    assert completing.state is JobState.COMPLETING
+    assert (while_it_runs, completing.has_ended_for_good) == (False, expected)
+    assert cluster.progress(job).has_ended_for_good is expected
+
+
 def test_hung_training_shows_full_utilisation_without_power_or_tensor_work(tmp_path: Path) -> None:
     cluster = SmallCluster(tmp_path, TRAINING)
     cluster.clock.wait(30.0)

@@ -183,7 +183,8 @@ def _count_services(
     for service, jobs in _held_services(actions, facts).items():
         serving = {job.job for job in serving_replicas(jobs[0], facts)}
         running = {job.job for job in running_replicas(jobs[0], facts)}
-        at_once = _most_at_once(actions, running & {job.job for job in jobs})
+        held = _most_at_once(actions, running & {job.job for job in jobs})
+        left = len(serving - held)
         must = must_serve(jobs[0], facts, policy=policy)
         owner, name = service
         remaining.append(
@@ -192,14 +193,14 @@ def _count_services(
                 name=f"{name} of {owner}" if owner else name,
                 total_count=len(serving),
                 out_before_count=0,
-                out_after_count=at_once,
+                out_after_count=len(held),
                 limit=f"{must} must serve",
             )
         )
-        if at_once > 1 and len(serving) - at_once < must:
+        if len(held) > 1 and left < must:
             broken.append(
-                f"{at_once} replicas of {name} would be held at once; {len(serving) - at_once} would serve, and "
-                f"{must} must: they are moved one after the other"
+                f"{len(held)} replicas of {name} would be held at once; {left} would serve, and {must} must: they are "
+                "moved one after the other"
             )
     return remaining, broken
 
@@ -213,9 +214,9 @@ def _held_services(actions: Sequence[Action], facts: ClusterFacts) -> Mapping[tu
     return services
 
 
-def _most_at_once(actions: Sequence[Action], replicas: set[JobId]) -> int:
+def _most_at_once(actions: Sequence[Action], replicas: set[JobId]) -> frozenset[JobId]:
     held: set[JobId] = set()
-    most = 0
+    most: frozenset[JobId] = frozenset()
     for action in actions:
         job = None if action.attempt is None else action.attempt.job
         if job not in replicas:
@@ -224,5 +225,5 @@ def _most_at_once(actions: Sequence[Action], replicas: set[JobId]) -> int:
             held.add(job)
         elif action.verb is Verb.RELEASE:
             held.discard(job)
-        most = max(most, len(held))
+        most = max(most, frozenset(held), key=len)
     return most

@@ -11,6 +11,7 @@ from datetime import timedelta
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.facts import (
     Case,
+    ClusterFacts,
     Rule,
     held_and_not_released,
     nodes_out_of_service,
@@ -18,7 +19,7 @@ from ops_pipelines.domain.guardrails.facts import (
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, has_moved_on
 from ops_pipelines.domain.steps.ladder import max_tries
 from ops_pipelines.domain.steps.timing import Moment
 
@@ -196,13 +197,28 @@ def keeps_tries(case: Case) -> Refusal | None:
 def fences_held_jobs(case: Case) -> bool:
     """Return whether an act on a silent node is what its held jobs wait for: they were held, and are owed a release.
 
-    Whichever incident of ours holds them: a job on two broken nodes is held by one, and fenced by both.
+    Whichever incident of ours holds them: a job on two broken nodes is held by one, and fenced by both. What its owner
+    cancelled, or what went on without us, waits for nothing any more, although its hold was never undone.
     """
     node = case.action.node
     if node is None or node not in case.facts.nodes or case.facts.nodes[node].is_responding:
         return False
     incidents = {record.action.incident for record in case.facts.records if record.action.verb is Verb.HOLD}
-    return any(node in record.attempt_nodes for each in incidents for record in held_and_not_released(each, case.facts))
+    return any(
+        node in record.attempt_nodes and _still_waits(record, case.facts)
+        for each in incidents
+        for record in held_and_not_released(each, case.facts)
+    )
+
+
+def _still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
+    attempt = hold.action.attempt
+    job = None if attempt is None else facts.jobs.get(attempt.job)
+    if attempt is None or job is None or has_moved_on(job, attempt):
+        return False
+    if job.state is JobState.PENDING:
+        return job.is_held
+    return job.state in MAY_HAVE_PROCESSES and not (job.state is JobState.COMPLETING and job.ended_at is not None)
 
 
 def _is_same_try(record: ActionRecord, case: Case) -> bool:

@@ -3,7 +3,7 @@
 Facts only. Whether an act may be begun on them is `guardrails`' business.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -24,6 +24,16 @@ so that an entry whose plan was superseded does not spend the budget for ever.""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """A known fault on one node that ends jobs: the scheduler may go on calling them running."""
+
+    gpu_count: int | None
+    """How many GPUs it took, and so how many jobs it may have ended at most; None: any number."""
+    at: datetime | None
+    """When it was last seen: what began later is not of it. None: it lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """The fresh state that an action is judged on."""
 
@@ -37,8 +47,8 @@ class ClusterFacts:
     costs: RestartCosts = RestartCosts()
     """How long an interruption takes here, as far as it was measured."""
     hazards: tuple[Hazard, ...] = ()
-    stricken: frozenset[NodeName] = frozenset()
-    """Nodes with a known fault that ends jobs: what is said to run there may do nothing any more."""
+    stricken: Mapping[NodeName, tuple[Blow, ...]] = field(default_factory=dict)
+    """Nodes with known faults that end jobs: what is said to run there may do nothing any more."""
     _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
         default_factory=list, repr=False, compare=False
     )
@@ -85,18 +95,40 @@ Rule = Callable[[Case], Refusal | None]
 """Returns why an act must not be begun, or None."""
 
 
-def stricken_nodes(incidents: Iterable[Incident], hazards: Sequence[Hazard]) -> frozenset[NodeName]:
-    """Return the nodes on which the fault of an open incident ends jobs, as `ClusterFacts.stricken` holds them.
+def stricken_nodes(
+    incidents: Iterable[Incident], records: Collection[ActionRecord], hazards: Sequence[Hazard]
+) -> Mapping[NodeName, tuple[Blow, ...]]:
+    """Return the nodes on which the faults of open incidents end jobs, as `ClusterFacts.stricken` holds them.
 
     On a node that was returned only what was seen since then counts.
     """
-    found: set[NodeName] = set()
+    found: dict[NodeName, tuple[Blow, ...]] = {}
     for incident in incidents:
-        since = incident.returned_at
+        since = returned_at(incident, records)
         own = [each for each in incident.findings if since is None or (each.last_at or each.found_at) > since]
-        if incident.is_open and own and hazard_of(own, hazards).has_ended_job:
-            found |= incident.nodes
-    return frozenset(found)
+        if not incident.is_open or not own or not hazard_of(own, hazards).has_ended_job:
+            continue
+        fatal = [each for each in own if hazard_of([each], hazards).has_ended_job] or own
+        gpus = {each.gpu for each in fatal}
+        blow = Blow(
+            gpu_count=None if None in gpus else len(gpus),
+            at=None if any(each.is_lasting for each in fatal) else max(each.last_at or each.found_at for each in fatal),
+        )
+        for name in incident.nodes:
+            found[name] = (*found.get(name, ()), blow)
+    return found
+
+
+def returned_at(incident: Incident, records: Collection[ActionRecord]) -> datetime | None:
+    """Return when the incident's node was last put back into service; None if it was not."""
+    times = [
+        record.begun_at
+        for record in records
+        if record.action.verb is Verb.RESUME
+        and record.action.incident == incident.incident
+        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
+    ]
+    return max(times, default=incident.returned_at)
 
 
 def drain_reason(incident: IncidentId, why: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.facts import Case, ClusterFacts, Rule, expected_loss, has_died_with_its_node
+from ops_pipelines.domain.guardrails.facts import Blow, Case, ClusterFacts, Rule, expected_loss, has_died_with_its_node
 from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, Workload
@@ -115,17 +115,26 @@ def keeps_service(case: Case) -> Refusal | None:
 
 
 def serving_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:
-    """Return the replicas of the job's service that surely serve: `running_replicas`, but for the stricken.
+    """Return the replicas of the job's service that surely serve: `running_replicas`, but for those in doubt.
 
-    A fault that ends jobs leaves a replica RUNNING that serves nobody. Of several on such a node nobody knows which it
-    has ended: one of them is not counted, and it is never the job itself, so that holding that takes something away.
+    A fault that ends jobs leaves a replica RUNNING that serves nobody. Which of those on its node it has ended nobody
+    knows: as many as it took GPUs are not counted, and never the job itself, so that holding that takes something away.
     """
     running = running_replicas(job, facts)
-    doubtful: set[JobId] = set()
-    for name in facts.stricken:
-        there = sorted(each.job for each in running if name in each.nodes and each.job != job.job)
-        doubtful.update(there[:1])
-    return tuple(each for each in running if each.job not in doubtful)
+    in_doubt: set[JobId] = set()
+    for name, blows in facts.stricken.items():
+        for blow in blows:
+            there = sorted(
+                each.job
+                for each in running
+                if name in each.nodes and each.job != job.job and each.job not in in_doubt and _may_have_hit(blow, each)
+            )
+            in_doubt.update(there[: blow.gpu_count])
+    return tuple(each for each in running if each.job not in in_doubt)
+
+
+def _may_have_hit(blow: Blow, replica: JobStatus) -> bool:
+    return blow.at is None or replica.started_at is None or replica.started_at <= blow.at
 
 
 def running_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:

@@ -129,11 +129,14 @@ def _is_known_target(case: Case) -> Refusal | None:
 def _nodes_named(case: Case) -> tuple[NodeName, ...]:
     """Return the nodes that an act is on, and those whose jobs it begins to take away.
 
-    A node may be declared untouchable while its plan waits: what was begun then is finished, nothing more is taken off.
+    A node may be declared untouchable while its plan waits: then nothing is taken off it. But once a job of a silent
+    node is held, the scheduler may give that node up and start its other jobs elsewhere: those are held like the first.
     """
     action = case.action
     named = action.spares if action.node is None else (action.node, *action.spares)
-    return (*named, *sorted(case.origin)) if action.verb in (Verb.RESERVE, Verb.HOLD) else named
+    if action.verb is Verb.HOLD and action.attempt is not None and action.attempt.job in case.facts.jobs:
+        return named if _finishes_move(case) else (*named, *sorted(case.origin))
+    return (*named, *sorted(case.origin)) if action.verb is Verb.RESERVE else named
 
 
 def _has_fresh_eyes(case: Case) -> Refusal | None:

@@ -77,7 +77,7 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ),
         (
             "min_serving",
-            "replicas of its service that serve; on a node with a known fault that ends jobs one is not counted on",
+            "replicas of its service that serve; where a known fault ended jobs, one less for each GPU that it took",
             f"as declared, else {recovery.default_min_serving_ratio:.0%}",
         ),
         ("hourly_loss", "what our holds of the last hour cost", f"{caps.max_gpu_hours_per_hour:g} GPU-hours"),

@@ -7,14 +7,20 @@ How soon is `steps.timing`'s reading of the catalogue, of the findings that stil
 from collections.abc import Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.facts import is_cut_off
+from ops_pipelines.domain.guardrails.facts import is_cut_off, returned_at
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.observation import (
+    CONDITION_SOURCES,
+    DETECTOR_SOURCE,
+    HISTORY_SOURCE,
+    TELEMETRY_SOURCE,
+    JobStatus,
+    NodeStatus,
+)
 from ops_pipelines.domain.steps.timing import hazard_of
 
 _DEAD = Hazard(
@@ -24,6 +30,8 @@ _DEAD = Hazard(
     slowdown_ratio=0.0,
     source="a node that is silent gives no job a future",
 )
+_SOURCES_OF_METRICS = frozenset({TELEMETRY_SOURCE, DETECTOR_SOURCE})
+_SOURCES_OF_NO_LOG = CONDITION_SOURCES | {HISTORY_SOURCE}
 
 
 def is_silent(incident: Incident, nodes: Mapping[NodeName, NodeStatus]) -> bool:
@@ -49,32 +57,41 @@ def hazard_for(incident: Incident, facts: ClusterFacts) -> Hazard:
     """
     if not facts.hazards or is_silent(incident, facts.nodes):
         return _DEAD
-    since = _returned_at(incident, facts)
-    return hazard_of([each for each in incident.findings if _is_since(each, since)], facts.hazards)
+    return hazard_of(_findings_that_count(incident, facts), facts.hazards)
 
 
-def _returned_at(incident: Incident, facts: ClusterFacts) -> datetime | None:
-    """Return when the incident's node was last put back into service; None if it was not."""
-    times = [
-        record.begun_at
-        for record in facts.records
-        if record.action.verb is Verb.RESUME
-        and record.action.incident == incident.incident
-        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
-    ]
-    return max(times, default=incident.returned_at)
+def _findings_that_count(incident: Incident, facts: ClusterFacts) -> tuple[Finding, ...]:
+    since = returned_at(incident, facts.records)
+    return tuple(each for each in incident.findings if _is_since(each, since))
 
 
 def _is_since(finding: Finding, since: datetime | None) -> bool:
     return since is None or (finding.last_at or finding.found_at) > since
 
 
-def has_surely_ended(job: JobStatus, hazard: Hazard, facts: ClusterFacts) -> bool:
+def has_surely_ended(job: JobStatus, incident: Incident, facts: ClusterFacts) -> bool:
     """Return whether a fault has ended a job's work: a silent node has, and a lost part if the job has all GPUs there.
 
-    Which GPUs a job has is not known: one that has some of a node's may be on the others.
+    Which GPUs a job has is not known: one that has some of a node's may be on the others. A replica may be the last
+    that serves: a line that somebody forged, or a series that an exporter lost, is no proof that it is dead.
     """
-    if not hazard.has_ended_job:
+    if not hazard_for(incident, facts).has_ended_job:
+        return False
+    if is_cut_off(job, facts):
+        return True
+    if job.service and not _is_seen_by_two(incident, facts):
         return False
     known = [facts.nodes[name] for name in job.nodes if name in facts.nodes]
-    return is_cut_off(job, facts) or job.gpu_count >= sum(node.gpu_count for node in known)
+    return job.gpu_count >= sum(node.gpu_count for node in known)
+
+
+def _is_seen_by_two(incident: Incident, facts: ClusterFacts) -> bool:
+    """Return whether both the metrics and a log show a fault that ends jobs, each by itself."""
+    counting = _findings_that_count(incident, facts)
+    by_metrics = [each for each in counting if _SOURCES_OF_METRICS & _sources_of(each)]
+    by_log = [each for each in counting if _sources_of(each) - _SOURCES_OF_NO_LOG]
+    return all(hazard_of(seen, facts.hazards).has_ended_job for seen in (by_metrics, by_log))
+
+
+def _sources_of(finding: Finding) -> frozenset[str]:
+    return frozenset(each.source for each in finding.evidence)

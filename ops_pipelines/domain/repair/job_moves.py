@@ -65,7 +65,7 @@ def time_jobs(
                 limits=policy.recovery,
                 moved_count=count_moves(job, facts, policy=policy),
                 # A replica that the fault has ended serves nobody: moving it takes nothing away.
-                is_still_serving=has_surely_ended(job, hazard, facts) or is_still_serving(job, facts, policy=policy),
+                is_still_serving=has_surely_ended(job, incident, facts) or is_still_serving(job, facts, policy=policy),
                 noticed_at=noticed_at(job, facts),
                 now=facts.taken_at,
             ),

@@ -26,7 +26,7 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
+from ops_pipelines.domain.repair.job_fate import has_surely_ended
 from ops_pipelines.domain.repair.job_moves import ActionMaker, share_spares, time_jobs
 from ops_pipelines.domain.repair.plan_words import alternatives_to, effects_of
 from ops_pipelines.domain.repair.repair_steps import Situation, repair_actions
@@ -100,7 +100,7 @@ def _plan_repair(
     incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
     if len(incident.nodes) != 1:
-        return _leave_to_human(incident, f"a repair needs one node; this incident has {len(incident.nodes)}")
+        return _leave_to_human(incident, facts, f"a repair needs one node; this incident has {len(incident.nodes)}")
     (name,) = incident.nodes
     unconfirmed = None if incident.tries else _unconfirmed(incident, facts, policy=policy)
     if unconfirmed is not None:
@@ -108,17 +108,16 @@ def _plan_repair(
     node = facts.nodes.get(name)
     if node is None or not topology.knows(name):
         why = f"{name} is not both in cluster.yaml and known to the scheduler; only such nodes are acted on"
-        return _leave_to_human(incident, why)
+        return _leave_to_human(incident, facts, why)
     if name in policy.untouchable_nodes:
         why = f"policy.yaml lists {name} under untouchable_nodes, so its jobs are left alone too"
-        return _leave_to_human(incident, why)
+        return _leave_to_human(incident, facts, why)
     jobs = sorted(
         (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES),
         key=lambda job: job.job,
     )
     repair = next_repair(incident, facts.records, limits=policy.ladder, now=facts.taken_at)
     climbed = replace(incident, response=repair)
-    hazard = hazard_for(climbed, facts)
     timings = time_jobs(climbed, jobs, facts, policy=policy, topology=topology)
     situation = Situation(
         incident=climbed,
@@ -127,7 +126,7 @@ def _plan_repair(
         timings=timings,
         held=_held_before(incident, facts),
         spares=share_spares(jobs, timings, facts, policy=policy, topology=topology),
-        ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, hazard, facts)),
+        ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, climbed, facts)),
         is_foreign=node.is_drained and not is_drain_of(incident.incident, node, facts.records),
     )
     plan = _plan_for(situation, facts, called_for=incident.response, policy=policy, topology=topology)
@@ -186,12 +185,14 @@ def _excess(plan: IncidentPlan) -> Refusal | None:
     return None if plan.actions[0].verb is Verb.HOLD else judge_proof(plan.proof)
 
 
-def _leave_to_human(incident: Incident, why: str) -> IncidentPlan | Refusal:
+def _leave_to_human(incident: Incident, facts: ClusterFacts, why: str) -> IncidentPlan | Refusal:
     """Return a plan that only pages: what may never be touched must not wait in silence."""
+    held = ", ".join(attempt.job for attempt in _held_before(incident, facts))
+    owed = f" Still held by an earlier plan, to be released by you: job {held}." if held else ""
     page = Action(
         verb=Verb.PAGE_HUMAN,
         incident=incident.incident,
-        text=f"{incident.cause}. Nothing is done: {why}.",
+        text=f"{incident.cause}. Nothing is done: {why}.{owed}",
         try_number=incident.plan_count + 1,
     )
     return _plan(incident, (page,), effects=("nothing is touched",))
