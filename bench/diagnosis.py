@@ -34,7 +34,12 @@ from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
 
 HELD_OUT_FROM = 1000
-CONFUSION_FILE = Path(__file__).parent.parent / "ops_pipelines" / "catalogue" / "diagnosis_confusion.csv"
+_CATALOGUE = Path(__file__).parent.parent / "ops_pipelines" / "catalogue"
+CONFUSION_FILE = _CATALOGUE / "diagnosis_confusion.csv"
+DELAYS_FILE = _CATALOGUE / "diagnosis_delays.csv"
+FALSE_ALARMS_FILE = _CATALOGUE / "diagnosis_false_alarms.csv"
+_QUANTILES = tuple(range(0, 101, 5))
+"""Percent: each delay of the simulation is drawn between two of them."""
 GRACE = timedelta(minutes=10)
 FIELD_FAULTS_PER_1000_NODE_DAYS = 6.5
 """Meta RSC-1 (arXiv 2410.21680)."""
@@ -85,8 +90,10 @@ class Score:
     wrong_isolations: int = 0
     """Of those: the ones that would have taken the node out of service."""
     notices: int = 0
-    confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(class, what the incident said) for each injected fault."""
+    confusion: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    """(class, what the incident said, whether it named the culprit) for each injected fault."""
+    false_isolations: Counter[str] = field(default_factory=Counter)
+    """What the false ones said that would have taken a node out of service."""
     notes: list[str] = field(default_factory=list)
     """One line for each miss and each false claim."""
 
@@ -102,7 +109,7 @@ class Score:
             "notices",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("injected", "found", "named", "about", "exact", "false_claims", "confusion"):
+        for name in ("injected", "found", "named", "about", "exact", "false_claims", "confusion", "false_isolations"):
             getattr(self, name).update(getattr(other, name))
         for name, seconds in other.delays.items():
             self.delays.setdefault(name, []).extend(seconds)
@@ -226,7 +233,7 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
             score.named[truth.fault.value] += bool(right)
         if not right:
             said = sorted({claim.says for claim in about}) or ["nothing"]
-            score.confusion[truth.fault.value, said[0]] += 1
+            score.confusion[truth.fault.value, said[0], False] += 1
             score.notes.append(
                 f"seed {day.seed}: missed {truth.fault.value} of {truth.culprit} at {truth.onset:%H:%M:%S}: {said}"
             )
@@ -236,7 +243,7 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
         used.add(claim.name)
         score.found[truth.fault.value] += 1
         score.exact[truth.fault.value] += truth.culprit in claim.culprits
-        score.confusion[truth.fault.value, claim.says] += 1
+        score.confusion[truth.fault.value, claim.says, True] += 1
         began = truth.onset if truth.steps_began_at is None else max(truth.onset, truth.steps_began_at)
         score.delays.setdefault(truth.fault.value, []).append(max(0.0, (claim.opened_at - began).total_seconds()))
     for claim in claims:
@@ -249,6 +256,7 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
             on_node = any(part.node is not None for part in claim.culprits)
             score.false_on_nodes += on_node
             score.wrong_isolations += on_node and claim.isolates
+            score.false_isolations[claim.says] += on_node and claim.isolates
             blamed = ", ".join(map(str, claim.culprits)) or "nobody"
             near = [
                 truth.fault.value
@@ -359,7 +367,7 @@ def _print_confusion(score: Score, console: Console) -> None:
     table = Table(title="what each class was taken for")
     for heading in ("fault", "taken for", "times"):
         table.add_column(heading)
-    for (fault, said), count in sorted(score.confusion.items(), key=lambda item: (item[0][0], -item[1])):
+    for (fault, said, _), count in sorted(score.confusion.items(), key=lambda item: (item[0][0], -item[1])):
         table.add_row(fault, said, str(count))
     console.print(table)
 
@@ -429,13 +437,29 @@ def _judge_promises(score: Score, quiet: Score, console: Console) -> list[str]:
 
 
 def _write(score: Score) -> None:
-    with CONFUSION_FILE.open("w", newline="") as file:
+    confusion = [
+        (fault, said, "yes" if is_named else "no", count)
+        for (fault, said, is_named), count in sorted(score.confusion.items())
+    ]
+    _write_table(CONFUSION_FILE, ("fault", "taken_for", "culprit_named", "count"), confusion)
+    heads = tuple(f"p{percent}_seconds" for percent in _QUANTILES)
+    delays = [
+        (fault, len(seconds), *(f"{each:.1f}" for each in np.percentile(seconds, _QUANTILES)))
+        for fault, seconds in sorted(score.delays.items())
+    ]
+    _write_table(DELAYS_FILE, ("fault", "count", *heads), delays)
+    alarms = [
+        (said, count, score.false_isolations[said], f"{score.node_days:.0f}")
+        for said, count in sorted(score.false_claims.items())
+    ]
+    _write_table(FALSE_ALARMS_FILE, ("taken_for", "count", "isolates_node_count", "node_days"), alarms)
+
+
+def _write_table(path: Path, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("fault", "taken_for", "count"))
-        for (fault, said), count in sorted(score.confusion.items()):
-            writer.writerow((fault, said, count))
-        for said, count in sorted(score.false_claims.items()):
-            writer.writerow(("none", said, count))
+        writer.writerow(heads)
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

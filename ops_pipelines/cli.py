@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ops_pipelines import lake_cli
-from ops_pipelines.terminal import diagnose, log_commands, people_commands, prove, repair_commands
+from ops_pipelines.terminal import diagnose, log_commands, people_commands, prove, repair_commands, simulate
 from ops_pipelines.terminal.caller import (
     DEFAULT_CLUSTER_FILE,
     RECENT,
@@ -46,6 +46,7 @@ app.add_typer(audit_app, name="audit")
 app.command()(lake_cli.ingest)
 app.command()(diagnose.diagnose)
 app.command()(prove.prove)
+app.command()(simulate.simulate)
 app.command()(node_check)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
 app.add_typer(log_commands.logs_app, name="logs")

@@ -1,0 +1,217 @@
+"""The production decision in simulated time: what it knows, what it decides, and the state that its acts leave behind.
+
+Nothing here decides: `domain.decision.decide` does, on a snapshot that holds only what evidence and schedulers would
+have told. Acts succeed; how long they take is drawn by whoever plays the run.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.decision import Decision, Rules, Snapshot, decide
+from ops_pipelines.domain.identity import Digest, IncidentId, JobId, NodeName
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.observation import (
+    CONDITION_SOURCES,
+    Checkpointing,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Observation,
+    Workload,
+)
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.domain.topology import Place, Topology
+
+JOB = JobId("1")
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""Second 0 of every run. Any date would do."""
+_MEMORY = timedelta(hours=24)
+_NODES_PER_RACK, _NODES_PER_LEAF = 4, 32
+_NO_DIGEST = Digest("0" * 64)
+
+
+def cluster_of(node_count: int, *, gpus_per_node: int) -> Topology:
+    """Return a cluster of racks of 4 and leaf switches of 32 nodes."""
+    return Topology(
+        places={
+            NodeName(f"node{number:05}"): Place(
+                rack=f"r{number // _NODES_PER_RACK:04}",
+                nvlink_domain=f"node{number:05}",
+                leaf_switch=f"s{number // _NODES_PER_LEAF:03}",
+            )
+            for number in range(node_count)
+        },
+        gpus_per_node=gpus_per_node,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Autopilot:
+    """One cluster as the autopilot sees it, and what it remembers."""
+
+    rules: Rules
+    costs: RestartCosts
+    checkpoint_every: timedelta
+    nodes: dict[NodeName, NodeStatus]
+    job_nodes: frozenset[NodeName]
+    gpus_per_node: int
+    job_started_at: datetime = EPOCH
+    checkpointed_at: datetime | None = None
+    incidents: dict[IncidentId, Incident] = field(default_factory=dict)
+    seen: set[IncidentId] = field(default_factory=set)
+    """Every incident that there ever was."""
+    records: deque[ActionRecord] = field(default_factory=deque)
+    conditions: dict[str, Observation] = field(default_factory=dict)
+    evidence_count: int = 0
+
+    def decide(self, observations: Sequence[Observation], *, now: datetime) -> Decision:
+        """Take evidence in, decide, and keep what became of the incidents."""
+        for each in observations:
+            self.evidence_count += 1
+            if each.source in CONDITION_SOURCES:
+                self.conditions[each.position] = each
+        while self.records and self.records[0].begun_at < now - _MEMORY:
+            self.records.popleft()
+        decision = decide(self._snapshot(observations, now=now), self.rules)
+        for incident in decision.incidents:
+            self.seen.add(incident.incident)
+            self._keep(incident)
+        return decision
+
+    def begin(self, plan: IncidentPlan, *, now: datetime) -> None:
+        """The incident of a plan is being acted on."""
+        self._advance(plan.incident, IncidentEvent.PLAN_BEGUN, now=now)
+
+    def note(self, action: Action, plan: IncidentPlan, *, begun_at: datetime, ended_at: datetime) -> None:
+        """Keep one act that was done, with the state that it leaves behind."""
+        self.records.append(
+            ActionRecord(
+                action=action,
+                plan=plan.plan,
+                begun_at=begun_at,
+                outcome=Outcome(kind=OutcomeKind.DONE, witness="simulated", finished_at=ended_at),
+                gpu_count=len(self.job_nodes) * self.gpus_per_node if action.verb is Verb.HOLD else 0,
+                checkpointed_at=self.checkpointed_at if action.verb is Verb.HOLD else None,
+            )
+        )
+        if action.verb is Verb.DRAIN and action.node is not None:
+            self.nodes[action.node] = replace(
+                self.nodes[action.node], is_drained=True, reason=action.text, reason_set_at=begun_at
+            )
+
+    def end(self, incident: IncidentId, event: IncidentEvent, *, now: datetime) -> None:
+        """Let an incident take an event; one that is final is forgotten, with the conditions on its nodes."""
+        self._advance(incident, event, now=now)
+
+    def set_responding(self, node: NodeName, *, is_responding: bool) -> None:
+        """The scheduler gets an answer from a node, or none any more."""
+        self.nodes[node] = replace(self.nodes[node], is_responding=is_responding)
+
+    def swap(self, node: NodeName, spare: NodeName) -> None:
+        """A spare takes the place of a node in the job."""
+        self.job_nodes = self.job_nodes - {node} | {spare}
+        free, held = self.nodes[node], self.nodes[spare]
+        self.nodes[node] = replace(free, state=NodeState.IDLE, gpu_in_use_count=0)
+        self.nodes[spare] = replace(held, state=NodeState.ALLOCATED, gpu_in_use_count=self.gpus_per_node)
+
+    def forget(self, node: NodeName, *, now: datetime) -> None:
+        """A node is as good as new: it is back in service, and nothing is seen to be wrong with it any more."""
+        self.nodes[node] = replace(
+            self.nodes[node], is_drained=False, is_responding=True, state=NodeState.IDLE, reason=None, reason_set_at=None
+        )
+        self.conditions = {name: each for name, each in self.conditions.items() if each.node != node}
+        for incident in [each for each in self.incidents.values() if node in each.nodes]:
+            closed = replace(incident, state=IncidentState.ESCALATED)
+            self._keep(advance(closed, IncidentEvent.CLEARED, at=now, note="repaired"))
+
+    def settle_job(self, *, now: datetime) -> None:
+        """What was seen of the job as a whole is over."""
+        gone = {name for name, each in self.conditions.items() if not each.node}
+        self.conditions = {name: each for name, each in self.conditions.items() if name not in gone}
+        for incident in [each for each in self.incidents.values() if not each.nodes]:
+            closed = replace(incident, state=IncidentState.ESCALATED)
+            self._keep(advance(closed, IncidentEvent.CLEARED, at=now, note="the job goes on"))
+
+    def _advance(self, name: IncidentId, event: IncidentEvent, *, now: datetime) -> None:
+        self._keep(advance(self.incidents[name], event, at=now, note=event.value))
+
+    def _keep(self, incident: Incident) -> None:
+        if incident.is_open:
+            self.incidents[incident.incident] = incident
+        else:
+            self.incidents.pop(incident.incident, None)
+
+    def _snapshot(self, observations: Iterable[Observation], *, now: datetime) -> Snapshot:
+        job = JobStatus(
+            job=JOB,
+            state=JobState.RUNNING,
+            is_held=False,
+            is_requeueable=True,
+            name="training",
+            user="owner",
+            account="research",
+            workload=Workload.TRAINING,
+            nodes=self.job_nodes,
+            gpu_count=len(self.job_nodes) * self.gpus_per_node,
+            started_at=self.job_started_at,
+            ended_at=None,
+            restart_count=0,
+            excluded_nodes=frozenset(),
+            checkpointed_at=self.checkpointed_at,
+            checkpointing=Checkpointing.YES,
+            checkpoint_every=self.checkpoint_every,
+        )
+        return Snapshot(
+            taken_at=now,
+            rules_digest=_NO_DIGEST,
+            ledger_head=self.evidence_count,
+            evidence_through=self.evidence_count,
+            observations=tuple(observations),
+            conditions=tuple(self.conditions.values()),
+            nodes=tuple(self.nodes.values()),
+            jobs=(job,),
+            telemetry=(),
+            is_telemetry_available=True,
+            incidents=tuple(self.incidents.values()),
+            incident_count=len(self.seen),
+            records=tuple(self.records),
+            is_paused=False,
+            costs=self.costs,
+        )
+
+
+def new_autopilot(
+    rules: Rules, *, job_node_count: int, restart_seconds: float, queue_seconds: float, checkpoint_seconds: float
+) -> Autopilot:
+    """Return an autopilot over a healthy cluster whose first nodes one job holds; the rest are spares."""
+    names = list(rules.topology.places)
+    held = frozenset(names[:job_node_count])
+    gpus = rules.topology.gpus_per_node
+    return Autopilot(
+        rules=rules,
+        costs=RestartCosts(
+            restart_seconds=restart_seconds, queue_seconds=queue_seconds, no_room_queue_seconds=queue_seconds * 5
+        ),
+        checkpoint_every=timedelta(seconds=checkpoint_seconds),
+        nodes={
+            name: NodeStatus(
+                node=name,
+                state=NodeState.ALLOCATED if name in held else NodeState.IDLE,
+                is_drained=False,
+                is_responding=True,
+                reason=None,
+                reason_set_at=None,
+                booted_at=EPOCH - timedelta(days=1),
+                gpu_count=gpus,
+                gpu_in_use_count=gpus if name in held else 0,
+            )
+            for name in names
+        },
+        job_nodes=held,
+        gpus_per_node=gpus,
+    )
