@@ -33,8 +33,8 @@ def simulate(
 ) -> None:
     """Simulate a long training under a policy: effective training time, and where the minutes go.
 
-    The production code decides on the evidence that each fault would show; what is seen, how fast, and how long our acts
-    take was measured. The modes count: in `observe` nothing is done, in `approve` each plan waits for a person.
+    The production code decides on the evidence that each fault would show; what is seen, how fast, and how long our
+    acts take was measured. The modes count: in `observe` nothing is done, in `approve` each plan waits for a person.
 
     \b
     JSON: ettr_mean, ettr_ci95 [low, high], interruptions_per_day, minutes_lost_per_interruption, lost_minutes_by_cause

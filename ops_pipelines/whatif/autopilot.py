@@ -122,7 +122,12 @@ class Autopilot:
     def forget(self, node: NodeName, *, now: datetime) -> None:
         """A node is as good as new: it is back in service, and nothing is seen to be wrong with it any more."""
         self.nodes[node] = replace(
-            self.nodes[node], is_drained=False, is_responding=True, state=NodeState.IDLE, reason=None, reason_set_at=None
+            self.nodes[node],
+            is_drained=False,
+            is_responding=True,
+            state=NodeState.IDLE,
+            reason=None,
+            reason_set_at=None,
         )
         self.conditions = {name: each for name, each in self.conditions.items() if each.node != node}
         for incident in [each for each in self.incidents.values() if node in each.nodes]:

@@ -1,7 +1,7 @@
 """What was measured of ourselves: what each fault is taken for, how long that takes, how long our acts take.
 
-Three tables of `catalogue/`, each written by the program that measured: `python -m bench.diagnosis --write` over replayed
-days of known truth, and `python -m bench.latency --write` on the real lab. Nothing here is a target.
+Three tables of `catalogue/`, each written by the program that measured: `python -m bench.diagnosis --write` over
+replayed days of known truth, and `python -m bench.latency --write` on the real lab. Nothing here is a target.
 """
 
 import csv

@@ -1,8 +1,8 @@
 """One run under the autopilot: faults strike, evidence appears after its measured delay, the production code decides.
 
 What the decision code does not see decides nothing: a fault that shows nothing is met by the job's own launcher, which
-starts it again on the same nodes, and by people, who come when they were called or when it has failed too often. People,
-spares and the times to schedule and to start are the same as the peers'.
+starts it again on the same nodes, and by people, who come when they were called or when it has failed too often.
+People, spares and the times to schedule and to start are the same as the peers'.
 """
 
 import heapq

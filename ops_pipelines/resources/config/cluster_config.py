@@ -9,6 +9,7 @@ from pathlib import Path
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
+from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 
 
 class SchedulerKind(Enum):
@@ -228,5 +229,8 @@ class ClusterConfig:
     fleet: FleetConfig
     ledger: LedgerConfig
     notifier: NotifierConfig
+    serve: ServeSettings = ServeSettings()
+    alertmanager: AlertmanagerSettings | None = None
+    """None: no alert is silenced."""
     release: Mapping[str, str] = field(default_factory=dict)
     """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""

@@ -42,6 +42,7 @@ from ops_pipelines.resources.config.models import (
     NOTIFIERS,
     SCHEDULERS,
     TELEMETRY,
+    AlertmanagerModel,
     AppriseModel,
     ClusterModel,
     ExportersModel,
@@ -56,9 +57,11 @@ from ops_pipelines.resources.config.models import (
     PrometheusModel,
     RackModel,
     ReleaseModel,
+    ServeModel,
     SlurmAccountingModel,
     SlurmModel,
 )
+from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 
 Value = TypeVar("Value")
@@ -83,6 +86,8 @@ def read_cluster(path: Path) -> ClusterConfig:
     lake = _read_lake(file, top.lake, here=here, state_directory=state_directory)
     ledger = _read_ledger(file, top.ledger, here=here, state_directory=state_directory)
     notifier = _read_notifier(file, top.notifier, here=here)
+    serve = _read_serve(file, top.serve)
+    alertmanager = _read_alertmanager(file, top.alertmanager)
     release = _read_release(file, top.release)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
     fleet = read_fleet(file, top.fleet, topology=topology)
@@ -101,6 +106,8 @@ def read_cluster(path: Path) -> ClusterConfig:
         fleet=_sure(file, fleet),
         ledger=_sure(file, ledger),
         notifier=_sure(file, notifier),
+        serve=serve,
+        alertmanager=alertmanager,
         release=release,
     )
 
@@ -350,6 +357,40 @@ def _read_notifier(file: YamlFile, value: object, *, here: Path) -> NotifierConf
         kind=NotifierKind.APPRISE,
         owner_urls_file=file.find_file(section.owner_urls_file, at=("notifier", "owner_urls_file")),
         on_call_urls_file=file.find_file(section.on_call_urls_file, at=("notifier", "on_call_urls_file")),
+    )
+
+
+def _read_serve(file: YamlFile, section: ServeModel) -> ServeSettings:
+    webhook = section.webhook
+    at = ("serve", "webhook")
+    return ServeSettings(
+        base_url=None if section.base_url is None else section.base_url.rstrip("/"),
+        link_key_file=file.find_file(section.link_key_file, at=("serve", "link_key_file")),
+        link_life=timedelta(seconds=section.link_life_seconds),
+        webhook=WebhookSettings(
+            bearer_token_file=file.find_file(webhook.bearer_token_file, at=(*at, "bearer_token_file")),
+            hmac_key_file=file.find_file(webhook.hmac_key_file, at=(*at, "hmac_key_file")),
+            max_body_bytes=webhook.max_body_bytes,
+            max_requests_per_minute_count=webhook.max_requests_per_minute_count,
+        ),
+    )
+
+
+def _read_alertmanager(file: YamlFile, section: AlertmanagerModel | None) -> AlertmanagerSettings | None:
+    if section is None:
+        return None
+    at = "alertmanager"
+    if section.basic_auth_user is not None and section.bearer_token_file is not None:
+        file.add_fault((at, "bearer_token_file"), "give a bearer token or basic auth, not both")
+    return AlertmanagerSettings(
+        url=section.url.rstrip("/"),
+        node_label=section.node_label,
+        labels=section.labels,
+        bearer_token_file=file.find_file(section.bearer_token_file, at=(at, "bearer_token_file")),
+        basic_auth_user=section.basic_auth_user,
+        basic_auth_password_file=file.find_file(section.basic_auth_password_file, at=(at, "basic_auth_password_file")),
+        ca_file=file.find_file(section.ca_file, at=(at, "ca_file")),
+        timeout=timedelta(seconds=section.timeout_seconds),
     )
 
 

@@ -26,6 +26,8 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 Count = Annotated[int, Field(le=1_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Text = Annotated[str, Field(min_length=1)]
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+"""Without user, query and fragment: secrets stand in files of their own."""
 Command = Annotated[list[Text], Field(min_length=1)]
 SampledStep = Annotated[int, Field(ge=1, le=60)]
 """Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
@@ -262,6 +264,31 @@ class AppriseModel(StrictModel):
     on_call_urls_file: Text | None = None
 
 
+class WebhookModel(StrictModel):
+    bearer_token_file: Text | None = None
+    hmac_key_file: Text | None = None
+    max_body_bytes: Annotated[int, Field(ge=1024, le=64 * 1_048_576)] = 1_048_576
+    max_requests_per_minute_count: Annotated[int, Field(ge=1, le=100_000)] = 120
+
+
+class ServeModel(StrictModel):
+    base_url: HttpUrl | None = None
+    link_key_file: Text | None = None
+    link_life_seconds: PositiveSeconds = 14_400.0
+    webhook: WebhookModel = WebhookModel()
+
+
+class AlertmanagerModel(StrictModel):
+    url: HttpUrl
+    node_label: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "node"
+    labels: dict[Text, Text] = Field(default_factory=dict)
+    bearer_token_file: Text | None = None
+    basic_auth_user: Text | None = None
+    basic_auth_password_file: Text | None = None
+    ca_file: Text | None = None
+    timeout_seconds: PositiveSeconds = 10.0
+
+
 class PolicyModel(StrictModel):
     """policy.yaml. Every key may be absent: the defaults are those of `domain.policy`, and observe."""
 
@@ -294,6 +321,8 @@ class ClusterModel(StrictModel):
     fleet: object
     ledger: LedgerModel = LedgerModel()
     notifier: object
+    serve: ServeModel = ServeModel()
+    alertmanager: AlertmanagerModel | None = None
 
 
 SCHEDULERS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "slurm": SlurmModel}
