@@ -64,4 +64,3 @@ def best_interval(block_seconds: float, mtbf_seconds: float) -> float:
     ratio = block_seconds / (2 * mtbf_seconds)
     first_order = math.sqrt(2 * block_seconds * mtbf_seconds)
     return first_order * (1 + math.sqrt(ratio) / 3 + ratio / 9) - block_seconds
-

@@ -53,9 +53,7 @@ def observe(rule: str, *, node: NodeName, job: JobId, at: datetime, number: int)
             signature=rule, job=job,
         )  # fmt: skip
     if signal is Signal.NODE_UNREACHABLE:
-        return Observation(
-            signal=signal, node=node, observed_at=at, source=SCHEDULER_SOURCE, position=position, code=1
-        )
+        return Observation(signal=signal, node=node, observed_at=at, source=SCHEDULER_SOURCE, position=position, code=1)
     source = TELEMETRY_SOURCE if signal in _SAMPLED else DETECTOR_SOURCE
     return Observation(
         signal=signal, node=NO_NODE if signal in _OF_JOBS else node, observed_at=at, source=source, position=position,

@@ -220,9 +220,7 @@ class _PeerRun:
         self._interruptions += 1
         self._notice(strike)
         persists = strike.persists or strike.kind.silent is Silent.SLOWS
-        is_wide = (
-            strike.kind.group is Group.NETWORK and self._random.random() < self._scenario.wide_network_ratio
-        )
+        is_wide = strike.kind.group is Group.NETWORK and self._random.random() < self._scenario.wide_network_ratio
         schedule = self._peer.schedule_beyond_standby if is_wide else self._peer.schedule
         attempt = 0
         while not self._clock.is_over:

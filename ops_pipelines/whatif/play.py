@@ -322,9 +322,7 @@ class _Run:
             nodes = [self._job_nodes[int(self._random.integers(len(self._job_nodes)))]]
         seen = [observe(verdict.rule, node=name, job=JOB, at=at, number=self._next_number()) for name in nodes]
         if trouble.strike.kind.ends_node and verdict.rule != "node_unreachable":
-            seen.append(
-                observe("node_unreachable", node=trouble.node, job=JOB, at=at, number=self._next_number())
-            )
+            seen.append(observe("node_unreachable", node=trouble.node, job=JOB, at=at, number=self._next_number()))
         return tuple(seen)
 
     def _decide(self, seen: Sequence[Observation]) -> Decision:

@@ -85,4 +85,3 @@ def sensitivity_of(scenario: Scenario) -> Mapping[str, Scenario]:
         "strikes again after 2 min": replace(scenario, repeat_seconds=120.0),
         "strikes again after 30 min": replace(scenario, repeat_seconds=1800.0),
     }
-
