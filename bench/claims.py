@@ -18,3 +18,5 @@ class Claim:
     """It tells an owner of an error of their own program, and blames nothing of the cluster."""
     isolates: bool = True
     """It would take a node out of service, and not only call somebody."""
+    rests_on: tuple[str, ...] = ()
+    """What it rests on, as `rule[=code]@seconds` after it was opened, in that order."""

@@ -24,11 +24,11 @@ from rich.table import Table
 
 from bench import diagnosis_peers
 from bench.claims import Claim
-from bench.replayed_days import retrace_day
+from bench.replayed_days import WatchedRetrace, retrace_day
 from ops_pipelines.domain.fault import ComponentKind, Family
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.flow.retrace import Retrace
+from ops_pipelines.domain.observation import Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
@@ -37,6 +37,7 @@ HELD_OUT_FROM = 1000
 _CATALOGUE = Path(__file__).parent.parent / "ops_pipelines" / "catalogue"
 CONFUSION_FILE = _CATALOGUE / "diagnosis_confusion.csv"
 DELAYS_FILE = _CATALOGUE / "diagnosis_delays.csv"
+CASES_FILE = _CATALOGUE / "diagnosis_cases.csv"
 FALSE_ALARMS_FILE = _CATALOGUE / "diagnosis_false_alarms.csv"
 _QUANTILES = tuple(range(0, 101, 5))
 """Percent: each delay of the simulation is drawn between two of them."""
@@ -64,6 +65,8 @@ EXPLICIT = frozenset(
 """Faults that say so themselves, by a line or a state."""
 HANGS = frozenset({FaultClass.HANG_ONE_RANK, FaultClass.HANG_OF_PROGRAM})
 NODE_KINDS = frozenset({ComponentKind.GPU, ComponentKind.LINK, ComponentKind.DISK, ComponentKind.NODE})
+_NAMED_BY_CODE = frozenset({Signal.XID, Signal.SXID})
+"""Their rules bear the code in their name."""
 _OWNERS_OWN = frozenset({Family.APPLICATION, Family.NORMAL})
 
 
@@ -92,6 +95,8 @@ class Score:
     notices: int = 0
     confusion: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     """(class, what the incident said, whether it named the culprit) for each injected fault."""
+    cases: list[tuple[str, str, bool, float, str]] = field(default_factory=list)
+    """(class, what the incident said, whether it named the culprit, seconds from the onset, what it rested on)."""
     false_isolations: Counter[str] = field(default_factory=Counter)
     """What the false ones said that would have taken a node out of service."""
     notes: list[str] = field(default_factory=list)
@@ -114,6 +119,7 @@ class Score:
         for name, seconds in other.delays.items():
             self.delays.setdefault(name, []).extend(seconds)
         self.notes += other.notes
+        self.cases += other.cases
 
     @property
     def precision(self) -> float:
@@ -132,7 +138,7 @@ class Score:
         return 1000 * self.false_on_nodes / self.node_days if self.node_days else 0.0
 
 
-def claims_of(retrace: Retrace) -> list[Claim]:
+def claims_of(retrace: WatchedRetrace) -> list[Claim]:
     """Return what was raised in the end: merged incidents are part of another, watched ones troubled nobody."""
     verdicts = {rule.signature for rule in read_catalogue().signatures.values() if rule.category == "numerical_anomaly"}
     incidents = list(retrace.incidents.values())
@@ -154,12 +160,13 @@ def claims_of(retrace: Retrace) -> list[Claim]:
             and hypothesis.family in _OWNERS_OWN
             and not any(finding.is_lasting or finding.rule in verdicts for finding in incident.findings)
         )
+        opened_at = raised_at[incident.incident]
+        opened_at = min(opened_at, merged_into.get(incident.incident, opened_at))
         found.append(
             Claim(
                 name=incident.incident,
-                opened_at=min(
-                    raised_at[incident.incident], merged_into.get(incident.incident, raised_at[incident.incident])
-                ),
+                opened_at=opened_at,
+                rests_on=_ground_of(incident, retrace, opened_at=opened_at),
                 culprits=hypothesis.culprits,
                 says=_said(incident),
                 is_notice=is_notice,
@@ -167,6 +174,24 @@ def claims_of(retrace: Retrace) -> list[Claim]:
             )
         )
     return found
+
+
+def _ground_of(incident: Incident, retrace: WatchedRetrace, *, opened_at: datetime) -> tuple[str, ...]:
+    """Return what an incident came to rest on within ten minutes, each rule once; damage is left out."""
+    seconds: dict[str, float] = {}
+    for finding in incident.findings:
+        if finding.is_secondary:
+            continue
+        rested_at = retrace.rested_at.get((incident.incident, finding.rule, finding.node), opened_at)
+        after = max(0.0, (rested_at - opened_at).total_seconds())
+        observation = finding.evidence[0]
+        is_state = observation.code is not None and observation.signal not in _NAMED_BY_CODE
+        token = f"{finding.rule}={observation.code}" if is_state else finding.rule
+        if after <= GRACE.total_seconds():
+            seconds[token] = min(after, seconds.get(token, after))
+    return tuple(
+        f"{token}@{after:.0f}" for token, after in sorted(seconds.items(), key=lambda each: (each[1], each[0]))
+    )
 
 
 def _said(incident: Incident) -> str:
@@ -234,6 +259,10 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
         if not right:
             said = sorted({claim.says for claim in about}) or ["nothing"]
             score.confusion[truth.fault.value, said[0], False] += 1
+            if about:
+                first = min(about, key=lambda each: each.opened_at)
+                late = max(0.0, (first.opened_at - truth.onset).total_seconds())
+                score.cases.append((truth.fault.value, said[0], False, late, " ".join(first.rests_on)))
             score.notes.append(
                 f"seed {day.seed}: missed {truth.fault.value} of {truth.culprit} at {truth.onset:%H:%M:%S}: {said}"
             )
@@ -245,7 +274,9 @@ def judge(claims: Sequence[Claim], day: Day) -> Score:
         score.exact[truth.fault.value] += truth.culprit in claim.culprits
         score.confusion[truth.fault.value, claim.says, True] += 1
         began = truth.onset if truth.steps_began_at is None else max(truth.onset, truth.steps_began_at)
-        score.delays.setdefault(truth.fault.value, []).append(max(0.0, (claim.opened_at - began).total_seconds()))
+        late = max(0.0, (claim.opened_at - began).total_seconds())
+        score.delays.setdefault(truth.fault.value, []).append(late)
+        score.cases.append((truth.fault.value, claim.says, True, late, " ".join(claim.rests_on)))
     for claim in claims:
         if claim.name in used:
             score.claims += 1
@@ -442,6 +473,11 @@ def _write(score: Score) -> None:
         for (fault, said, is_named), count in sorted(score.confusion.items())
     ]
     _write_table(CONFUSION_FILE, ("fault", "taken_for", "culprit_named", "count"), confusion)
+    cases = [
+        (fault, said, "yes" if is_named else "no", f"{late:.1f}", ground)
+        for fault, said, is_named, late, ground in sorted(score.cases)
+    ]
+    _write_table(CASES_FILE, ("fault", "taken_for", "culprit_named", "seconds", "evidence"), cases)
     heads = tuple(f"p{percent}_seconds" for percent in _QUANTILES)
     delays = [
         (fault, len(seconds), *(f"{each:.1f}" for each in np.percentile(seconds, _QUANTILES)))

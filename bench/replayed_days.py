@@ -3,16 +3,20 @@
 What the live loop learns at each of its ticks, in the same order; nothing here knows the truth.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     SCHEDULER_SOURCE,
     JobState,
+    JobStatus,
+    NodeStatus,
     Observation,
     Signal,
 )
@@ -35,7 +39,31 @@ _MESSAGES_TAKE = timedelta(seconds=1)
 """A line is read a quarter of a second after it was written; one whole second is allowed."""
 
 
-def retrace_day(day: Day, catalogue: Catalogue) -> Retrace:
+@dataclass(slots=True, kw_only=True)
+class WatchedRetrace(Retrace):
+    """A pass that also keeps when each incident first rested on each finding."""
+
+    rested_at: dict[tuple[IncidentId, str, NodeName], datetime] = field(default_factory=dict)
+    """By incident, `Finding.rule` and node."""
+
+    def step(
+        self,
+        at: datetime,
+        *,
+        events: Iterable[Observation] = (),
+        begun: Iterable[Observation] = (),
+        ended: Iterable[Observation] = (),
+        jobs: Collection[JobStatus] = (),
+        nodes: Collection[NodeStatus] = (),
+    ) -> tuple[Incident, ...]:
+        changed = Retrace.step(self, at, events=events, begun=begun, ended=ended, jobs=jobs, nodes=nodes)
+        for incident in changed:
+            for finding in incident.findings:
+                self.rested_at.setdefault((incident.incident, finding.rule, finding.node), at)
+        return changed
+
+
+def retrace_day(day: Day, catalogue: Catalogue) -> WatchedRetrace:
     """Return the incidents that the program would have had on that day."""
     drained = _drained(day)
     detections = detect(day.panel, topology=day.topology, release={})
@@ -46,7 +74,7 @@ def retrace_day(day: Day, catalogue: Catalogue) -> Retrace:
     ]
     events = list(_events(day))
     end = day.panel.time(len(day.panel.times) - 1)
-    retrace = Retrace(catalogue=catalogue, topology=day.topology)
+    retrace = WatchedRetrace(catalogue=catalogue, topology=day.topology)
     learnt = {turn.at: turn for turn in turns(events, spells, tick=TICK, until=end)}
     returns: dict[datetime, list[NodeName]] = {}
     for repair in day.repairs:

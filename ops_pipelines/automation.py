@@ -9,12 +9,15 @@ from pydantic import Field
 from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import HOURS, POOL, hour_of_key
+from ops_pipelines.assets.weekly_review import WEEKS
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.review_week import week_of
 from ops_pipelines.ports.lake import LakeKeeper
+from ops_pipelines.ports.ledger import ApprovalWay
 
 LANE_TAG = "lane"
 """Runs that act carry `lane: act`; dagster.yaml lets one of them run at a time."""
@@ -32,7 +35,7 @@ remediate = dg.define_asset_job(
 )
 verify_nodes = dg.define_asset_job(
     "verify_nodes",
-    selection=dg.AssetSelection.assets("verifications", "remediation_page", "shift_report"),
+    selection=dg.AssetSelection.assets("verifications", "remediation_page", "incident_reports", "shift_report"),
     tags=_NO_RETRIES,
     executor_def=dg.in_process_executor,
     description="Verify repaired nodes on fresh state and return those that are proven well.",
@@ -88,7 +91,7 @@ def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
 
 weigh_history = dg.define_asset_job(
     "weigh_history",
-    selection=dg.AssetSelection.groups(HISTORY),
+    selection=dg.AssetSelection.groups(HISTORY) - dg.AssetSelection.assets("weekly_review"),
     executor_def=dg.in_process_executor,
     description="Once a day: lemons, what wears out, and whether a batch, a place or the fleet fails too often.",
 )
@@ -99,6 +102,30 @@ def history_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     """Each night, when the last hour of the day has long been filled: the weeks up to its end."""
     day = context.scheduled_execution_time.astimezone(UTC) - timedelta(days=1)
     key = day.strftime(DAYS.fmt)
+    return dg.RunRequest(run_key=key, partition_key=key)
+
+
+compare_policies = dg.define_asset_job(
+    "compare_policies",
+    selection=dg.AssetSelection.assets("policy_comparison"),
+    executor_def=dg.in_process_executor,
+    description="By hand: recorded history through a proposed policy, beside what was done. Changes nothing.",
+)
+
+
+review_week = dg.define_asset_job(
+    "review_week",
+    selection=dg.AssetSelection.assets("weekly_review"),
+    executor_def=dg.in_process_executor,
+    description="Once a week: failures and repairs, effective training time, promises and budgets, what we did.",
+)
+
+
+@dg.schedule(job=review_week, cron_schedule="30 6 * * 1", default_status=dg.DefaultScheduleStatus.RUNNING)
+def weekly_review_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Each Monday morning (UTC), when the last day has long been filled: the week that is over."""
+    week = week_of(context.scheduled_execution_time).before
+    key = week.start.strftime(WEEKS.fmt)
     return dg.RunRequest(run_key=key, partition_key=key)
 
 
@@ -144,7 +171,11 @@ def allow_new_actions(context: dg.OpExecutionContext, config: ResumeConfig, clus
 def approve_one_plan(context: dg.OpExecutionContext, config: ApproveConfig, cluster: dg.ResourceParam[Cluster]) -> None:
     """Say yes to exactly one plan."""
     plan, approval = people.approve(
-        PlanId(config.plan), cluster, actor=config.actor, valid_for=timedelta(minutes=config.valid_minutes)
+        PlanId(config.plan),
+        cluster,
+        actor=config.actor,
+        valid_for=timedelta(minutes=config.valid_minutes),
+        via=ApprovalWay.UI,
     )
     context.log.info("plan=%s incident=%s approved until=%s", plan.plan, plan.incident, approval.expires_at)
 
@@ -239,6 +270,8 @@ JOBS = (
     report_shift,
     fill_hour,
     weigh_history,
+    review_week,
+    compare_policies,
     keep_lake,
     pause_autopilot,
     resume_autopilot,
@@ -246,4 +279,4 @@ JOBS = (
     drain_node,
     return_node,
 )
-SCHEDULES = (shift_report_schedule, hour_schedule, history_schedule, keep_lake_schedule)
+SCHEDULES = (shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule)

@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from ops_pipelines import lake_cli
-from ops_pipelines.terminal import diagnose, log_commands, people_commands, prove, repair_commands, simulate
+from ops_pipelines.terminal import (
+    diagnose,
+    log_commands,
+    message_commands,
+    people_commands,
+    prove,
+    repair_commands,
+    replay,
+    report_command,
+    review_command,
+    simulate,
+)
 from ops_pipelines.terminal.caller import (
     DEFAULT_CLUSTER_FILE,
     RECENT,
@@ -47,6 +58,9 @@ app.command()(lake_cli.ingest)
 app.command()(diagnose.diagnose)
 app.command()(prove.prove)
 app.command()(simulate.simulate)
+app.command()(replay.replay)
+app.command()(report_command.report)
+app.command()(review_command.review)
 app.command()(node_check)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
 app.add_typer(log_commands.logs_app, name="logs")
@@ -82,12 +96,15 @@ def check_config(
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
+    from ops_pipelines.resources.link_seal import read_link_key
     from ops_pipelines.terminal.roll_call import call_the_roll, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
     from ops_pipelines.wiring import read_rules
 
     config = read_cluster(cluster_file)
     rules = read_rules(config)
+    if config.serve.link_key_file is not None:
+        read_link_key(config.serve.link_key_file)
     out = console()
     print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
     print_fields(out, summarise(config, rules))
@@ -166,14 +183,18 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 9750,
 ) -> None:
-    """Serve the autopilot's own health over HTTP until SIGTERM.
+    """Serve health, pages and the calendar over HTTP, and take alerts in, until SIGTERM.
 
-    Both pages are computed from the ledger, so that a dead autopilot shows as an old heartbeat. /healthz says in JSON
-    what `status` says first: 200, or 503 if blind. /metrics is for Prometheus: rules are in deploy/prometheus.
+    Everything is computed from the ledger, so that a dead autopilot shows as an old heartbeat. / lists the pages.
+    /healthz says in JSON what `status` says first: 200, or 503 if blind. /metrics is for Prometheus: rules are in
+    deploy/prometheus. POST /alerts is Alertmanager's webhook and asks for the secret that `serve.webhook` in
+    cluster.yaml names; without one no alert is taken. /calendar.ics is for calendars.
     """
     from ops_pipelines import server
     from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.resources.config.files import read_cluster
 
+    config = read_cluster(cluster_file.absolute())
     try:
         open_named(ctx, cluster_file)
     except LedgerError as problem:
@@ -185,7 +206,12 @@ def serve(
         raise typer.Exit(ExitCode.USAGE) from problem
     shown = f"[{host}]" if ":" in host else host
     said = f"serving http://{shown}:{listening.getsockname()[1]}/metrics and /healthz"
-    pages = server.build_app(lambda: open_named(ctx, cluster_file))
+    pages = server.build_app(
+        lambda: open_named(ctx, cluster_file),
+        settings=config.serve,
+        sender=server.sender_of(config.alertmanager),
+        cluster_file=cluster_file.absolute(),
+    )
     server.serve(pages, listening, announce=lambda: typer.echo(said))
 
 
@@ -275,7 +301,9 @@ def explain(
 
 
 # Here and not above: `--help` lists commands in the order in which they are added.
+app.command()(message_commands.messages)
 app.command()(people_commands.approve)
+app.command()(people_commands.approval_link)
 app.command()(people_commands.pause)
 app.command()(people_commands.close)
 app.command()(people_commands.resume_autopilot)

@@ -14,15 +14,18 @@ import dagster as dg
 from ops_pipelines.assets import (
     act,
     history,
+    incident_reports,
     interruptions,
     jobs,
     meaning,
     observe,
+    policy_comparison,
     remediation_page,
     report,
     telemetry,
     understand,
     verify,
+    weekly_review,
 )
 from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.pictures import describe_hours
@@ -31,11 +34,14 @@ from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.replay.desk import PolicyDesk
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
+from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
+from ops_pipelines.sensors.messages import message_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 
@@ -101,6 +107,17 @@ def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
     return dg.IOManagerDefinition(open_when_needed, description="The lake: one Parquet file an hour and table.")
 
 
+def policy_desk_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return where proposed policies are compared with history."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> PolicyDesk:
+        from ops_pipelines.wiring import open_policy_desk
+
+        return open_policy_desk(cluster_file.resolve())
+
+    return dg.ResourceDefinition(open_when_needed, description="History to replay, and proposed policies to read.")
+
+
 def live_cycle_resource(cluster_file: Path) -> dg.ResourceDefinition:
     """Return the live cycle's process, one a code server."""
 
@@ -120,6 +137,7 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
         "observatory": observatory_resource(cluster_file),
         "lake_keeper": lake_keeper_resource(cluster_file),
         LAKE_IO: lake_io_resource(cluster_file),
+        "policy_desk": policy_desk_resource(cluster_file),
         "live_cycle": live_cycle_resource(cluster_file),
     }
 
@@ -129,8 +147,8 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     return dg.Definitions(
         assets=dg.load_assets_from_modules(
             [
-                *(observe, understand, act, verify, remediation_page, report),
-                *(telemetry, jobs, meaning, history, interruptions),
+                *(observe, understand, act, verify, remediation_page, incident_reports, report),
+                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison),
             ]
         ),
         asset_checks=[
@@ -139,7 +157,10 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         ],
         jobs=JOBS,
         schedules=SCHEDULES,
-        sensors=[fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor],
+        sensors=[
+            *(fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor),
+            *(alert_sensor, message_sensor),
+        ],
         resources=resources,
         # One process a run, back-fills from the UI included: a process a step would import great-expectations for each.
         executor=dg.in_process_executor,

@@ -1,35 +1,71 @@
-"""Serves the program's own health over HTTP: `/metrics` for Prometheus, `/healthz` for everything else. Reads only.
+"""The web process: health for machines, pages for people, alerts from Alertmanager. An edge: routes, and no decision.
 
 A process of its own that answers from the ledger, so that a dead daemon shows as an old heartbeat and not as silence.
-What the signs mean is `domain.health`'s business; whom to page is said in deploy/prometheus.
+Every page asks for nothing but what it shows; what a page says is `pages`, who may hand alerts in `resources.webhook`.
+Loopback by default; in production the site's proxy stands before it, with TLS and whoever may read.
 """
 
+import asyncio
 import errno
+import math
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ops_pipelines.domain.health import HealthWord, VitalSigns, blind_without_ledger, judge_health
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.health import HealthWord, blind_without_ledger, judge_health
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.flow.alerts import reject_delivery, take_in_alerts
+from ops_pipelines.flow.approval_links import ForgedLink, LinkRefused
+from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.heartbeat import read_vital_signs
+from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
+from ops_pipelines.frames.formats.alertmanager import NotAWebhook, Sender, read_alerts, read_delivery
+from ops_pipelines.frames.logs.signals import readable
+from ops_pipelines.frames.metrics.node_names import NodeNames
+from ops_pipelines.pages.index import Listed, write_index
+from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
+from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
+from ops_pipelines.resources.webhook import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json
+from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.status_views import HealthView, view_health
+from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
 
 _GRACE_SECONDS = 5
 _CONCURRENT_COUNT = 20
 """More requests at once are turned away with 503: a hanging database must not pile up threads without end."""
+_READING_COUNT = 4
+"""Bodies that are read at once: slow senders must not take every place, and health is asked for meanwhile."""
+_BODY_SECONDS = 10
+"""For a whole body. # Assumption: 1 MiB arrives well within it from anywhere near."""
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
+"""Of every answer: nothing of ours is kept by a cache, framed by another site, or taken for a script."""
 
 OpenCluster = Callable[[], Cluster]
 """Returns the cluster, opened once; raises LedgerError each time that its ledger cannot be opened."""
@@ -39,20 +75,365 @@ class CannotListen(RuntimeError):
     """The address cannot be listened on. The message says why and what to do."""
 
 
-def build_app(open_cluster: OpenCluster) -> Starlette:
-    """Return the two pages of the cluster that `open_cluster` opens. They run in threads: a database may be slow."""
+class NoSuchPage(LookupError):
+    """What the address names does not exist. The message says what was asked for; it is shown, escaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the routes have in hand."""
+
+    open_cluster: OpenCluster
+    settings: ServeSettings = ServeSettings()
+    sender: Sender = Sender()
+    """How alerts name nodes, and this cluster."""
+    cluster_file: Path | None = None
+    """Where the lake and the cluster's own files are found; None where only the ledger is served (tests)."""
+
+
+Write = Callable[[Site, Request], str]
+"""Returns the whole HTML page; raises NoSuchPage, LedgerError, SourceError or LakeError. Runs in a thread."""
+
+
+def build_app(
+    open_cluster: OpenCluster,
+    *,
+    settings: ServeSettings | None = None,
+    sender: Sender | None = None,
+    cluster_file: Path | None = None,
+) -> Starlette:
+    """Return the application over the cluster that `open_cluster` opens. Routes run in threads: databases are slow."""
+    site = Site(
+        open_cluster=open_cluster,
+        settings=settings or ServeSettings(),
+        sender=sender or Sender(),
+        cluster_file=cluster_file,
+    )
+    app = Starlette(routes=_routes(site))
+    app.add_middleware(_WithHeaders)
+    return app
+
+
+def sender_of(alertmanager: AlertmanagerSettings | None) -> Sender:
+    """Return how alerts name nodes and this cluster: as the Alertmanager of cluster.yaml does."""
+    if alertmanager is None:
+        return Sender()
+    return Sender(node_label=alertmanager.node_label, labels=alertmanager.labels)
+
+
+def _routes(site: Site) -> list[BaseRoute]:
+    """Return every address that is served. A page without parameters stands in `_LISTED` too: the index lists it."""
+    return [
+        _metrics(site),
+        _healthz(site),
+        _alerts(site),
+        _calendar(site),
+        _page(site, "/", _write_index),
+        *_approval(site),
+        _page(site, "/incidents/{incident}", _write_incident),
+        _page(site, "/policy-comparison", _write_policy_comparison),
+        _weekly(site),
+    ]
+
+
+_LISTED: tuple[Listed, ...] = (
+    Listed(path="weekly", title="Weekly review", about="reliability of the last week; ?week=2026-W47 for another"),
+    Listed(
+        path="policy-comparison",
+        title="Policy comparison",
+        about="the newest replay of history under a proposed policy",
+    ),
+    Listed(
+        path="calendar.ics", title="Calendar", about="freezes, probations, waits, silences and repairs, to subscribe"
+    ),
+    Listed(path="healthz", title="Health", about="whether the autopilot sees and may act, as JSON"),
+    Listed(path="metrics", title="Metrics", about="the same for Prometheus"),
+)
+"""What the index lists, in its order. Relative addresses: a proxy may serve us below a path."""
+
+
+def _write_index(site: Site, request: Request) -> str:
+    cluster = site.open_cluster()
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    signs = vital_signs(cluster.ledger, state, mode=cluster.rules.policy.mode, now=now)
+    return write_index(
+        cluster=cluster.name,
+        health=judge_health(signs),
+        incidents=state.incidents,
+        listed=_LISTED,
+        has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
+        now=now,
+    )
+
+
+def _write_incident(site: Site, request: Request) -> str:
+    from ops_pipelines.flow.incident_report import report_on
+    from ops_pipelines.pages.incident_report import write_incident_page
+
+    name = str(request.path_params["incident"])
+    cluster = site.open_cluster()
+    incident = cluster.ledger.incident(IncidentId(name))
+    if incident is None:
+        raise NoSuchPage(f"there is no incident {name[:80]}; `ops-pipelines incidents --all` lists the recent ones")
+    return write_incident_page(report_on(incident, cluster))
+
+
+def _write_policy_comparison(site: Site, request: Request) -> str:
+    """Return the newest comparison that was published."""
+    from ops_pipelines.resources.comparison_pages import ComparisonPages
+    from ops_pipelines.resources.config.files import read_cluster
+
+    newest = None
+    if site.cluster_file is not None:
+        newest = ComparisonPages(read_cluster(site.cluster_file).state_directory).newest()
+    if newest is None:
+        raise NoSuchPage(
+            "no comparison was published yet: launch the job compare_policies, or run "
+            "`ops-pipelines replay --policy FILE --publish`"
+        )
+    return newest
+
+
+def _weekly(site: Site) -> Route:
+    """Return the route of the weekly review: the page that was kept, else one that is made, where the lake is."""
+    from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
+
+    pages = WeeklyPages()
+
+    def write(site: Site, request: Request) -> str:
+        from ops_pipelines.wiring import open_observatory
+
+        cluster_file = site.cluster_file
+        if cluster_file is None:
+            raise NoSuchPage("the lake is not at hand here, and a review reads it")
+        try:
+            return pages.page(
+                request.query_params.get("week"), site.open_cluster(), lambda: open_observatory(cluster_file)
+            )
+        except NoReview as problem:
+            raise NoSuchPage(str(problem)) from problem
+
+    return _page(site, "/weekly", write)
+
+
+def _page(site: Site, path: str, write: Write) -> Route:
+    """Return the route of one page for people: GET only, and errors in words."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return HTMLResponse(write(site, request))
+        except NoSuchPage as problem:
+            return _trouble(HTTPStatus.NOT_FOUND, str(problem))
+        except (LedgerError, SourceError, LakeError) as problem:
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
+
+    return Route(path, answer, methods=["GET"])
+
+
+def _approval(site: Site) -> list[BaseRoute]:
+    """Return the routes of approval links: GET and HEAD show the plan, a POST with the form's confirmation approves."""
+    path = "/approve/{token}"
+
+    def show(request: Request) -> Response:
+        return _in_words(lambda: HTMLResponse(show_plan(request.path_params["token"], site.open_cluster())))
+
+    async def approve(request: Request) -> Response:
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST_FORM_BYTES:
+                return _trouble(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The form that we gave out is shorter.")
+        form = SentForm(
+            content_type=request.headers.get("content-type", ""),
+            fetch_site=request.headers.get("sec-fetch-site"),
+            origin=request.headers.get("origin"),
+            host=request.headers.get("host", ""),
+            body=bytes(body),
+        )
+        token = request.path_params["token"]
+        return await run_in_threadpool(
+            lambda: _in_words(lambda: HTMLResponse(take_yes(token, form, site.open_cluster())))
+        )
+
+    return [Route(path, show, methods=["GET"]), Route(path, approve, methods=["POST"])]
+
+
+def _in_words(answer: Callable[[], Response]) -> Response:
+    """Return the answer to whoever opened an approval link, or why there is none."""
+    try:
+        return answer()
+    except ForgedLink as problem:
+        return _trouble(HTTPStatus.NOT_FOUND, str(problem))
+    except LinkRefused as problem:
+        return _trouble(HTTPStatus.GONE, str(problem))
+    except FormRefused as problem:
+        return _trouble(problem.status, str(problem))
+    except ByHandRefused as problem:
+        return _trouble(HTTPStatus.CONFLICT, str(problem))
+    except (LedgerError, SourceError, PolicyError) as problem:
+        return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, _without_paths(problem))
+
+
+def _without_paths(problem: Exception) -> str:
+    """Return what a stranger may read of a trouble of ours: where our keys lie is the operator's to know."""
+    if isinstance(problem, PolicyError):
+        return "the key of the links cannot be used; `ops-pipelines check-config` says why"
+    return str(problem)
+
+
+def _trouble(status: HTTPStatus, words: str) -> Response:
+    return HTMLResponse(render("trouble.html", {"title": status.phrase, "words": words}), status_code=status)
+
+
+def _metrics(site: Site) -> Route:
     registry = CollectorRegistry()
-    registry.register(_VitalSignsCollector(open_cluster))
+    registry.register(VitalSignsCollector(site.open_cluster))
 
     def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
+    return Route("/metrics", metrics, methods=["GET"])
+
+
+def _healthz(site: Site) -> Route:
     def healthz(request: Request) -> Response:
-        view = _read_health(open_cluster)
+        view = _read_health(site.open_cluster)
         status = HTTPStatus.SERVICE_UNAVAILABLE if view.word == HealthWord.BLIND.value else HTTPStatus.OK
         return Response(to_json(view), status_code=status, media_type="application/json")
 
-    return Starlette(routes=[Route("/metrics", metrics, methods=["GET"]), Route("/healthz", healthz, methods=["GET"])])
+    return Route("/healthz", healthz, methods=["GET"])
+
+
+def _alerts(site: Site) -> Route:
+    """Return the webhook: whoever is admitted hands in one body of Alertmanager's, once it has been read in full."""
+    gate = WebhookGate(site.settings.webhook)
+    one_at_a_time = threading.Lock()  # Deliveries are changes to what is remembered.
+    names_of = cache(NodeNames)
+    reading_count = 0
+
+    async def alerts(request: Request) -> Response:
+        nonlocal reading_count
+        try:
+            admission = gate.admit(request.headers)
+            if admission is Admission.REFUSED:
+                return _told(HTTPStatus.FORBIDDEN, gate.why_refused())
+            if reading_count >= _READING_COUNT:
+                return _told(HTTPStatus.SERVICE_UNAVAILABLE, "others are being read; send it again", retry_seconds=1)
+            reading_count += 1
+            try:
+                body = await _read_body(request, most_bytes=site.settings.webhook.max_body_bytes)
+            finally:
+                reading_count -= 1
+            if admission is Admission.NEEDS_SIGNATURE and not gate.is_signed(request.headers, body):
+                return _told(HTTPStatus.FORBIDDEN, gate.why_refused())
+            wait_seconds = gate.seconds_to_wait(SystemClock().now())
+            if wait_seconds > 0:
+                words = "too many requests; raise group_interval, or serve.webhook.max_requests_per_minute_count"
+                return _told(HTTPStatus.TOO_MANY_REQUESTS, words, retry_seconds=math.ceil(wait_seconds))
+            return await run_in_threadpool(take, body)
+        except _Refused as refused:
+            return _told(refused.status, str(refused))
+        except (SourceError, LedgerError) as problem:  # Alertmanager sends it again after a 5xx, and only then.
+            return _told(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
+
+    def take(body: bytes) -> Response:
+        cluster = site.open_cluster()
+        try:
+            delivery = read_delivery(body)
+        except NotAWebhook as problem:
+            reject_delivery(str(problem), readable(body[:2_000].decode("utf-8", "replace")), cluster)
+            return _told(HTTPStatus.BAD_REQUEST, str(problem))
+        read = read_alerts(
+            delivery,
+            names=names_of(frozenset(cluster.rules.topology.places)),
+            sender=site.sender,
+            rules=cluster.rules.catalogue.alerts,
+            received_at=cluster.clock.now(),
+        )
+        with one_at_a_time:
+            taken = take_in_alerts(read, cluster)
+        return Response(to_json(taken), media_type="application/json")
+
+    return Route("/alerts", alerts, methods=["POST"])
+
+
+class _Refused(Exception):
+    """A body that is not read to its end. The message says what was expected."""
+
+    def __init__(self, status: HTTPStatus, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+async def _read_body(request: Request, *, most_bytes: int) -> bytes:
+    """Return the body; raise _Refused for one that is too large, too slow or of another kind. Keeps no more of it."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json")
+    declared = request.headers.get("content-length", "0")
+    too_large = _Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"expected at most {most_bytes} bytes; lower max_alerts in Alertmanager, or raise serve.webhook.max_body_bytes",
+    )
+    if not declared.isdecimal() or len(declared) > 12 or int(declared) > most_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > most_bytes:
+                    raise too_large
+                body += chunk
+    except TimeoutError:
+        raise _Refused(HTTPStatus.REQUEST_TIMEOUT, f"expected the whole body within {_BODY_SECONDS} s") from None
+    except ClientDisconnect:
+        raise _Refused(HTTPStatus.BAD_REQUEST, "the sender went away before the end of the body") from None
+    return bytes(body)
+
+
+def _told(status: HTTPStatus, words: str, *, retry_seconds: int | None = None) -> Response:
+    """Return an answer for a program: one sentence. The connection ends, so that what is left of a body is not read."""
+    headers = {"Connection": "close"} | ({} if retry_seconds is None else {"Retry-After": str(retry_seconds)})
+    return PlainTextResponse(words + "\n", status_code=status, headers=headers)
+
+
+def _calendar(site: Site) -> Route:
+    def calendar(request: Request) -> Response:
+        from ops_pipelines.flow.planned_times import planned_times
+        from ops_pipelines.pages.calendar_feed import MEDIA_TYPE, write_calendar
+
+        try:
+            cluster = site.open_cluster()
+            feed = write_calendar(planned_times(cluster), cluster=cluster.name, now=cluster.clock.now())
+        except LedgerError as problem:
+            return _told(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
+        return Response(feed, media_type=MEDIA_TYPE)
+
+    return Route("/calendar.ics", calendar, methods=["GET"])
+
+
+def _read_health(open_cluster: OpenCluster) -> HealthView:
+    try:
+        signs = read_vital_signs(open_cluster())
+    except LedgerError as problem:
+        return view_health(blind_without_ledger(str(problem)), None)
+    return view_health(judge_health(signs), signs)
+
+
+class _WithHeaders:
+    """Puts the headers of `_HEADERS` on every answer, errors included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -95,68 +476,3 @@ def serve(app: Starlette, listening: socket.socket, *, announce: Callable[[], No
         signal.signal(number, stop)
     announce()
     server.run(sockets=[listening])
-
-
-def _read_health(open_cluster: OpenCluster) -> HealthView:
-    try:
-        signs = read_vital_signs(open_cluster())
-    except LedgerError as problem:
-        return view_health(blind_without_ledger(str(problem)), None)
-    return view_health(judge_health(signs), signs)
-
-
-class _VitalSignsCollector(Collector):
-    """Computes every metric from the ledger at the moment of the scrape."""
-
-    def __init__(self, open_cluster: OpenCluster) -> None:
-        self._open_cluster = open_cluster
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return what the ledger says; where it cannot be read only that, so that no old number passes for a new."""
-        try:
-            signs = read_vital_signs(self._open_cluster())
-        except LedgerError:
-            yield _gauge("ledger_up", "Whether the ledger could be read for this scrape.", 0)
-            return
-        yield _gauge("ledger_up", "Whether the ledger could be read for this scrape.", 1)
-        yield from _of_the_processes(signs)
-        yield from _of_the_work(signs)
-
-
-def _of_the_processes(signs: VitalSigns) -> Iterator[GaugeMetricFamily]:
-    beats = _gauge("heartbeat_timestamp_seconds", "When each process that watches last ended a tick.", labels=["name"])
-    for beat in signs.heartbeats:
-        beats.add_metric([beat.name], beat.at.timestamp())
-    yield beats
-    sources = _gauge("source_failing", "Whether a source did not answer when it was last asked.", labels=["source"])
-    for source, problem in signs.source_problems().items():
-        sources.add_metric([source], problem is not None)
-    yield sources
-    yield _gauge("lease_held", "Whether any process has the right to act.", signs.is_lease_held)
-    yield _gauge("paused", "Whether a person has stopped new actions.", signs.pause is not None)
-    modes = _gauge("mode", "The mode that the running autopilot works with.", labels=["mode"])
-    for mode in Mode:
-        modes.add_metric([mode.value], mode is signs.working_mode)
-    yield modes
-
-
-def _of_the_work(signs: VitalSigns) -> Iterator[GaugeMetricFamily]:
-    yield _gauge("ledger_head", "Lines of the ledger.", signs.head_seq)
-    if signs.newest_evidence_at is not None:
-        newest = signs.newest_evidence_at.timestamp()
-        yield _gauge("newest_evidence_timestamp_seconds", "When the evidence taken in last was observed.", newest)
-    yield _gauge("undecided_evidence", "Observations taken in and not decided on yet.", signs.undecided_evidence_count)
-    incidents = _gauge("open_incidents", "Incidents that are not final.", labels=["state", "response"])
-    for (state, response), count in signs.open_incidents.items():
-        incidents.add_metric([state.value, response.name.lower()], count)
-    yield incidents
-    yield _gauge("actions_without_outcome", "Actions begun, without an outcome yet.", signs.unfinished_action_count)
-    begun_at = signs.oldest_unfinished_begun_at
-    age_seconds = 0.0 if begun_at is None else (signs.taken_at - begun_at).total_seconds()
-    yield _gauge(
-        "oldest_action_without_outcome_seconds", "How long the oldest of them is under way; 0 without one.", age_seconds
-    )
-
-
-def _gauge(name: str, explanation: str, value: float | None = None, *, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"ops_pipelines_{name}", explanation, value=value, labels=labels or None)

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
-from ops_pipelines.domain.identity import digest_of
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.ports.accounting import Accounting
+from ops_pipelines.flow.replay.desk import PolicyDesk
+from ops_pipelines.flow.replay.history import History
+from ops_pipelines.ports.accounting import Accounting, Declared, ReadComment
 from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.lake import LakeKeeper
+from ops_pipelines.ports.lake import Lake, LakeKeeper
+from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.notifier import Notifier
 from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.silencer import Silencer
 from ops_pipelines.ports.telemetry import Telemetry
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
@@ -34,10 +38,12 @@ from ops_pipelines.resources.config.cluster_config import (
 )
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.window import LakeWindow
+from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.link_seal import KeyFileSeal
+from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
@@ -72,20 +78,68 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
     rules = read_rules(config)
     config.state_directory.mkdir(parents=True, exist_ok=True)
     twin = _Twin(config, clock)
+    ledger = SqlLedger(config.ledger.url)
     return Cluster(
         name=config.name,
         scheduler=_scheduler(config, twin, clock),
         fleet=_fleet(config, twin, clock),
         telemetry=_telemetry(config, twin),
         logs=(_logs(config, twin, clock),),
-        ledger=SqlLedger(config.ledger.url),
+        ledger=ledger,
         notifier=_notifier(config, clock),
         clock=clock,
         rules=rules,
-        rules_digest=digest_of(encode(rules)),
+        # Kept under the digest that every snapshot names: a replay decides under the rules of then.
+        rules_digest=ledger.store(rules_document(rules)),
         bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),
         recollection=LakeWindow(lambda: open_lake(config, clock=clock)),
         job_facts=JobFactsFile(config.state_directory),
+        page_shelf=PageFiles(config.state_directory / REPORT_DIRECTORY),
+        silencer=_silencer(config, clock),
+        approval_links=_approval_links(config),
+        outbox=ledger,
+        tell_rules=config.notifier.tell_rules,
+        pages_url=config.serve.base_url,
+    )
+
+
+def _silencer(config: ClusterConfig, clock: Clock) -> Silencer | None:
+    if config.alertmanager is None:
+        return None
+    from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
+
+    return AlertmanagerSilencer(config.alertmanager, cluster=config.name, clock=clock)
+
+
+def _approval_links(config: ClusterConfig) -> ApprovalLinks | None:
+    """Return how approval links are made; None without an address for people or without a key."""
+    serve = config.serve
+    if serve.base_url is None or serve.link_key_file is None:
+        return None
+    return ApprovalLinks(seal=KeyFileSeal(serve.link_key_file), base_url=serve.base_url, life=serve.link_life)
+
+
+def history_of(cluster: Cluster, config: ClusterConfig, *, lake: Lake | None) -> History:
+    """Return what a replay of `cluster` reads; without a lake, what the ledger holds alone."""
+    return History(
+        cluster=cluster.name,
+        chronicle=LedgerChronicle(cluster.ledger, present={cluster.rules_digest: cluster.rules}),
+        lake=lake,
+        present=cluster.rules,
+        release=config.release,
+        step_seconds=int(config.lake.step.total_seconds()),
+    )
+
+
+def open_policy_desk(cluster_file: Path) -> PolicyDesk:
+    """Return where proposed policies of that cluster are compared with its present one. Raises as `open_cluster`."""
+    config = read_cluster(cluster_file)
+    cluster = open_cluster(cluster_file)
+    return PolicyDesk(
+        history=history_of(cluster, config, lake=open_lake(config, clock=cluster.clock)),
+        read_proposed=lambda name: read_proposed_policy(name, beside=config.policy_path, topology=config.topology),
+        keep_page=ComparisonPages(config.state_directory).keep,
+        clock=cluster.clock,
     )
 
 
@@ -130,7 +184,25 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
         clock=clock,
         step=config.lake.step,
         release=config.release,
+        objectives=config.objectives,
+        read_comment=_comment_reader(clock),
     )
+
+
+def _comment_reader(clock: Clock) -> ReadComment:
+    """Return what reads the comments that accounting keeps, as the scheduler's adapter reads those of running jobs."""
+    from ops_pipelines.domain.observation import Checkpointing
+    from ops_pipelines.resources.slurm.job_comment import read_job_comment
+
+    def read(comment: str) -> Declared:
+        said = read_job_comment(comment, now=clock.now())
+        return Declared(
+            workload=said.workload,
+            checkpointed_at=said.checkpointed_at,
+            saves_nothing=said.checkpointing is Checkpointing.NO,
+        )
+
+    return read
 
 
 def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetLake":
@@ -274,5 +346,5 @@ def _notifier(config: ClusterConfig, clock: Clock) -> Notifier:
 
     messages = FileNotifier(config.state_directory / "messages.jsonl", clock=clock)
     if config.notifier.kind is NotifierKind.APPRISE:
-        return AppriseNotifier(config.notifier, fallback=messages)
+        return AppriseNotifier(config.notifier, fallback=messages, cluster_name=config.name)
     return messages

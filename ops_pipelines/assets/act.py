@@ -26,6 +26,7 @@ def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.O
         incidents=(),
         plans=decision.plans,
         now=snapshot.taken_at,
+        refusals=decision.refusals,
     )
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
     plans = plans_to_carry_out(decision.plans, present, cluster)

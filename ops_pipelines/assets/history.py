@@ -4,17 +4,15 @@ A partition is a day; it looks back from the day's end, so that a day materialis
 long as the lake still has its hours. Nothing is stored but what the page shows: who acts on it reads the ledger.
 """
 
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.identity import JobId
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import HOUR, Observatory
-from ops_pipelines.ports.lake import Lake, Rows
+from ops_pipelines.flow.fleet_lemons import once_a_day
+from ops_pipelines.flow.observatory import Observatory
 
 GROUP = "history"
 DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC")
@@ -40,55 +38,22 @@ def lemon_scores(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """Nodes and GPUs in trouble more often than the rest of the fleet in the last 28 days, with the reasons."""
-    from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble, count_troubles, score_lemons
-    from ops_pipelines.frames.history.trouble_counts import (
-        count_single_node_jobs,
-        failed_job_troubles,
-        incident_troubles,
-        read_attendance,
-        xid_troubles,
-    )
+    from ops_pipelines.flow.fleet_lemons import score_fleet
 
     until = _end_of_day(context)
-    since = until - LEMON_DAYS * DAY
-    lake = observatory.lake
-    attendance = read_attendance({hour: lake.read_hour("inventory", hour) for hour in _once_a_day(since, until)})
-    incidents = [each for each in cluster.ledger.incidents_since(since) if each.opened_at < until]
-    records = {each.incident: cluster.ledger.records(each.incident) for each in incidents}
-    troubles: list[Trouble] = list(incident_troubles(incidents, records, attendance.lineage))
-    for rows in _hours(lake, "kernel_events", since, until):
-        troubles += xid_troubles(rows, attendance.lineage, cluster.rules.catalogue)
-    own = tuple(troubles)
-    single_node_jobs: dict[str, int] = {}
-    for rows in _hours(lake, "job_accounting", since, until):
-        troubles += failed_job_troubles(rows, own)
-        for node, jobs in count_single_node_jobs(rows).items():
-            single_node_jobs[node] = single_node_jobs.get(node, 0) + jobs
-    excluded = {
-        Trouble(signal=LemonSignal.EXCLUDED_BY_JOBS, node=node, at=until - HOUR, job=JobId(job.job))
-        for job in cluster.scheduler.read_jobs()
-        for node in job.excluded_nodes
-    }
-    counts = count_troubles(
-        [*troubles, *excluded],
-        attendance.stays,
-        measured=set(LemonSignal),
-        since=since,
+    found = score_fleet(
+        observatory.lake,
+        cluster.ledger,
+        cluster.scheduler.read_jobs(),
+        cluster.rules.catalogue,
+        since=until - LEMON_DAYS * DAY,
         until=until,
-        single_node_jobs=single_node_jobs,  # type: ignore[arg-type]  # NodeName is a str
     )
-    scores = [
-        score
-        for kind in ("node", "gpu")
-        for score in score_lemons(each for each in counts if each.part.kind == kind)
-        if score.reasons
-    ]
-    lemons = [each for each in scores if each.is_lemon]
     return dg.Output(
         None,
         metadata={
-            "lemon_count": count(lemons),
-            "judged_count": count(counts),
+            "lemon_count": count(found.lemons),
+            "judged_count": dg.MetadataValue.int(found.judged_count),
             "worst_first": table(
                 {
                     "part": str(each.part),
@@ -98,7 +63,7 @@ def lemon_scores(
                     "confidence": each.confidence,
                     "reasons": "; ".join(each.reasons),
                 }
-                for each in sorted(scores, key=lambda each: (not each.is_lemon, -each.score))
+                for each in sorted(found.scores, key=lambda each: (not each.is_lemon, -each.score))
             ),
         },
     )
@@ -119,7 +84,7 @@ def wear_out(context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Ob
 
     until = _end_of_day(context)
     lake = observatory.lake
-    days = _once_a_day(until - WEAR_DAYS * DAY, until)
+    days = once_a_day(until - WEAR_DAYS * DAY, until)
     readings = {
         name: readings_of((lake.read_hour(name, hour) for hour in days), (*columns, *BANK_COLUMNS))
         for name, columns in WEAR_COLUMNS.items()
@@ -173,7 +138,7 @@ def fleet_defects(
     until = _end_of_day(context)
     since = until - DEFECT_DAYS * DAY
     lake = observatory.lake
-    attendance = read_attendance({hour: lake.read_hour("inventory", hour) for hour in _once_a_day(since, until)})
+    attendance = read_attendance({hour: lake.read_hour("inventory", hour) for hour in once_a_day(since, until)})
     incidents = [each for each in cluster.ledger.incidents_since(since) if each.opened_at < until]
     troubles = incident_troubles(incidents, {}, attendance.lineage)
     rates = []
@@ -214,16 +179,3 @@ def _end_of_day(context: dg.AssetExecutionContext) -> datetime:
     """Return the end of the newest day of the run: a run over many days says what the last of them says."""
     end: datetime = context.partition_time_window.end.astimezone(UTC)
     return end
-
-
-def _once_a_day(since: datetime, until: datetime) -> Sequence[datetime]:
-    """Return the last hour of each day, oldest first: one reading a day shows what changes over weeks."""
-    return [until - HOUR - day * DAY for day in reversed(range((until - since) // DAY))]
-
-
-def _hours(lake: Lake, name: str, since: datetime, until: datetime) -> Iterator[Rows]:
-    """Yield the rows of each hour that has any, one at a time."""
-    for number in range((until - since) // HOUR):
-        rows = lake.read_hour(name, since + number * HOUR)
-        if rows.num_rows:
-            yield rows

@@ -58,6 +58,15 @@ class Verb(Enum):
     """Back into service (Kubernetes: uncordon). Witness: the drain flag is gone."""
 
 
+class Urgency(Enum):
+    """How much a page may disturb."""
+
+    AT_ONCE = "at_once"
+    """Somebody is needed: nothing more is done without."""
+    WHEN_READ = "when_read"
+    """What was needed is done; a person looks when there is time."""
+
+
 @lru_cache(maxsize=16_384)
 def _key_of(
     incident: IncidentId,
@@ -128,6 +137,8 @@ class Action:
     key."""
     spares: tuple[NodeName, ...] = ()
     """Of a reservation: the nodes to keep free. Not part of the key."""
+    urgency: Urgency = Urgency.AT_ONCE
+    """Of a page. Not part of the key."""
     try_number: int = 1
     """Set by the persisted plan; a retry after a crash reuses it."""
 

@@ -17,7 +17,14 @@ from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus, Observation, TelemetryStatus
+from ops_pipelines.domain.observation import (
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Observation,
+    TelemetryStatus,
+    seen_by_ourselves,
+)
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.steps.timing import RestartCosts
@@ -119,7 +126,14 @@ def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
     Not while something is still seen to be wrong with it: a scheduler that crashed forgets a drain, too, and then
     nobody has put anything back.
     """
-    seen_broken = {condition.node for condition in snapshot.conditions}
+    handed = [
+        incident
+        for incident in snapshot.incidents
+        if incident.state in (IncidentState.ESCALATED, IncidentState.IN_REPAIR) and incident.nodes
+    ]
+    if not handed:
+        return frozenset()
+    seen_broken = {condition.node for condition in seen_by_ourselves(snapshot.conditions)}
     in_service = {
         node.node
         for node in snapshot.nodes
@@ -135,10 +149,8 @@ def _returned_by_people(snapshot: Snapshot) -> frozenset[IncidentId]:
     }
     return frozenset(
         incident.incident
-        for incident in snapshot.incidents
-        if incident.state in (IncidentState.ESCALATED, IncidentState.IN_REPAIR)
-        and incident.nodes
-        and all(node in in_service and (incident.incident, node) in drained for node in incident.nodes)
+        for incident in handed
+        if all(node in in_service and (incident.incident, node) in drained for node in incident.nodes)
     )
 
 

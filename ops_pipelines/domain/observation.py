@@ -3,6 +3,7 @@
 Facts only. What they mean is `finding`'s business; how raw lines and samples become facts is that of `frames`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -75,12 +76,16 @@ class Signal(Enum):
 
     REPEATED = "repeated"
     """What `signature` names has happened so often on one part that the part is suspect; `value` is how often."""
+    ALERT = "alert"
+    """A rule of somebody else's monitoring fires, named by `signature`; it ends when the alert is resolved."""
 
 
 TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
 HISTORY_SOURCE = "history"
 """Who tells of repetitions (`domain.meaning.history`): each is an event, and told once."""
-CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE})
+ALERT_SOURCE = "alerts"
+"""What Alertmanager hands in: second-hand word, as late as its rules, and not taken back where somebody silenced it."""
+CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE, ALERT_SOURCE})
 """Sources that show how things stand, not what happened: an observation of theirs lasts until it is gone."""
 
 
@@ -127,6 +132,15 @@ class Rejected:
     position: str
     reason: str
     text: str
+
+
+def seen_by_ourselves(conditions: Iterable[Observation]) -> tuple[Observation, ...]:
+    """Return the conditions that our own sources show.
+
+    A node is proven well by what we see ourselves: an alert that nobody takes back must not hold it for ever, and
+    Alertmanager tells people of one that still fires.
+    """
+    return tuple(each for each in conditions if each.source != ALERT_SOURCE)
 
 
 class NodeState(Enum):

@@ -14,6 +14,7 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_ser
 from ops_pipelines.domain.identity import JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.repair.consented import is_forbidden
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 _ORDER = {
@@ -215,6 +216,15 @@ def _shown(value: object) -> str:
     return text or "none"
 
 
+def find_forbidden_acts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
+    """Return each act that policy.yaml forbids the autopilot: a plan ends before it, with a page."""
+    return tuple(
+        f"{plan.plan}: {action.verb.value} of {action.target}, which consents in policy.yaml forbid"
+        for plan, action in _acts(plans)
+        if is_forbidden(action, rules.policy)
+    )
+
+
 PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rules], tuple[str, ...]]]] = {
     "targets_are_known": (
         "Every target is declared in cluster.yaml and known to the scheduler; none is untouchable.",
@@ -234,6 +244,7 @@ PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rule
         "Replicas of a service are moved one after the other where not enough would serve.",
         find_unserved_services,
     ),
+    "keeps_consents": ("No plan holds an act of a class that policy.yaml forbids.", find_forbidden_acts),
     "mass_event_is_left_alone": ("No plan touches a node of an open mass event.", find_acts_in_mass_event),
     "only_repairs_touch_nodes": ("A plan that calls for no repair touches nothing.", find_aimless_repairs),
 }

@@ -3,6 +3,7 @@
 Reading policy.yaml belongs to `resources.config.files`; applying a limit belongs to `guardrails`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -23,6 +24,35 @@ class Mode(Enum):
     """Acts on a plan that a person approved."""
     AUTO = "auto"
     """Acts within the limits by itself."""
+
+
+class Consent(Enum):
+    """What one class of acts needs before the autopilot begins one."""
+
+    AUTO = "auto"
+    """Nobody's yes."""
+    APPROVE = "approve"
+    """A person's yes to exactly the plan that it is part of."""
+    FORBID = "forbid"
+    """Nothing helps: the autopilot never does it, and asks a person to."""
+
+
+class ActionClass(Enum):
+    """Acts that an operator allows or forbids together; which verbs they are, `guardrails.consents` says."""
+
+    ISOLATE = "isolate"
+    """Keep new work off a node: drain, choose last, keep spare nodes free."""
+    MOVE_JOBS = "move_jobs"
+    """Take a job off a broken node: hold, fence, exclude, release."""
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    POWER = "power"
+    """The power switch of a node, as repair and as fence."""
+    REIMAGE = "reimage"
+    CHECK = "check"
+    """Tests on a drained node."""
+    RETURN_NODE = "return_node"
+    """Put a node back into service, and among the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +234,9 @@ class Policy:
     """Everything the operator allows. The defaults are the safe ones: a missing mode means observe."""
 
     mode: Mode = Mode.OBSERVE
+    consents: Mapping[ActionClass, Consent] = field(default_factory=dict)
+    """What single classes of acts need; a class that is not named needs what `mode` says. In `observe` nothing is
+    done, whatever stands here."""
     drain_budget: DrainBudget = field(default_factory=DrainBudget)
     mass_event: MassEvent = field(default_factory=MassEvent)
     durations: Durations = field(default_factory=Durations)
@@ -213,3 +246,7 @@ class Policy:
     freeze_windows: tuple[FreezeWindow, ...] = ()
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""
+
+    def consent_to(self, kind: ActionClass) -> Consent:
+        """Return what acts of a class need, where anything is done at all: `mode: observe` is not asked here."""
+        return self.consents.get(kind, Consent.AUTO if self.mode is Mode.AUTO else Consent.APPROVE)

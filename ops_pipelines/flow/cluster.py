@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.flow.telling.rules import TellRules
 from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.job_facts import JobFacts
 from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.notifier import Notifier
+from ops_pipelines.ports.outbox import Outbox
+from ops_pipelines.ports.page_shelf import PageShelf
 from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.silencer import Silencer
 from ops_pipelines.ports.telemetry import Telemetry
 
 
@@ -35,3 +40,14 @@ class Cluster:
     """None where no lines and metrics of the past are kept."""
     job_facts: JobFacts | None = None
     """None where nothing is learned of jobs beside what the scheduler says."""
+    silencer: Silencer | None = None
+    """None where no Alertmanager is told of planned work."""
+    approval_links: ApprovalLinks | None = None
+    """None where `serve` in cluster.yaml names no key or no address: then no message carries a link."""
+    outbox: Outbox | None = None
+    """Where messages wait for their channel; None where nobody is told but by the pages of plans."""
+    tell_rules: TellRules = TellRules()
+    page_shelf: PageShelf | None = None
+    """Where reports are kept as HTML; None keeps none."""
+    pages_url: str | None = None
+    """How people reach the web process, without a slash at its end; None: no message names a page."""

@@ -5,12 +5,15 @@ Whether it may be sent, and whether it happened, is `perform`'s business.
 
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Verb, reservation_of
+from ops_pipelines.domain.action import Action, Urgency, Verb, reservation_of
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.health_gates import suite_named
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.flow.telling.on_call import ON_CALL
+from ops_pipelines.flow.telling.words import body_of, names_of, places, subject_of, sureness
+from ops_pipelines.ports.notifier import Audience, Link, Message, Severity
 
 
 def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
@@ -21,9 +24,9 @@ def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
     scheduler, fleet = cluster.scheduler, cluster.fleet
     match action.verb:
         case Verb.PAGE_HUMAN:
-            return cluster.notifier.send(_message(action, Audience.ON_CALL, "operator on call"))
+            return cluster.notifier.send(page_of(action, cluster))
         case Verb.NOTIFY_OWNER:
-            return cluster.notifier.send(_message(action, Audience.OWNER, _owner(action, facts)))
+            return cluster.notifier.send(notice_to_owner(action, cluster, recipient=_owner(action, facts)))
         case Verb.FENCE:
             # Hold ends the steps; the fence is waiting until they are seen gone. On a node that was silent the hold
             # only marked the job: if all its nodes answer again, it is requeued now.
@@ -89,11 +92,47 @@ def _owner(action: Action, facts: ClusterFacts) -> str:
     return job.user if job is not None else "unknown"
 
 
-def _message(action: Action, audience: Audience, recipient: str) -> Message:
+def page_of(action: Action, cluster: Cluster) -> Message:
+    """Return the page of an act: what a person is needed for, where, how sure we are, and where to look."""
+    incident = cluster.ledger.incident(action.incident)
+    where = "" if incident is None else f" {names_of(incident)}"
+    facts = [("What you must do", action.text)]
+    if incident is not None:
+        facts += [
+            ("What", incident.cause if incident.cause not in action.text else ""),
+            ("Where", places(incident, cluster.rules.topology)),
+            ("How sure", sureness(incident)),
+        ]
     return Message(
-        audience=audience,
+        audience=Audience.ON_CALL,
+        recipient=ON_CALL,
+        thread=action.incident,
+        title=f"{action.incident}{where}: please look",
+        subject="" if incident is None else subject_of(incident),
+        body=body_of(facts),
+        severity=Severity.CRITICAL if action.urgency is Urgency.AT_ONCE else Severity.WARNING,
+        key=action.key,
+        links=_report(action, cluster),
+    )
+
+
+def notice_to_owner(action: Action, cluster: Cluster, *, recipient: str) -> Message:
+    """Return the message to the owner of a job. Where the job erred by itself, they are the one who must look."""
+    incident = cluster.ledger.incident(action.incident)
+    is_own_error = incident is not None and incident.response is Response.NOTIFY_OWNER
+    return Message(
+        audience=Audience.OWNER,
         recipient=recipient,
         thread=action.incident,
-        title=f"{action.incident}: {'please look' if audience is Audience.ON_CALL else 'your job'}",
-        body=action.text,
+        title=f"{action.incident}: your {action.target}",
+        subject="" if incident is None else subject_of(incident),
+        body=" ".join(action.text.split()),
+        severity=Severity.WARNING if is_own_error else Severity.NOTICE,
+        key=action.key,
     )
+
+
+def _report(action: Action, cluster: Cluster) -> tuple[Link, ...]:
+    if cluster.pages_url is None:
+        return ()
+    return (Link(label=f"report of {action.incident}", url=f"{cluster.pages_url}/incidents/{action.incident}"),)

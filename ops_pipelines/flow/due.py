@@ -13,7 +13,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
 from ops_pipelines.domain.identity import NodeName, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import NodeStatus, Observation
+from ops_pipelines.domain.observation import NodeStatus, Observation, seen_by_ourselves
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.testimony import BOOT_TIME_JITTER
 from ops_pipelines.domain.returning.verification import repair_finished_at
@@ -177,7 +177,7 @@ def _due_on_probation(
     confirm = max(durations.confirm_unreachable_after, durations.confirm_gpu_missing_after)
     lasting = [
         now - each.observed_at - confirm
-        for each in conditions
+        for each in seen_by_ourselves(conditions)
         if each.node in incident.nodes and each.observed_at > incident.returned_at
     ]
     if lasting and max(lasting) >= timedelta(0):

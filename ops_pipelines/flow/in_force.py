@@ -85,7 +85,7 @@ def _why_not_begun(plan: IncidentPlan, facts: ClusterFacts, state: LedgerState, 
         facts,
         policy=cluster.rules.policy,
         topology=cluster.rules.topology,
-        authority=authority_of(plan.plan, state, actor=AUTOPILOT),
+        authority=authority_of(plan.plan, state, cluster.rules.policy, actor=AUTOPILOT),
         origin=frozenset() if incident is None else incident.nodes,
     )
 

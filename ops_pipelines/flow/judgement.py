@@ -4,13 +4,15 @@ Runs inside the ledger's transaction. The guardrails themselves are `domain.guar
 know: whose plan is in force, who said yes, and how old the facts are.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ops_pipelines.domain.action import MESSAGES, Action, Verb
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
 from ops_pipelines.domain.identity import ActionKey, PlanId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
@@ -21,20 +23,34 @@ NO_LEASE = Refusal(
 )
 
 
-def authority_of(plan: PlanId | None, state: LedgerState, *, actor: str) -> Authority:
+def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, actor: str) -> Authority:
     """Return on whose word an action of `plan` would be begun.
 
     A plan of which an act was begun on somebody's yes is finished after the yes has expired: half a plan is worse than
-    either end. One that was only put in force has done nothing yet, and needs a new yes.
+    either end. One that was only put in force, or has done only what needs nobody's yes, needs a new one.
     """
     if actor != AUTOPILOT:
         return Authority.PERSON
-    if plan is not None and (
-        any(approval.plan == plan for approval in state.approvals)
-        or any(record.plan == plan and record.action.verb not in MESSAGES for record in state.records)
-    ):
+    if plan is None:
+        return Authority.AUTOPILOT
+    if any(approval.plan == plan for approval in state.approvals):
         return Authority.APPROVED_PLAN
-    return Authority.AUTOPILOT
+    expired_at = max((each.expires_at for each in state.past_approvals if each.plan == plan), default=None)
+    own = [record for record in state.records if record.plan == plan]
+    was_begun = expired_at is not None and any(
+        record.begun_at < expired_at and (needs_yes(record.action, policy) or _waits_for_power(record, own, policy))
+        for record in own
+    )
+    return Authority.APPROVED_PLAN if was_begun else Authority.AUTOPILOT
+
+
+def _waits_for_power(record: ActionRecord, own: Sequence[ActionRecord], policy: Policy) -> bool:
+    """Return whether a record is of a hold that may have been begun on the yes to the power switch, and still holds."""
+    return (
+        record.action.verb is Verb.HOLD
+        and policy.consent_to(ActionClass.POWER) is Consent.APPROVE
+        and not any(each.action.verb is Verb.RELEASE and each.action.attempt == record.action.attempt for each in own)
+    )
 
 
 def judge_on(
@@ -67,7 +83,7 @@ def judge_on(
         return stale
     current = replace(facts, records=records, is_paused=state.pause is not None)
     rules = cluster.rules
-    authority = authority_of(plan, state, actor=actor)
+    authority = authority_of(plan, state, rules.policy, actor=actor)
     origin = frozenset() if incident is None else incident.nodes
     return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority, origin=origin)
 

@@ -7,8 +7,9 @@ on the node, under the key of the action that asked for them, so that they are s
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_health.health_gates import CheckState, judge_check, suite_for, suite_named
+from ops_pipelines.domain.node_health.health_gates import CheckState, is_settling, judge_check, suite_for, suite_named
 from ops_pipelines.domain.node_health.node_check import BY_HAND
+from ops_pipelines.domain.policy import ActionClass, Consent
 from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -40,6 +41,8 @@ def see_to_tests(incident: Incident, node: NodeName, cluster: Cluster, *, lease:
     started, nothing is proven.
     """
     check = check_of(incident, node, cluster)
+    if check is not None and cluster.rules.policy.consent_to(ActionClass.CHECK) is Consent.FORBID:
+        return TestsStanding(proofs=("no tests on the node: policy.yaml says consents.check: forbid",))
     if check is None:
         return TestsStanding(proofs=("no tests on the node: the catalogue knows none",))
     progress = perform(check, cluster, plan=incident.plan, lease=lease, judged_on=incident)
@@ -79,7 +82,10 @@ def _judge(check: Action, node: NodeName, cluster: Cluster) -> TestsStanding:
     cluster.ledger.keep_check(found, is_well=verdict.state is CheckState.WELL)
     not_run = (f"not run: {', '.join(verdict.not_run)}",) if verdict.not_run else ()
     return TestsStanding(
-        faults=verdict.faults, unknowns=verdict.unknowns, proofs=(*verdict.proofs, *verdict.unjudged, *not_run)
+        faults=verdict.faults,
+        unknowns=verdict.unknowns,
+        proofs=(*verdict.proofs, *verdict.unjudged, *not_run),
+        is_settling=is_settling(found, suite),
     )
 
 

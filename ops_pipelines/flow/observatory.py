@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.clock import Clock
+from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.ports.accounting import Accounting
+from ops_pipelines.ports.accounting import Accounting, ReadComment, says_nothing
 from ops_pipelines.ports.lake import Lake
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.metrics import MetricSource, Query
@@ -35,6 +36,10 @@ class Observatory:
     """The grid: whole seconds. Samples are read at whole multiples of it since 1970."""
     release: Mapping[str, str] = field(default_factory=dict)
     """The versions that cluster.yaml declares: the driver's under `driver`, of firmware under the part's model."""
+    objectives: tuple[Objective, ...] = ()
+    """What was promised to teams."""
+    read_comment: ReadComment = says_nothing
+    """What a job's comment says of it; never raises."""
 
     @property
     def step_seconds(self) -> int:

@@ -112,7 +112,7 @@ def _is_told(page: Action, records: Sequence[ActionRecord]) -> bool:
 
 def _waits_since(incident: Incident, records: Sequence[ActionRecord]) -> datetime:
     """Return when an incident last came forward. New evidence alone brings it nowhere: it could come without end."""
-    times = [incident.opened_at]
+    times = [incident.opened_at, *([] if incident.mended_at is None else [incident.mended_at])]
     for record in records:
         if record.action.incident == incident.incident and record.action.verb not in MESSAGES:
             times += [record.begun_at, *([record.outcome.finished_at] if record.outcome is not None else [])]
@@ -147,7 +147,7 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
         if known is not None and _waits_for_its_moment(action, known, incident, facts):
             assert action.attempt is not None  # only a job has a moment
             return why_untold(known, action.attempt, facts)  # All else has a limit of its own.
-        authority = authority_of(plan, state, actor=AUTOPILOT)
+        authority = authority_of(plan, state, policy, actor=AUTOPILOT)
         refusal = judge(action, facts, policy=policy, topology=topology, authority=authority, origin=incident.nodes)
         return None if refusal is None or refusal.guardrail == _OWN_LIMIT else words_of(refusal)
     return None

@@ -23,6 +23,8 @@ def end_plan(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> str:
     repaired = REPAIR_MARKS & {action.verb for action in plan.actions}
     if plan.response is Response.RETURN_TO_VENDOR:
         event, note = IncidentEvent.QUEUED, "it waits for hands: `ops-pipelines repair list`"
+    elif plan.response is Response.ISOLATE and any(action.verb is Verb.DRAIN for action in plan.actions):
+        event, note = IncidentEvent.STEPS_DONE, "isolated; the node must prove itself before it is returned"
     elif repaired:
         event, note = IncidentEvent.STEPS_DONE, "repaired; the node must prove itself before it is returned"
     elif plan.response in REPAIRS or any(action.verb is Verb.PAGE_HUMAN for action in plan.actions):

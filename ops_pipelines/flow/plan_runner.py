@@ -6,7 +6,7 @@ for it. Each step is `perform`'s. Several plans side by side are `carry_out`'s.
 
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Verb
+from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Urgency, Verb
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.repair.remediation import IncidentPlan
@@ -15,6 +15,7 @@ from ops_pipelines.flow.drains import DrainOrder
 from ops_pipelines.flow.escalation import escalate, held_jobs
 from ops_pipelines.flow.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.in_force import is_in_force, is_yet_to_begin, put_in_force
+from ops_pipelines.flow.isolation import why_isolation_waits
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.moments import calls_for_a_move, why_it_waits
 from ops_pipelines.flow.perform import Progress, Stage, perform
@@ -68,6 +69,9 @@ class PlanRunner:
             if incident is None:
                 return False
             if self._position == len(self._plan.actions):
+                unfinished = why_isolation_waits(self._plan, incident, self._cluster)
+                if unfinished is not None:
+                    return self._wait_on(incident, self._plan.actions[-1], unfinished)
                 self.progress.settle(Stage.DONE, end_plan(self._plan, incident, self._cluster))
                 return True
             return self._take_step(incident, self._plan.actions[self._position])
@@ -129,10 +133,14 @@ class PlanRunner:
             climb_after(self._plan, self._cluster, why=why)
             self.progress.settle(Stage.FAILED, why)
             return True
-        if progress.reason.startswith(_WAITS_FOR_JOBS) and calls_for_a_move(self._plan, incident, self._cluster):
+        return self._wait_on(incident, action, progress.reason)
+
+    def _wait_on(self, incident: Incident, action: Action, reason: str) -> bool:
+        """Wait for what keeps an act from being done; plan anew if a job that it waits for should be moved by now."""
+        if reason.startswith(_WAITS_FOR_JOBS) and calls_for_a_move(self._plan, incident, self._cluster):
             self.progress.settle(Stage.WAITING, plan_anew(incident, self._cluster))
             return True
-        return self._wait(incident, action, progress.reason)
+        return self._wait(incident, action, reason)
 
     def _wait(self, incident: Incident, action: Action, reason: str) -> bool:
         """Leave the rest to the next pass; hand over what has waited beyond the limit, whatever it waits for."""
@@ -175,8 +183,9 @@ class PlanRunner:
         return min(begun, default=incident.changed_at)
 
     def _may_be_told_later(self, action: Action) -> bool:
-        """Return whether an action is a message to an owner that must not hold up the rescue of the job itself."""
-        return action.verb is Verb.NOTIFY_OWNER and self._plan.response in REPAIRS
+        """Return whether an action is a message that must not hold up the rescue of the jobs themselves."""
+        is_quiet = action.verb is Verb.PAGE_HUMAN and action.urgency is Urgency.WHEN_READ
+        return (action.verb is Verb.NOTIFY_OWNER and self._plan.response in REPAIRS) or is_quiet
 
     def _give_up(self, incident: Incident, why: str) -> bool:
         is_told = escalate(incident, self._cluster, lease=self._lease, why=why)

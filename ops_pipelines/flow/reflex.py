@@ -130,6 +130,7 @@ def react(
                 incidents=decision.incidents,
                 plans=decision.plans,
                 now=snapshot.taken_at,
+                refusals=decision.refusals,
             )
             drains = carry_out_drains(decision.plans, cluster, lease=lease)
             attention.take_note(decision.findings, now=cluster.clock.now())

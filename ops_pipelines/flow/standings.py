@@ -108,7 +108,7 @@ def _jobs_by_node(cluster: Cluster) -> dict[NodeName, list[JobId]] | None:
 def _reached_at(rung: Rung, incident: Incident, records: Sequence[ActionRecord]) -> datetime:
     if rung is Rung.RETURN_TO_VENDOR:
         return queued_at(incident)
-    verbs = RUNGS[rung].verbs
+    verbs = RUNGS[rung].verbs or RUNGS[Rung.DRAIN].verbs  # An isolation begins with its drain.
     return min((each.begun_at for each in records if each.action.verb in verbs), default=incident.changed_at)
 
 

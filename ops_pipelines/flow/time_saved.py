@@ -4,7 +4,7 @@ Savings are expected ones, as computed when each plan was made (`IncidentPlan.ti
 less what the chosen moment was. Proof that a moved job goes on is its incident's (`Incident.recoveries`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -46,11 +46,16 @@ class RecentRemediation:
 
 def recent_remediation(ledger: Ledger, *, now: datetime, back: timedelta) -> RecentRemediation:
     """Return what was decided and done about the incidents that changed in the time `back` before `now`."""
+    return remediation_of(ledger.incidents_since(now - back), ledger)
+
+
+def remediation_of(incidents: Iterable[Incident], ledger: Ledger) -> RecentRemediation:
+    """Return what was decided and done about these incidents; about none, nothing."""
     savings: dict[JobAttempt, Saving] = {}
     uncounted: set[JobAttempt] = set()
     recoveries: list[Recovery] = []
     plans: list[tuple[datetime, Incident, IncidentPlan]] = []
-    for incident in ledger.incidents_since(now - back):
+    for incident in incidents:
         recoveries += incident.recoveries
         if not incident.plan_count and incident.plan is None:
             continue

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.observation import NodeStatus, seen_by_ourselves
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
@@ -131,7 +132,7 @@ def _is_due_on_probation(
     if incident.state is not IncidentState.PROBATION or incident.returned_at is None:
         return False
     is_over = now >= incident.returned_at + cluster.rules.policy.durations.probation
-    is_seen = any(each.node in incident.nodes for each in cluster.ledger.conditions())
+    is_seen = any(each.node in incident.nodes for each in seen_by_ourselves(cluster.ledger.conditions()))
     return is_over or is_seen or any(not nodes[each].is_last_choice for each in incident.nodes if each in nodes)
 
 
@@ -169,9 +170,11 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
     elif verdict.recovery is Recovery.PERSISTS:
         _climb_fresh(incident, cluster, why=f"{node} is not well: {'; '.join(verdict.facts)}")
     elif _is_late(incident, finished_at, cluster, now, tests=tests):
-        _escalate_fresh(
-            incident, cluster, lease=lease, why=f"{node} could not be proven well: {'; '.join(verdict.facts)}"
-        )
+        why = f"{node} could not be proven well: {'; '.join(verdict.facts)}"
+        if incident.response is Response.ISOLATE:
+            _climb_fresh(incident, cluster, why=why)  # Nothing was repaired: hands are next, with a report.
+        else:
+            _escalate_fresh(incident, cluster, lease=lease, why=why)
     return VerificationReport(incident=incident, node=node, verdict=verdict, returned=returned)
 
 

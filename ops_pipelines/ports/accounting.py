@@ -1,9 +1,11 @@
 """What jobs used: every attempt that ended in a stretch of time or held nodes in it, as text of the accounting."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from ops_pipelines.domain.observation import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +46,22 @@ class Accounting(Protocol):
         Each is in exactly one page. One that has not ended has no end; jobs that only wait are left out.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a job says of itself in the comment that accounting keeps. A user's words: for reports, not for acts."""
+
+    workload: Workload = Workload.UNKNOWN
+    checkpointed_at: datetime | None = None
+    saves_nothing: bool = False
+    """It says that it keeps no checkpoints: an interruption throws everything away."""
+
+
+ReadComment = Callable[[str], Declared]
+"""Returns what a comment says; never raises."""
+
+
+def says_nothing(comment: str) -> Declared:
+    """Return what is known of a job whose comment nobody can read."""
+    return Declared()

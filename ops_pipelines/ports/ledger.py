@@ -39,6 +39,10 @@ class LedgerConflict(LedgerError):
     """Somebody else decided in between: read again, decide again. Nothing was changed."""
 
 
+class LinkUsed(LedgerError):
+    """The link of an approval has given its one yes already. Nothing was changed."""
+
+
 class EntryKind(Enum):
     """What a line of the chain records."""
 
@@ -89,6 +93,19 @@ class Pause:
     reason: str
 
 
+class ApprovalWay(Enum):
+    """Where somebody said yes, and so what stands behind the name."""
+
+    TERMINAL = "terminal"
+    """The command line: the name is the operating system's word for its user. Also all of older versions."""
+    LINK = "link"
+    """A link that was made for this person: the name is that of whoever it was sent to."""
+    UI = "ui"
+    """A job launched in Dagster's pages, which know no users: the name is what was typed there."""
+    CHAT = "chat"
+    """A link that was opened from a chat."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
     """Somebody's yes to exactly one plan, until it expires."""
@@ -97,6 +114,9 @@ class Approval:
     actor: str
     given_at: datetime
     expires_at: datetime
+    via: ApprovalWay = ApprovalWay.TERMINAL
+    link: str = ""
+    """sha256 of the link's token, of which the ledger takes one yes; empty where there was no link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +138,8 @@ class LedgerState:
     approvals: tuple[Approval, ...]
     """Approvals that had not expired at the time given to `read_state`."""
     pause: Pause | None
+    past_approvals: tuple[Approval, ...] = ()
+    """Approvals that expired within the last 24 hours: what was begun on them is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +227,18 @@ class Ledger(Protocol):
         """
         ...
 
+    def change_conditions(
+        self, *, source: str, begun: Collection[Observation], ended: Collection[str], now: datetime
+    ) -> int:
+        """Remember what began and forget what ended of `source`, and leave the rest; return how many pieces were new.
+
+        For a source that tells changes, where `take_in_conditions` is for one that shows everything at once. A
+        condition is known by its `position`; what begins becomes evidence, once, at `{position}@{observed_at}`. What
+        is in both has come and gone: it is evidence, and not remembered. `ended` holds positions; unknown ones are
+        ignored.
+        """
+        ...
+
     def conditions(self) -> tuple[Observation, ...]:
         """Return the conditions remembered as present, with `observed_at` the time each began."""
         ...
@@ -239,8 +273,13 @@ class Ledger(Protocol):
         incidents: Collection[Incident],
         plans: Collection[IncidentPlan],
         now: datetime,
+        refusals: Collection[tuple[IncidentId, Refusal]] | None = None,
     ) -> int:
         """Write changed incidents and new plans and move `decided_through`; return the new head.
+
+        `refusals` say why the other open incidents have no plan; None where the decision made no plans. They are part
+        of its line, and other guardrails than last time are worth a line of their own: a replay then knows what waited
+        for what.
 
         Raises LedgerConflict if the chain's head is no longer `expected_head` (None: whatever it is). A plan that is
         known is not written again. A decision that changes no
@@ -270,7 +309,7 @@ class Ledger(Protocol):
 
     # -- people ---------------------------------------------------------------------------------------------
     def approve(self, approval: Approval) -> None:
-        """Record a yes; raise LedgerError if the plan is not known."""
+        """Record a yes; raise LedgerError if the plan is not known, LinkUsed if its link gave a yes before."""
         ...
 
     def pause(self, pause: Pause) -> None:

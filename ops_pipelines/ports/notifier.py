@@ -1,6 +1,7 @@
 """Messages to people."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -28,8 +29,30 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An address of our own pages. Nothing else of a message is ever made clickable."""
+
+    label: str
+    url: str = field(repr=False)
+    """http(s), without spaces. It may carry a right (an approval), so it is in no repr."""
+
+
+PersonalLinks = Callable[[str], tuple[Link, ...]]
+"""Given the name of a person with a channel of their own, returns the links that are for nobody else."""
+
+
+def no_links(person: str) -> tuple[Link, ...]:
+    """Return the links of a message that gives nobody a right of their own."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message. `thread` groups the messages of one incident."""
+    """One message. `thread` groups the messages of one incident.
+
+    Title, subject and body are untrusted: they quote logs, jobs and users. An adapter shows them as text, in which
+    nobody is mentioned and nothing is a link, a heading or a command.
+    """
 
     audience: Audience
     recipient: str
@@ -41,6 +64,13 @@ class Message:
     severity: Severity = Severity.WARNING
     key: str = ""
     """Names the message: the same key is the same message, however often it is handed in. Empty: nobody asks."""
+    subject: str = ""
+    """The same for every message of a thread: what mail programs sort by. Empty: the title."""
+    links: tuple[Link, ...] = ()
+    personal_links: PersonalLinks = field(default=no_links, compare=False, repr=False)
+    """Asked only for persons who have a channel to themselves: what stands in a shared room is everybody's."""
+    closes: tuple[str, ...] = ()
+    """The threads that end with this message: a pager that rang for one of them is told that it is over."""
 
 
 class Notifier(Protocol):

@@ -15,7 +15,15 @@ from importlib.resources import files
 from typing import TypeVar
 
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import Answer, Catalogue, CodeRule, LogRule, NvlinkSubcode, RepeatRule
+from ops_pipelines.domain.meaning.catalogue import (
+    AlertRule,
+    Answer,
+    Catalogue,
+    CodeRule,
+    LogRule,
+    NvlinkSubcode,
+    RepeatRule,
+)
 from ops_pipelines.resources.catalogue_gates import read_gates, read_suites
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 
@@ -35,6 +43,7 @@ def read_catalogue() -> Catalogue:
         xids=_read_codes("xid.csv", kind="xid", answers=answers),
         sxids=_read_codes("sxid.csv", kind="sxid", answers=answers),
         signatures={rule.signature: rule for rule in map(_log_rule, _rows("log_signatures.csv"))},
+        alerts={rule.alert: rule for rule in map(_alert_rule, _rows("alerts.csv"))},
         nvlink_subcodes=tuple(map(_subcode, _rows("nvlink_subcodes.csv"))),
         hazards=read_hazards(),
         gates=read_gates(),
@@ -92,6 +101,19 @@ def _log_rule(row: Row) -> LogRule:
     )
 
 
+def _alert_rule(row: Row) -> AlertRule:
+    return AlertRule(
+        alert=row["alert"],
+        meaning=row["meaning"],
+        at_fault=_word(AtFault, row, "at_fault"),
+        family=_word(Family, row, "family"),
+        first_action=_word(FirstAction, row, "first_action"),
+        confidence=float(row["confidence"]),
+        is_evidence=_IS[row["is_evidence"]],
+        source=_source(row),
+    )
+
+
 def _subcode(row: Row) -> NvlinkSubcode:
     return NvlinkSubcode(
         code=int(row["code"]),
@@ -130,5 +152,5 @@ def _parse(kind: type[Word], word: str, row: Row) -> Word:
     try:
         return kind(word)
     except ValueError as problem:
-        name = row.get("code") or row.get("id")
+        name = row.get("code") or row.get("id") or row.get("alert")
         raise ValueError(f"catalogue/{row['table']}, {name}: {word!r} is no {kind.__name__}") from problem

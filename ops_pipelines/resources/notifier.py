@@ -1,7 +1,8 @@
 """Messages to people: through Apprise (chat, mail, pagers), or as JSON lines in a file.
 
 What is told, to whom and when is decided elsewhere. Channel URLs hold secrets: they are read from files at each
-message (they are rotated) and stand in no receipt, error or log line.
+message (they are rotated) and stand in no receipt, error or log line. What the services make of a thread, a key and an
+end is `threads`'; how text is made harmless `message_text`'s.
 """
 
 import fcntl
@@ -9,17 +10,28 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.ports.notifier import Audience, Message, Notifier
+from ops_pipelines.ports.notifier import Audience, Link, Message, Notifier
 from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.resources.channels import channels_for, read_channels
 from ops_pipelines.resources.config.cluster_config import NotifierConfig
+from ops_pipelines.resources.message_text import as_html, as_text, one_line
+
+if TYPE_CHECKING:
+    from apprise import NotifyBase
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_LENGTH = 8000
 """Characters. Chat services refuse longer messages; Apprise splits those that a service takes in parts."""
+_CHANNELS_AT_ONCE = 8
+_SEND_LIMIT_SECONDS = 15
+"""# Assumption: a channel that has not answered by then will not; the message is tried again or another takes it."""
 
 
 class FileNotifier:
@@ -37,8 +49,11 @@ class FileNotifier:
                 "audience": message.audience.value,
                 "recipient": message.recipient,
                 "thread": message.thread,
+                "severity": message.severity.value,
                 "title": message.title,
                 "body": message.body,
+                "key": message.key,
+                "links": [link.url for link in message.links],
             }
         )
         try:
@@ -58,73 +73,98 @@ class FileNotifier:
         return f"{self._path.name} line {len(before.splitlines()) + 1}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parcel:
+    """One message for one channel."""
+
+    service: "NotifyBase" = field(repr=False)
+    name: str
+    """Of the service: no secret."""
+    links: tuple[Link, ...]
+
+
 class AppriseNotifier:
     """Sends through the channels of the message's audience; without a channel the message goes to `fallback`.
 
     A message counts as delivered if one channel took it; the receipt names those that did not.
     """
 
-    def __init__(self, config: NotifierConfig, *, fallback: Notifier) -> None:
+    def __init__(self, config: NotifierConfig, *, fallback: Notifier, cluster_name: str = "") -> None:
         self._url_files: Mapping[Audience, Path | None] = {
             Audience.OWNER: config.owner_urls_file,
+            Audience.TEAM: config.team_urls_file,
             Audience.ON_CALL: config.on_call_urls_file,
         }
         self._fallback = fallback
+        self._cluster_name = cluster_name
 
     def send(self, message: Message) -> str:
         """Deliver and return the receipt; raise SourceUnavailable if no channel took the message."""
-        urls = self._read_urls(message.audience)
-        if not urls:
-            log.warning("audience=%s has no channel; the message is kept in the file only", message.audience.value)
-            return f"no channel for {message.audience.value}: {self._fallback.send(message)}"
-        # Apprise takes a second to import, and nothing else in the package needs it.
-        from apprise import Apprise, NotifyFormat
+        audience, path = message.audience, self._url_files[message.audience]
+        known = () if path is None else read_channels(path, audience)
+        channels = channels_for(known, audience, message.recipient)
+        if not channels:
+            return self._keep(message, f"no channel for {audience.value}")
+        # Apprise takes a while to import, and nothing else in the package needs it.
+        from ops_pipelines.resources.threads import is_wanted, open_services
 
-        sender = Apprise()
-        refused_count = sum(not sender.add(url) for url in urls)
-        if len(sender) == 0:
+        parcels = []
+        refused_count = 0
+        for channel in channels:
+            services = open_services(channel.url, message, cluster_name=self._cluster_name)
+            refused_count += not services
+            links = (*message.links, *(message.personal_links(channel.name) if channel.name else ()))
+            parcels += [
+                _Parcel(service=each, name=str(each.service_name), links=links)
+                for each in services
+                if is_wanted(each, message)
+            ]
+        if refused_count == len(channels):
             raise SourceUnavailable(
-                f"none of the {len(urls)} channel(s) of {message.audience.value} is a URL that Apprise knows; "
-                f"check {self._url_files[message.audience]}"
+                f"none of the {len(channels)} channel(s) of {audience.value} is a URL that Apprise knows; check {path}"
             )
-        result = sender.notify(
-            title=_one_line(message.title),
-            body=_body(message),
-            body_format=NotifyFormat.TEXT,
-            interpret_escapes=False,
-        )
-        # A result object, not a bool; each of its results belongs to one service, whose name is no secret.
-        taken = [str(each.name) for each in result.results if bool(each)]
-        failed = [str(each.name) for each in result.results if not bool(each)]
+        if not parcels:
+            return self._keep(message, f"no channel for what needs nobody of {audience.value}")
+        with ThreadPoolExecutor(_CHANNELS_AT_ONCE) as pool:
+            took = list(pool.map(lambda parcel: self._hand_over(parcel, message), parcels))
+        taken = [parcel.name for parcel, is_taken in zip(parcels, took, strict=True) if is_taken]
+        failed = [parcel.name for parcel, is_taken in zip(parcels, took, strict=True) if not is_taken]
         failed += ["a URL that Apprise does not know"] * refused_count
         if not taken:
             raise SourceUnavailable(
-                f"no channel of {message.audience.value} took the message (tried {', '.join(failed)}); "
-                f"check the network and the URLs in {self._url_files[message.audience]}"
+                f"no channel of {audience.value} took the message (tried {', '.join(failed)}); "
+                f"check the network and the URLs in {path}"
             )
         receipt = f"taken by {', '.join(taken)}"
         return f"{receipt}; not by {', '.join(failed)}" if failed else receipt
 
-    def _read_urls(self, audience: Audience) -> list[str]:
-        path = self._url_files[audience]
-        if path is None:
-            return []
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise SourceUnavailable(
-                f"the channels of {audience.value} cannot be read from {path} ({type(exc).__name__}); check the file"
-            ) from None
-        return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    def _keep(self, message: Message, why: str) -> str:
+        log.warning("audience=%s: %s; the message is kept in the file only", message.audience.value, why)
+        return f"{why}: {self._fallback.send(message)}"
+
+    def _hand_over(self, parcel: _Parcel, message: Message) -> bool:
+        """Return whether the service took the message. The name of the cluster is the operator's own."""
+        from apprise import Apprise, NotifyFormat
+
+        from ops_pipelines.resources.threads import body_for, notify_type, title_for
+
+        knows_text = parcel.service.resolve_format(NotifyFormat.TEXT) is not NotifyFormat.MARKDOWN
+        whole = body_for(parcel.service, message)
+        body = whole if len(whole) <= MAX_BODY_LENGTH else f"{whole[:MAX_BODY_LENGTH]} [cut]"
+        sender = Apprise()
+        sender.add(parcel.service)
+        result = sender.notify(
+            title=title_for(parcel.service, message, cluster_name=self._cluster_name),
+            body=(as_text if knows_text else as_html)(body, parcel.links, _footer(message)),
+            body_format=NotifyFormat.TEXT if knows_text else NotifyFormat.HTML,
+            notify_type=notify_type(message),
+            interpret_escapes=False,
+            timeout=_SEND_LIMIT_SECONDS,
+        )
+        return bool(result)
 
 
-def _body(message: Message) -> str:
-    """Return the body with recipient and thread. The recipient is a user's own text: it stays inside the body."""
-    footer = f"for: {_one_line(message.recipient)}\nthread: {_one_line(message.thread)}"
-    body = message.body if len(message.body) <= MAX_BODY_LENGTH else f"{message.body[:MAX_BODY_LENGTH]} [cut]"
-    return f"{body}\n\n{footer}"
-
-
-def _one_line(text: str) -> str:
-    """Return `text` on one line of at most 200 characters: a line break in a mail's subject would start a header."""
-    return " ".join(text.split())[:200]
+def _footer(message: Message) -> list[str]:
+    """Return whom it is for, its thread and its key. The recipient is a user's own text: it stays inside the body."""
+    lines = [f"for: {one_line(message.recipient)}", f"thread: {one_line(message.thread)}"]
+    return [*lines, f"message: {one_line(message.key)}"] if message.key else lines

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.people import waiting_plan
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.terminal.outlook import Outlook
 
@@ -21,12 +24,12 @@ def plan_to_approve(plan: PlanId, cluster: Cluster, outlook: Outlook) -> Inciden
     known = cluster.ledger.plan(plan)
     if known is None:
         raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits for approval")
-    incident = cluster.ledger.incident(known.incident)
-    if incident is None or incident.state is not IncidentState.OPEN:
-        state = "unknown" if incident is None else incident.state.value
-        raise ByHandRefused(f"{known.incident} is {state}; {plan} no longer waits for approval")
     if cluster.rules.policy.mode is Mode.OBSERVE:
         raise ByHandRefused("policy.yaml says mode: observe, so no plan is begun; set mode: approve first")
+    waiting_plan(plan, cluster)
+    incident = cluster.ledger.incident(known.incident)
+    if incident is not None and incident.state is not IncidentState.OPEN:
+        return known  # In force, and waits half-way: what is done next is this plan's, whatever a new one would be.
     present = outlook.present(known.incident)
     if present is None:
         told = "; ".join(outlook.problems)
@@ -47,9 +50,13 @@ def what_stands_in_the_way(plan: IncidentPlan, cluster: Cluster, outlook: Outloo
     present = outlook.present(plan.incident)
     if isinstance(present, Refusal):
         yield f"it cannot begin yet: {present.reason}"
+    awaited = outlook.awaited(plan.incident)
+    if awaited is not None:
+        yield f"it is half-way: {explain_action(awaited)} waits for this yes"
     if outlook.state.pause is not None:
         yield "the autopilot is paused; nothing begins before `ops-pipelines resume-autopilot`"
-    if cluster.rules.policy.mode is Mode.AUTO:
-        yield "policy.yaml says mode: auto, so it begins without an approval"
+    policy = cluster.rules.policy
+    if not any(needs_yes(action, policy) for action in plan.actions):
+        yield f"policy.yaml says mode: {policy.mode.value}, so it begins without an approval"
     if cluster.ledger.current_lease(cluster.clock.now()) is None:
         yield "no autopilot is running; nothing begins before it is started"

@@ -184,7 +184,7 @@ def view_rungs(durations: Durations, limits: LadderLimits) -> tuple[RungView, ..
     """Return the table of rungs with the limits that policy.yaml sets."""
     tried: Mapping[Rung, int] = {
         rung_of(each): max_tries(each, limits)
-        for each in (Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE, Response.REIMAGE)
+        for each in (Response.ISOLATE, Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE, Response.REIMAGE)
     }
     return tuple(
         RungView(

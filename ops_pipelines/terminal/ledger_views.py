@@ -139,7 +139,7 @@ def _gist(entry: Entry) -> str:
     if entry.kind is EntryKind.PLAN:
         return f"{body.get('plan', '')}: {len(body.get('actions', ()))} step(s)"
     if entry.kind is EntryKind.APPROVAL:
-        return f"{body.get('plan', '')} until {body.get('expires_at', '')}"
+        return f"{body.get('plan', '')} until {body.get('expires_at', '')} via {body.get('via', 'terminal')}"
     words = []
     action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
     if isinstance(action, dict):

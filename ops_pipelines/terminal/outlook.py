@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.decision import Snapshot, plan_all
+from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import judge_health
 from ops_pipelines.domain.identity import IncidentId, PlanId
@@ -18,9 +20,11 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
-from ops_pipelines.domain.returning.testimony import count_outcomes
+from ops_pipelines.domain.returning.testimony import count_outcomes, explain_action
+from ops_pipelines.flow.awaited import awaited_act
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
+from ops_pipelines.flow.in_force import first_act
 from ops_pipelines.flow.moments import waiting_moment
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
@@ -72,6 +76,14 @@ class Outlook:
         given = [approval for approval in self.state.approvals if approval.plan == plan]
         return max(given, key=lambda approval: approval.expires_at, default=None)
 
+    def awaited(self, incident: IncidentId) -> Action | None:
+        """Return the act with which a plan in force waits for a yes; None if none does."""
+        known = next((each for each in self.state.incidents if each.incident == incident), None)
+        plan = None if known is None or known.plan is None else self._cluster.ledger.plan(known.plan)
+        if known is None or plan is None:
+            return None
+        return awaited_act(known, plan, self.state, self._cluster.rules.policy)
+
     def view(self, incident: Incident, *, entries: tuple[Entry, ...] = ()) -> IncidentView:
         """Return an incident with its plan.
 
@@ -79,6 +91,12 @@ class Outlook:
         """
         now = self._cluster.clock.now()
         if incident.state is not IncidentState.OPEN:
+            awaited = self.awaited(incident.incident)
+            if awaited is not None:
+                asked = self._view_plan(incident.plan, PlanStanding.WAITS_FOR_APPROVAL)
+                return view_incident(
+                    incident, plan=asked, waits_for=f"approval of {explain_action(awaited)}", now=now
+                )
             standing = PlanStanding.IN_FORCE if incident.state is IncidentState.ACTING else PlanStanding.ENDED
             waits_for = waiting_moment(incident, self._cluster) if incident.state is IncidentState.ACTING else None
             return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=waits_for, now=now)
@@ -90,16 +108,17 @@ class Outlook:
             return view_incident(incident, plan=held, waits_for=reason, now=now)
         if present is None:
             return view_incident(incident, plan=self._view_plan(newest, PlanStanding.RECORDED), waits_for=None, now=now)
-        plan = self._view_plan(present.plan, self._standing_of(present.plan))
+        plan = self._view_plan(present.plan, self._standing_of(present))
         return view_incident(incident, plan=plan, waits_for=self._why_not_begun(plan), now=now)
 
-    def _standing_of(self, plan: PlanId) -> PlanStanding:
-        mode = self._cluster.rules.policy.mode
-        if mode is Mode.OBSERVE:
+    def _standing_of(self, plan: IncidentPlan) -> PlanStanding:
+        policy = self._cluster.rules.policy
+        if policy.mode is Mode.OBSERVE:
             return PlanStanding.WOULD_BE_DONE
-        if mode is Mode.AUTO:
-            return PlanStanding.NEXT
-        return PlanStanding.WAITS_FOR_APPROVAL if self.approval(plan) is None else PlanStanding.APPROVED
+        if self.approval(plan.plan) is not None:
+            return PlanStanding.APPROVED
+        is_asked_for = needs_yes(first_act(plan), policy, among=plan.actions)
+        return PlanStanding.WAITS_FOR_APPROVAL if is_asked_for else PlanStanding.NEXT
 
     def _why_not_begun(self, plan: PlanView | None) -> str | None:
         if plan is None:

@@ -1,4 +1,4 @@
-"""`ops-pipelines approve`, `pause`, `close` and `resume-autopilot`: what a person says to the autopilot, in their name.
+"""`ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot`: what a person says, in their name.
 
 What is said is recorded by `flow.people`; whether a yes can still have an effect is `approval`'s.
 """
@@ -54,6 +54,43 @@ def approve(
             raise typer.Exit(ExitCode.REFUSED)
     _, approval = people.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
     print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
+
+
+@at_the_edge
+def approval_link(
+    ctx: typer.Context,
+    plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
+    person: Annotated[str, typer.Option(help="Whom the link is for: their name stands in the ledger.")],
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    valid_minutes: Annotated[
+        int | None, typer.Option(min=1, max=_LONGEST_APPROVAL_MINUTES, help="Shorter than serve.link_life_seconds.")
+    ] = None,
+) -> None:
+    """Print a link with which one person may approve one plan, once, until it expires.
+
+    For chat: whoever has the link can use it, so send it to that person alone. Opening it shows the plan; only the form
+    on the page approves. Needs `serve.base_url` and `serve.link_key_file`, and `ops-pipelines serve` running there.
+    """
+    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.flow.approval_links import link_for
+    from ops_pipelines.ports.ledger import ApprovalWay
+    from ops_pipelines.terminal.approval import plan_to_approve
+    from ops_pipelines.terminal.outlook import Outlook
+
+    cluster = open_named(ctx, cluster_file)
+    known = plan_to_approve(PlanId(plan), cluster, Outlook(cluster))
+    valid_for = None if valid_minutes is None else timedelta(minutes=valid_minutes)
+    try:
+        link = link_for(known.plan, cluster, person=person, valid_for=valid_for, via=ApprovalWay.CHAT)
+    except PolicyError:  # A ValueError too, and the operator's: the key cannot be used.
+        raise
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--person") from problem
+    if link is None:
+        complain("cluster.yaml makes no links: name serve.base_url and serve.link_key_file there (docs/APPROVALS.md)")
+        raise typer.Exit(ExitCode.USAGE)
+    typer.echo(link)
 
 
 @at_the_edge

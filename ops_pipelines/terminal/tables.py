@@ -238,8 +238,7 @@ def _situation(incident: IncidentView) -> Iterable[str]:
         yield incident.next_step
     elif incident.note not in (incident.what, incident.diagnosis.cause):
         yield f"note: {incident.note}"
-    is_plain = incident.plan is not None and incident.plan.standing is PlanStanding.WAITS_FOR_APPROVAL
-    if incident.waits_for is not None and not is_plain:
+    if incident.waits_for is not None and incident.waits_for != "approval":  # Its plan says that in the next line.
         yield f"waits for {incident.waits_for}"
     if incident.plan is not None and incident.state != IncidentState.RESOLVED.value:
         yield f"{incident.response.replace('_', ' ')}, {incident.plan.plan}: {_standing(incident.plan)}"

@@ -15,12 +15,14 @@ from ops_pipelines.domain.identity import Digest, IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import (
     CONDITION_SOURCES,
+    NO_NODE,
     Checkpointing,
     JobState,
     JobStatus,
     NodeState,
     NodeStatus,
     Observation,
+    Signal,
     Workload,
 )
 from ops_pipelines.domain.repair.remediation import IncidentPlan
@@ -105,21 +107,28 @@ class Autopilot:
             )
 
     def end(self, incident: IncidentId, event: IncidentEvent, *, now: datetime) -> None:
-        """Let an incident take an event; one that is final is forgotten, with the conditions on its nodes."""
+        """Let an incident take an event; one that is final is forgotten."""
         self._advance(incident, event, now=now)
 
     def set_responding(self, node: NodeName, *, is_responding: bool) -> None:
         """The scheduler gets an answer from a node, or none any more."""
         self.nodes[node] = replace(self.nodes[node], is_responding=is_responding)
 
-    def swap(self, node: NodeName, spare: NodeName) -> None:
-        """A spare takes the place of a node in the job."""
-        self.job_nodes = self.job_nodes - {node} | {spare}
-        free, held = self.nodes[node], self.nodes[spare]
-        self.nodes[node] = replace(free, state=NodeState.IDLE, gpu_in_use_count=0)
-        self.nodes[spare] = replace(held, state=NodeState.ALLOCATED, gpu_in_use_count=self.gpus_per_node)
+    def leave(self, node: NodeName) -> None:
+        """A node is no longer the job's."""
+        self.job_nodes -= {node}
+        self.nodes[node] = replace(self.nodes[node], state=NodeState.IDLE, gpu_in_use_count=0)
 
-    def forget(self, node: NodeName, *, now: datetime) -> None:
+    def join(self, node: NodeName) -> None:
+        """A spare becomes the job's."""
+        self.job_nodes |= {node}
+        self.nodes[node] = replace(self.nodes[node], state=NodeState.ALLOCATED, gpu_in_use_count=self.gpus_per_node)
+
+    def drained(self) -> frozenset[NodeName]:
+        """Return the job's nodes that get no new work: a job that starts anew starts without them."""
+        return frozenset(name for name in self.job_nodes if self.nodes[name].is_drained)
+
+    def return_node(self, node: NodeName, *, now: datetime) -> None:
         """A node is as good as new: it is back in service, and nothing is seen to be wrong with it any more."""
         self.nodes[node] = replace(
             self.nodes[node],
@@ -129,18 +138,30 @@ class Autopilot:
             reason=None,
             reason_set_at=None,
         )
-        self.conditions = {name: each for name, each in self.conditions.items() if each.node != node}
-        for incident in [each for each in self.incidents.values() if node in each.nodes]:
-            closed = replace(incident, state=IncidentState.ESCALATED)
-            self._keep(advance(closed, IncidentEvent.CLEARED, at=now, note="repaired"))
+        self.forget(node, now=now)
+
+    def forget(self, node: NodeName, *, now: datetime) -> None:
+        """A person has seen to what was wrong with a node: its conditions and incidents are over."""
+        self._settle(
+            [name for name, each in self.conditions.items() if each.node == node],
+            [each for each in self.incidents.values() if node in each.nodes],
+            now=now,
+        )
 
     def settle_job(self, *, now: datetime) -> None:
-        """What was seen of the job as a whole is over."""
-        gone = {name for name, each in self.conditions.items() if not each.node}
-        self.conditions = {name: each for name, each in self.conditions.items() if name not in gone}
-        for incident in [each for each in self.incidents.values() if not each.nodes]:
+        """The job goes on: what was seen of it as a whole is over, and so is every hang."""
+        self._settle(
+            [name for name, each in self.conditions.items() if each.node == NO_NODE or each.signal is Signal.JOB_HUNG],
+            [each for each in self.incidents.values() if not each.nodes],
+            now=now,
+        )
+
+    def _settle(self, positions: Iterable[str], incidents: Iterable[Incident], *, now: datetime) -> None:
+        for position in positions:
+            del self.conditions[position]
+        for incident in incidents:
             closed = replace(incident, state=IncidentState.ESCALATED)
-            self._keep(advance(closed, IncidentEvent.CLEARED, at=now, note="the job goes on"))
+            self._keep(advance(closed, IncidentEvent.CLEARED, at=now, note="seen to"))
 
     def _advance(self, name: IncidentId, event: IncidentEvent, *, now: datetime) -> None:
         self._keep(advance(self.incidents[name], event, at=now, note=event.value))
@@ -151,8 +172,9 @@ class Autopilot:
         else:
             self.incidents.pop(incident.incident, None)
 
-    def _snapshot(self, observations: Iterable[Observation], *, now: datetime) -> Snapshot:
-        job = JobStatus(
+    def job(self) -> JobStatus:
+        """Return what the scheduler tells of the job; whether its processes live, it does not know."""
+        return JobStatus(
             job=JOB,
             state=JobState.RUNNING,
             is_held=False,
@@ -171,6 +193,8 @@ class Autopilot:
             checkpointing=Checkpointing.YES,
             checkpoint_every=self.checkpoint_every,
         )
+
+    def _snapshot(self, observations: Iterable[Observation], *, now: datetime) -> Snapshot:
         return Snapshot(
             taken_at=now,
             rules_digest=_NO_DIGEST,
@@ -179,7 +203,7 @@ class Autopilot:
             observations=tuple(observations),
             conditions=tuple(self.conditions.values()),
             nodes=tuple(self.nodes.values()),
-            jobs=(job,),
+            jobs=(self.job(),),
             telemetry=(),
             is_telemetry_available=True,
             incidents=tuple(self.incidents.values()),

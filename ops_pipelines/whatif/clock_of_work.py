@@ -40,7 +40,6 @@ class WorkClock:
     """Running time since the job (re)started: what checkpoints are counted by."""
     lost: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
 
-    @property
     def is_over(self) -> bool:
         return self.now >= self.horizon_seconds
 
@@ -64,7 +63,11 @@ class WorkClock:
 
     def lose(self, run_seconds: float) -> None:
         """Take back the work of the last `run_seconds` of running."""
-        taken = min(run_seconds * (1 - self.regime.overhead_ratio), self.productive)
+        self.throw_away(run_seconds * (1 - self.regime.overhead_ratio))
+
+    def throw_away(self, work_seconds: float) -> None:
+        """Take back so much productive time; never more than there is."""
+        taken = max(0.0, min(work_seconds, self.productive))
         self.productive -= taken
         self.lost[Cause.LOST_WORK] += taken
 

@@ -29,20 +29,36 @@ _SAMPLED: Mapping[Signal, int] = {
     Signal.ECC_UNCORRECTABLE: 1,
     Signal.GPU_MISSING: 1,
 }
+_OF_GPUS = frozenset(
+    {
+        Signal.RECOVERY_ACTION,
+        Signal.ECC_UNCORRECTABLE,
+        Signal.ROW_REMAP,
+        Signal.ECC_RATE,
+        Signal.NVLINK_ERRORS,
+        Signal.PCIE_ERRORS,
+        Signal.PCIE_DEGRADED,
+        Signal.GPU_HOT,
+        Signal.GPU_CAPPED,
+        Signal.GPU_SLOW,
+    }
+)
 _OF_JOBS = frozenset({Signal.JOB_CRASH_LOOP, Signal.LOSS_NOT_FINITE, Signal.LOSS_SPIKE})
 
 
-def observe(rule: str, *, node: NodeName, job: JobId, at: datetime, number: int) -> Observation:
+def observe(
+    rule: str, *, node: NodeName, job: JobId, at: datetime, number: int, code: int | None = None
+) -> Observation:
     """Return the observation of which the finding `rule` is made; `number` makes it another than all before.
 
-    `node` is NO_NODE where the program is blamed. Raises ValueError for a rule that is neither a code, a signal nor a
-    signature.
+    `node` is NO_NODE where the program is blamed; `code` is the state of what has one. Raises ValueError for a rule
+    that is neither a code, a signal nor a signature.
     """
-    kind, _, code = rule.partition("_")
+    kind, _, coded = rule.partition("_")
     position = f"{rule}#{number}"
-    if kind in _CODED and code.isdecimal():
+    if kind in _CODED and coded.isdecimal():
         return Observation(
-            signal=_CODED[kind], node=node, observed_at=at, source=_LOG_SOURCE, position=position, code=int(code),
+            signal=_CODED[kind], node=node, observed_at=at, source=_LOG_SOURCE, position=position, code=int(coded),
             gpu=GPU if kind == "xid" else None, job=job,
         )  # fmt: skip
     try:
@@ -57,7 +73,7 @@ def observe(rule: str, *, node: NodeName, job: JobId, at: datetime, number: int)
     source = TELEMETRY_SOURCE if signal in _SAMPLED else DETECTOR_SOURCE
     return Observation(
         signal=signal, node=NO_NODE if signal in _OF_JOBS else node, observed_at=at, source=source, position=position,
-        code=_SAMPLED.get(signal, 1), gpu=GPU if signal in _SAMPLED and signal is not Signal.GPU_MISSING else None,
+        code=_SAMPLED.get(signal, 1) if code is None else code, gpu=GPU if signal in _OF_GPUS else None,
         text=rule, job=job, value=1.0,
     )  # fmt: skip
 

@@ -188,12 +188,12 @@ class _PeerRun:
         strike = next(self._strikes)
         until_strike = strike.gap_seconds
         until_wrong = self._draw(Exponential(86_400 / rate)) if rate else math.inf
-        while not clock.is_over:
+        while not clock.is_over():
             step = min(until_strike, until_wrong)
             clock.run(step)
             until_strike -= step
             until_wrong -= step
-            if clock.is_over:
+            if clock.is_over():
                 break
             if until_wrong < until_strike:
                 until_wrong = self._draw(Exponential(86_400 / rate))
@@ -223,7 +223,7 @@ class _PeerRun:
         is_wide = strike.kind.group is Group.NETWORK and self._random.random() < self._scenario.wide_network_ratio
         schedule = self._peer.schedule_beyond_standby if is_wide else self._peer.schedule
         attempt = 0
-        while not self._clock.is_over:
+        while not self._clock.is_over():
             attempt += 1
             is_mended = self._find(strike, attempt)
             self._start_again(schedule, is_evicting=is_mended and strike.kind.group is not Group.SOFTWARE)

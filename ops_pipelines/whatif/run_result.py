@@ -1,8 +1,9 @@
 """What came of one simulated run, and of many: means, intervals, and where the minutes went."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ops_pipelines.whatif.clock_of_work import Cause, WorkClock
 
@@ -22,6 +23,8 @@ class RunResult:
     wrong_drain_count: int
     """Healthy nodes taken out."""
     lost_seconds: tuple[tuple[Cause, float], ...]
+    held_back: tuple[tuple[str, int], ...] = ()
+    """Which limit of the policy kept the job where it was, and for how many incidents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +40,18 @@ class Summary:
     """Minutes of one run, on average."""
     wrong_drains: float
     human_interventions: float
+    held_back: dict[str, float]
+    """Incidents of one run, on average, by the limit of the policy that kept the job where it was."""
 
 
-def result_of(clock: WorkClock, *, interruptions: int, humans: int, wrong_drains: int) -> RunResult:
+def result_of(
+    clock: WorkClock,
+    *,
+    interruptions: int,
+    humans: int,
+    wrong_drains: int,
+    held_back: Mapping[str, int] = MappingProxyType({}),
+) -> RunResult:
     """Return the result of a run that is over."""
     return RunResult(
         ettr=clock.ratio(),
@@ -48,6 +60,7 @@ def result_of(clock: WorkClock, *, interruptions: int, humans: int, wrong_drains
         human_count=humans,
         wrong_drain_count=wrong_drains,
         lost_seconds=tuple(clock.lost.items()),
+        held_back=tuple(sorted(held_back.items())),
     )
 
 
@@ -68,6 +81,10 @@ def summarise(results: Sequence[RunResult]) -> Summary:
     for each in results:
         for cause, seconds in each.lost_seconds:
             by_cause[cause.value] = by_cause.get(cause.value, 0.0) + seconds / 60 / count
+    held_back: dict[str, float] = {}
+    for each in results:
+        for name, times in each.held_back:
+            held_back[name] = held_back.get(name, 0.0) + times / count
     return Summary(
         seed_count=count,
         ettr_mean=mean,
@@ -77,4 +94,5 @@ def summarise(results: Sequence[RunResult]) -> Summary:
         lost_minutes_by_cause=by_cause,
         wrong_drains=sum(each.wrong_drain_count for each in results) / count,
         human_interventions=sum(each.human_count for each in results) / count,
+        held_back=held_back,
     )

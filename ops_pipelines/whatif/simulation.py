@@ -12,12 +12,14 @@ from ops_pipelines.domain.decision import Rules
 from ops_pipelines.whatif.autopilot import EPOCH, cluster_of
 from ops_pipelines.whatif.evidence import refuse_unknown
 from ops_pipelines.whatif.fault_mix import TABLE, Scenario
-from ops_pipelines.whatif.measured import Measured
+from ops_pipelines.whatif.measured import Measured, source_of
 from ops_pipelines.whatif.peers import PEERS, play
 from ops_pipelines.whatif.play import play_autopilot
 from ops_pipelines.whatif.run_result import RunResult, Summary, summarise
 
 FIRST_SEED = 1000
+Progress = Callable[[int, int], None]
+"""Told of runs done, and of runs in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +39,14 @@ def simulate(
     rules: Rules,
     seed_count: int,
     workers: int,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
 ) -> Simulation:
-    """Return the outcome of `seed_count` runs. `on_progress` is told runs done and runs in all.
+    """Return the outcome of `seed_count` runs.
 
     `rules` are the policy that is asked about and the catalogue; their topology is that of the scenario.
     """
+    if seed_count < 1:
+        raise ValueError(f"{seed_count} seeds were asked for; expected at least one")
     topology = cluster_of(scenario.node_count + scenario.spare_count, gpus_per_node=scenario.gpus_per_node)
     refuse_unknown(measured.rules, rules.catalogue, at=EPOCH)
     asked = replace(rules, topology=topology)
@@ -61,7 +65,7 @@ def simulate(
     return Simulation(
         ours=summarise(found.pop("ours")),
         peers={name: summarise(results) for name, results in found.items()},
-        inputs=(f"catalogue/{TABLE}", *measured.sources),
+        inputs=(source_of(TABLE), *measured.sources),
     )
 
 
@@ -73,15 +77,23 @@ def _play_ours(rules: Rules, scenario: Scenario, measured: Measured, seed: int) 
     return play_autopilot(rules, scenario, measured, seed)
 
 
-def sensitivity_of(scenario: Scenario) -> Mapping[str, Scenario]:
-    """Return the scenario with one assumption changed at a time, by what was changed."""
+def assumptions_changed(scenario: Scenario, measured: Measured) -> Mapping[str, tuple[Scenario, Measured]]:
+    """Return the inputs with one of them changed at a time, by what was changed."""
+
+    def world(**changes: float) -> tuple[Scenario, Measured]:
+        return replace(scenario, **changes), measured  # type: ignore[arg-type]  # each a number of Scenario
+
     return {
-        "4 spare nodes": replace(scenario, spare_count=4),
-        "16 spare nodes": replace(scenario, spare_count=16),
-        "faults x0.5": replace(scenario, rate_scale=0.5),
-        "faults x2": replace(scenario, rate_scale=2.0),
-        "repair 6 h": replace(scenario, repair_hours=6.0),
-        "repair 72 h": replace(scenario, repair_hours=72.0),
-        "strikes again after 2 min": replace(scenario, repeat_seconds=120.0),
-        "strikes again after 30 min": replace(scenario, repeat_seconds=1800.0),
+        "4 spare nodes": world(spare_count=4),
+        "16 spare nodes": world(spare_count=16),
+        "faults x0.5": world(rate_scale=0.5),
+        "faults x2": world(rate_scale=2.0),
+        "repair 6 h": world(repair_hours=6.0),
+        "repair 72 h": world(repair_hours=72.0),
+        "strikes again after 2 min": world(repeat_seconds=120.0),
+        "strikes again after 30 min": world(repeat_seconds=1800.0),
+        "nine tenths of it seen": (scenario, replace(measured, coverage_ratio=0.9)),
+        "three quarters of it seen": (scenario, replace(measured, coverage_ratio=0.75)),
+        "half of it seen": (scenario, replace(measured, coverage_ratio=0.5)),
+        "no wrong drains": (scenario, replace(measured, false_isolations=())),
     }

@@ -114,3 +114,48 @@ def test_every_observation_means_something_and_keeps_its_evidence(signal: Signal
 )
 def test_what_a_row_remap_calls_for_depends_on_how_it_stands(code: int, first_action: FirstAction) -> None:
     assert find(observation(Signal.ROW_REMAP, code=code), Catalogue()).first_action is first_action
+
+
+RANKED = [
+    Response.MONITOR,
+    Response.NOTIFY_OWNER,
+    Response.PAGE,
+    Response.ISOLATE,
+    Response.RESET_GPU,
+    Response.REBOOT_NODE,
+    Response.POWER_CYCLE,
+    Response.REIMAGE,
+    Response.RETURN_TO_VENDOR,
+    Response.PAGE_MASS_EVENT,
+]
+
+
+def test_responses_are_compared_by_what_they_do_and_not_by_what_ledgers_hold() -> None:
+    assert sorted(Response) == RANKED
+    assert max(Response.ISOLATE, Response.RETURN_TO_VENDOR) is Response.RETURN_TO_VENDOR
+    assert Response.PAGE < Response.ISOLATE < Response.RESET_GPU
+    assert Response.ISOLATE >= Response.ISOLATE
+    assert set(RANKED[3:9]) == REPAIRS
+
+
+@given(st.sampled_from(Response), st.sampled_from(Response))
+def test_of_two_responses_exactly_one_is_stronger(one: Response, other: Response) -> None:
+    assert [one < other, one is other, one > other].count(True) == 1
+    assert (one <= other) == (one.rank <= other.rank)
+
+
+def test_a_response_is_no_number() -> None:
+    with pytest.raises(TypeError):
+        assert Response.PAGE < 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "response"),
+    [
+        (0, Response.MONITOR), (1, Response.NOTIFY_OWNER), (2, Response.PAGE), (3, Response.RESET_GPU),
+        (4, Response.REBOOT_NODE), (5, Response.POWER_CYCLE), (6, Response.REIMAGE), (7, Response.RETURN_TO_VENDOR),
+        (8, Response.ISOLATE), (9, Response.PAGE_MASS_EVENT),
+    ],
+)  # fmt: skip
+def test_what_ledgers_hold_means_for_ever_what_it_meant(stored: int, response: Response) -> None:
+    assert Response(stored) is response

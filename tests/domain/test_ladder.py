@@ -41,7 +41,7 @@ def test_every_rung_has_its_rule_and_every_limit_is_a_duration() -> None:
     assert set(RUNGS) == set(Rung)
     for rung in Rung:
         limit_of(rung, Durations())
-    assert {rung_of(response) for response in REPAIRS} == set(list(Rung)[Rung.GPU_RESET :])
+    assert {rung_of(response) for response in REPAIRS} == set(list(Rung)[Rung.ISOLATE :])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ops_pipelines.domain.plan_proof import (
     find_acts_in_mass_event,
     find_aimless_repairs,
     find_broken_order,
+    find_forbidden_acts,
     find_overspent_budget,
     find_passed_blast_caps,
     find_unknown_targets,
@@ -322,6 +323,7 @@ def test_every_proof_has_a_name_and_says_what_must_hold() -> None:
         find_passed_blast_caps,
         find_acts_in_freeze,
         find_unserved_services,
+        find_forbidden_acts,
     }
     assert all(words for words, _ in PROOFS.values())
 

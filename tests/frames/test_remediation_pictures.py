@@ -70,7 +70,7 @@ def test_nothing_to_draw_is_a_sentence() -> None:
 def test_highest_node_of_the_ladder_stands_first_with_its_name() -> None:
     picture = ladder_picture([standing(1), standing(2, Rung.RETURN_TO_VENDOR, Rung.REBOOT), standing(3, Rung.FENCE)])
 
-    assert words_of(picture.small) == ["0 1 2 3 4 5 6 7 8 9 v", "gpu002", "gpu003", "gpu001"]
+    assert words_of(picture.small) == ["0 1 2 3 4 5 6 7 8 9 a v", "gpu002", "gpu003", "gpu001"]
     assert picture.large.startswith("![ladder: nodes x rungs](data:image/png;base64,")
 
 

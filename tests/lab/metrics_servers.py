@@ -91,3 +91,20 @@ def _running(command: Sequence[str], log: Path, *, ready: str) -> Iterator[None]
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+@contextmanager
+def start_alertmanager(directory: Path, config: str) -> Iterator[str]:
+    """Run Alertmanager with this configuration, alone and on loopback; yield its URL."""
+    program = _find("prometheus-alertmanager")
+    (directory / "alertmanager.yml").write_text(config)
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [
+        program,
+        f"--config.file={directory / 'alertmanager.yml'}",
+        f"--storage.path={directory / 'alertmanager'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--cluster.listen-address=",  # else it listens on every address of the machine
+    ]
+    with _running(command, directory / "alertmanager.out", ready=f"{url}/-/ready"):
+        yield url

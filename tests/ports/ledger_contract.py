@@ -13,6 +13,7 @@ from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.observation import Rejected
 from ops_pipelines.ports.ledger import EntryKind, Ledger, Pause
 from tests.ports.ledger_action_contract import LedgerActionContract
+from tests.ports.ledger_approval_contract import LedgerApprovalContract
 from tests.ports.ledger_check_contract import LedgerCheckContract
 from tests.ports.ledger_decision_contract import LedgerDecisionContract
 from tests.ports.ledger_evidence_contract import LedgerEvidenceContract
@@ -35,7 +36,12 @@ from tests.ports.ledger_samples import (
 
 
 class LedgerContract(
-    LedgerEvidenceContract, LedgerDecisionContract, LedgerActionContract, LedgerCheckContract, LedgerHeartbeatContract
+    LedgerEvidenceContract,
+    LedgerDecisionContract,
+    LedgerApprovalContract,
+    LedgerActionContract,
+    LedgerCheckContract,
+    LedgerHeartbeatContract,
 ):
     """Subclass as `class TestX(LedgerContract)` and define the fixture `ledger`."""
 

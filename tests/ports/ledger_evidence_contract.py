@@ -153,6 +153,26 @@ class LedgerEvidenceContract:
         ]
         assert ledger.conditions() == (much_later,)
 
+    def test_changes_leave_what_they_do_not_name(self, ledger: Ledger) -> None:
+        first, second = observation("1", source="alerts"), observation("2", source="alerts")
+        ledger.take_in_conditions(source="scheduler", present=(observation("1", source="scheduler"),), now=NOW)
+
+        counts = [
+            ledger.change_conditions(source="alerts", begun=begun, ended=ended, now=NOW)
+            for begun, ended in [((first, second), ()), ((first,), ()), ((), ("1", "unknown")), ((), ())]
+        ]
+
+        assert counts == [2, 0, 0, 0]
+        assert [(each.source, each.position) for each in ledger.conditions()] == [("alerts", "2"), ("scheduler", "1")]
+        assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 3
+
+    def test_what_has_come_and_gone_is_evidence_and_not_remembered(self, ledger: Ledger) -> None:
+        count = ledger.change_conditions(
+            source="alerts", begun=(observation("1", source="alerts"),), ended=("1",), now=NOW
+        )
+
+        assert (count, ledger.conditions()) == (1, ())
+
     def test_lasting_condition_keeps_the_time_it_began(self, ledger: Ledger) -> None:
         began = observation("gpu003", source="scheduler")
         ledger.take_in_conditions(source="scheduler", present=(began,), now=NOW)

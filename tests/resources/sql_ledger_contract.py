@@ -33,6 +33,7 @@ from tests.ports.ledger_samples import (
 )
 from tests.resources import ledger_processes
 from tests.resources.ledger_audit_contract import LedgerAuditContract, change
+from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -63,7 +64,7 @@ def finish_all(started: list[Started]) -> list[int]:
     return [int(each.answer.recv()) for each in started]
 
 
-class SqlLedgerContract(LedgerContract, LedgerAuditContract):
+class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
     """What holds on both databases; a subclass provides `url`, an empty database's."""
 
     @pytest.fixture
@@ -197,6 +198,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract):
             "ALTER TABLE evidence DROP COLUMN rule",
             "ALTER TABLE evidence DROP COLUMN observed_at",
             "DROP TABLE node_checks",
+            "DROP TABLE notes",
             "UPDATE alembic_version SET version_num = '0002'",
         )
 

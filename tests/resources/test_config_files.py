@@ -116,7 +116,8 @@ def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Pat
     sketch = sketch.split("\n", 2)[2]
     sections = "\n".join(line.removeprefix("# ") for line in sketch.splitlines() if line != "#")
     kept = top.split("# The workload manager.")[0]
-    for name in ("prometheus.token", "ca.pem", "ledger.url", "on-call.urls", "owner.urls", "slurm.conf"):
+    secrets = ("prometheus.token", "ledger.url", "link.key", "webhook.token")
+    for name in (*secrets, "ca.pem", "on-call.urls", "owner.urls", "team.urls", "slurm.conf"):
         write(tmp_path, "postgresql+psycopg2://ops@db.example/ops\n", name=name)
 
     config = read_cluster(write(tmp_path, kept + sections))
@@ -317,7 +318,7 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
             r"line 3: drain_budget.max_out_cuont: unknown key; did you mean max_out_count\?",
             id="typo in a section",
         ),
-        pytest.param("zebra: 1", r"unknown key; expected one of mode, drain_budget", id="nothing near"),
+        pytest.param("zebra: 1", r"unknown key; expected one of mode, consents, drain_budget", id="nothing near"),
         pytest.param("mode: full", r"line 1: mode: found 'full'; input should be 'observe', 'approve'", id="no mode"),
         pytest.param("mode: off", r"line 1: mode: found False", id="YAML reads off as a truth value"),
         pytest.param("mode:", r"line 1: mode: found None", id="a mode left empty is not a missing mode"),
@@ -376,6 +377,9 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
         pytest.param("untouchable_nodes: [gpu002]", r"gpu002 is not a node of the cluster", id="unknown node"),
         pytest.param("untouchable_nodes: [001]", r"found 1; input should be a valid string", id="node read as number"),
         pytest.param("untouchable_nodes: ['gpu[3-1]']", r"runs backwards", id="backwards"),
+        pytest.param("consents: {reboot: maybe}", r"line 1: consents.reboot: found .*maybe", id="no word of consent"),
+        pytest.param("consents: {fence: auto}", r"consents.fence: unknown key; expected one of isolate", id="no class"),
+        pytest.param("mode: auto\nconsents: {isolate: forbid}", r"line 2: consents.isolate.*begins", id="no isolation"),
         pytest.param("- mode", r"must be a mapping", id="a list"),
         pytest.param("mode: [", r"is not YAML", id="broken"),
         pytest.param("mode: 2026-13-45", r"is not YAML", id="impossible date"),

@@ -91,8 +91,11 @@ def test_message_in_a_file_is_one_line_and_its_receipt_the_line_number(tmp_path:
         "audience": "on_call",
         "recipient": "on-call",
         "thread": "inc-7",
+        "severity": "warning",
         "title": "gpu003 drained",
         "body": "Xid 79\nsecond line",
+        "key": "",
+        "links": [],
     }
 
 
@@ -141,7 +144,7 @@ def test_title_with_line_breaks_cannot_start_a_header(tmp_path: Path, webhook: W
 
     apprise_notifier(tmp_path, f"json://{webhook.address}").send(hostile)
 
-    assert webhook.posted[0]["title"] == "a Bcc: all@example"
+    assert webhook.posted[0]["title"] == "a Bcc: all(at)example"
     assert "for: bob Bcc: all" in str(webhook.posted[0]["message"])
 
 

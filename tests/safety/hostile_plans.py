@@ -13,7 +13,9 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId
 from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.domain.policy import (
+    ActionClass,
     BlastCaps,
+    Consent,
     DrainBudget,
     FreezeWindow,
     LadderLimits,
@@ -308,6 +310,12 @@ HOSTILE_PLANS: Mapping[str, HostilePlan] = {
     "mode": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, mode=Mode.OBSERVE)),
     "pause": HostilePlan(arrange=_pause, also=("ledger_pause",)),
     "approval": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, mode=Mode.APPROVE)),
+    "approval of one class": HostilePlan(
+        arrange=_plain_drain, setting=Setting(budget=WIDE, consents={ActionClass.ISOLATE: Consent.APPROVE})
+    ),
+    "consent": HostilePlan(
+        arrange=_plain_drain, setting=Setting(budget=WIDE, consents={ActionClass.ISOLATE: Consent.FORBID})
+    ),
     "known_node": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, undeclared=3)),
     "untouchable": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, untouchable=3)),
     "known_job": HostilePlan(arrange=_unknown_job, also=("is_moot",)),

@@ -43,6 +43,8 @@ class MoveKind(Enum):
     RESERVE_BY_OTHERS = "reserve_by_others"
     LOWER_LIMITS = "lower_limits"
     """The operator allows less from now on, whatever was planned before."""
+    SHOW_PART = "show_part"
+    """The detectors see something of one part of a node that needs eyes or hands; or nothing of any any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
+from ops_pipelines.domain.fault import Component, ComponentKind
+from ops_pipelines.domain.observation import DETECTOR_SOURCE, Observation, Signal
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.defects import HAVE_COURSES
+from ops_pipelines.simulator.hardware import slot_address
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import CheckLie, Rumour, SchedulerLie, TelemetryLie
@@ -172,6 +175,39 @@ def _forget_weights(stage: Stage, move: Move) -> None:
     stage.twin.command(EntryKind.PUT_BACK, nodes=nodes)
 
 
+def _show_part(stage: Stage, move: Move) -> None:
+    """Let the detectors show one more part, since up to a minute and a half; every fifth time none of any any more."""
+    signal, kind, code = _PARTS[move.number % len(_PARTS)]
+    node, now = stage.node(move.node), stage.own_clock.now()
+    if signal is None:
+        stage.shown.clear()
+    else:
+        jobs = [each.job for each in SimulatedScheduler(stage.twin).read_jobs() if node in each.nodes]
+        is_hang = signal is Signal.JOB_HUNG
+        stage.shown[node, signal] = Observation(
+            signal=signal,
+            node=node,
+            observed_at=now - timedelta(seconds=move.number % 91),
+            source=DETECTOR_SOURCE,
+            position=f"{signal.value}/{node}/{now.isoformat()}",
+            code=code,
+            gpu=slot_address(move.number % 2) if kind is ComponentKind.GPU else None,
+            component=Component(kind=kind, name="mlx5_0", node=node) if kind is ComponentKind.LINK else None,
+            job=jobs[0] if is_hang and jobs else None,
+            text=f"{signal.value} on {node}",
+        )
+    stage.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=tuple(stage.shown.values()), now=now)
+
+
+_PARTS: tuple[tuple[Signal | None, ComponentKind, int | None], ...] = (
+    (Signal.LINK_DOWN, ComponentKind.LINK, None),
+    (Signal.JOB_HUNG, ComponentKind.NODE, None),
+    (Signal.GPU_SLOW, ComponentKind.GPU, None),
+    (Signal.ROW_REMAP, ComponentKind.GPU, 2),
+    (None, ComponentKind.NODE, None),
+)
+
+
 _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.PASS: _pass,
     MoveKind.OTHER_PASS: _other_pass,
@@ -190,5 +226,6 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.BEND_CHECKS: _bend_checks,
     MoveKind.STRAIGHTEN_CHECKS: _straighten_checks,
     MoveKind.FORGET_WEIGHTS: _forget_weights,
+    MoveKind.SHOW_PART: _show_part,
     **MOVES_OF_PEOPLE,
 }

@@ -17,7 +17,7 @@ from ops_pipelines.domain.guardrails import judge as guardrails
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
+from ops_pipelines.domain.policy import Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.ports.ledger import Ledger
 from tests.safety.rules import NEEDS_OUR_DRAIN
@@ -80,8 +80,15 @@ def _no_mode(question: Question) -> Question:
 
 
 def _no_approval(question: Question) -> Question:
-    is_asking = question.policy.mode is Mode.APPROVE and question.authority is Authority.AUTOPILOT
+    is_asking = question.authority is Authority.AUTOPILOT and (
+        question.policy.mode is Mode.APPROVE or Consent.APPROVE in question.policy.consents.values()
+    )
     return replace(question, authority=Authority.APPROVED_PLAN) if is_asking else question
+
+
+def _no_consent(question: Question) -> Question:
+    kept = {kind: each for kind, each in question.policy.consents.items() if each is not Consent.FORBID}
+    return replace(question, policy=replace(question.policy, consents=kept))
 
 
 def _no_known_node(question: Question) -> Question:
@@ -202,6 +209,7 @@ def _if_verb(verb: Verb, relax: Relaxation) -> Relaxation:
 RELAXATIONS: Mapping[str, Relaxation] = {
     "mode": _no_mode,
     "pause": lambda question: replace(question, facts=replace(question.facts, is_paused=False)),
+    "consent": _no_consent,
     "approval": _no_approval,
     "known_node": _no_known_node,
     "untouchable": lambda question: replace(question, policy=replace(question.policy, untouchable_nodes=frozenset())),

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ _STALES: dict[str, frozenset[str]] = {
     "take_lease": frozenset({"current_lease"}),
     "take_in": _OF_EVIDENCE,
     "take_in_conditions": _OF_EVIDENCE,
+    "change_conditions": _OF_EVIDENCE,
 }
 """What a call may change the answers of; any other call may change all."""
 
@@ -126,7 +127,13 @@ class QuickLedger:
         state: LedgerState = self._memory.ask("read_state", None, self._memory.read_state)
         if not state.approvals:
             return state
-        return replace(state, approvals=tuple(each for each in state.approvals if each.expires_at > now))
+        return replace(
+            state,
+            approvals=tuple(each for each in state.approvals if each.expires_at > now),
+            past_approvals=tuple(
+                each for each in state.approvals if now - timedelta(hours=24) < each.expires_at <= now
+            ),
+        )
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.plain, name)

@@ -10,8 +10,9 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import MESSAGES, Verb
 from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from tests.safety.rules_of_drains import NEEDS_OUR_DRAIN, RULES_OF_DRAINS
+from tests.safety.rules_of_isolation import RULES_OF_ISOLATION
 from tests.safety.rules_of_jobs import RULES_OF_JOBS
 from tests.safety.rules_of_repairs import RULES_OF_REPAIRS
 from tests.safety.rules_of_returns import RULES_OF_RETURNS
@@ -32,14 +33,69 @@ def _pause(scene: Scene) -> str | None:
     return "a person has paused the autopilot" if scene.state.pause is not None and not scene.is_by_hand else None
 
 
+_CLASSES: Mapping[ActionClass, frozenset[Verb]] = {
+    ActionClass.ISOLATE: frozenset({Verb.DRAIN, Verb.PUT_LAST, Verb.RESERVE}),
+    ActionClass.MOVE_JOBS: frozenset({Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.UNRESERVE, Verb.RELEASE}),
+    ActionClass.RESET_GPU: frozenset({Verb.RESET_GPU}),
+    ActionClass.REBOOT: frozenset({Verb.REBOOT}),
+    ActionClass.POWER: frozenset({Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON}),
+    ActionClass.REIMAGE: frozenset({Verb.REIMAGE}),
+    ActionClass.CHECK: frozenset({Verb.CHECK}),
+    ActionClass.RETURN_NODE: frozenset({Verb.RESUME, Verb.PUT_BACK}),
+}
+"""As the operator is told in docs/APPROVALS.md."""
+_GIVES_BACK: Mapping[Verb, Verb | None] = {
+    Verb.FENCE: Verb.HOLD,
+    Verb.EXCLUDE: Verb.HOLD,
+    Verb.RELEASE: Verb.HOLD,
+    Verb.DECLARE_DOWN: Verb.POWER_OFF,
+    Verb.POWER_ON: Verb.POWER_OFF,
+    Verb.PUT_BACK: Verb.PUT_LAST,
+    Verb.UNRESERVE: Verb.RESERVE,
+}
+"""What is brought to its end without a new yes, once the same cause has begun the other."""
+
+
+def _consent_to(verb: Verb, scene: Scene) -> Consent:
+    policy = scene.orders.policy
+    kind = next(each for each, verbs in _CLASSES.items() if verb in verbs)
+    return policy.consents.get(kind, Consent.APPROVE if policy.mode is Mode.APPROVE else Consent.AUTO)
+
+
+def _is_given_back(scene: Scene) -> bool:
+    action = None if scene.record is None else scene.record.action
+    begun = None if action is None else _GIVES_BACK.get(action.verb)
+    return action is not None and any(
+        each.action.verb is begun
+        and each.action.incident == action.incident
+        and (each.action.attempt == action.attempt if begun in (Verb.HOLD, Verb.RESERVE) else True)
+        for each in scene.state.records
+    )
+
+
+def _consent(scene: Scene) -> str | None:
+    if scene.is_by_hand or scene.record is None or _is_given_back(scene):
+        return None
+    verb = scene.record.action.verb
+    return f"policy.yaml forbids {verb.value}" if _consent_to(verb, scene) is Consent.FORBID else None
+
+
 def _approval(scene: Scene) -> str | None:
-    if scene.orders.policy.mode is not Mode.APPROVE or scene.is_by_hand or scene.record is None:
+    if scene.is_by_hand or scene.record is None or _is_given_back(scene):
+        return None
+    if _consent_to(scene.record.action.verb, scene) is not Consent.APPROVE:
         return None
     plan = scene.record.plan
     given = () if plan is None else scene.orders.approved.get(plan, ())
     if not given:
         return f"nobody approved {plan}"
-    acts = [each for each in scene.state.records if each.plan == plan and each.action.verb not in MESSAGES]
+    acts = [
+        each
+        for each in scene.state.records
+        if each.plan == plan
+        and each.action.verb not in MESSAGES
+        and _consent_to(each.action.verb, scene) is Consent.APPROVE
+    ]
     first = min(each.begun_at for each in acts)
     is_covered = any(since <= first < until for since, until in given)
     return None if is_covered else f"{plan} was begun at {first}, outside of its approval"
@@ -93,6 +149,7 @@ def _fresh_reading(scene: Scene) -> str | None:
 RULES: Mapping[str, Rule] = {
     "mode": _mode,
     "pause": _pause,
+    "consent": _consent,
     "approval": _approval,
     "known_node": _known_node,
     "untouchable": _untouchable,
@@ -101,6 +158,7 @@ RULES: Mapping[str, Rule] = {
     **RULES_OF_DRAINS,
     **RULES_OF_JOBS,
     **RULES_OF_RETURNS,
+    **RULES_OF_ISOLATION,
     "lease": _lease,
     "before_entry": _before_entry,
     "twice": _twice,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS
 from ops_pipelines.domain.observation import HAS_PROCESSES, Checkpointing, JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.steps.timing import RestartCosts
 from tests.safety.rules_of_drains import is_out
@@ -83,7 +83,12 @@ def _died_with_its_node(scene: Scene) -> bool:
 def _is_hit(job: JobStatus, scene: Scene) -> bool:
     """Return whether a node of the job is broken, or the program had reason to believe so: eyes may be deceived."""
     findings = () if scene.incident is None else scene.incident.findings
-    is_told = any(each.node in job.nodes and each.response in REPAIRS and not each.is_secondary for each in findings)
+    is_told = any(
+        each.node in job.nodes
+        and not each.is_secondary
+        and (each.response in REPAIRS or each.first_action in ISOLATED_FOR)
+        for each in findings
+    )
     return is_told or any(not scene.truth[node].is_healthy for node in job.nodes if node in scene.truth)
 
 

@@ -150,6 +150,11 @@ def _proven(scene: Scene) -> str | None:
         return "what its tests found was never read"
     if found is not None and any(each.result is TestResult.FAILED for each in found.tests):
         return f"its newest tests failed: {', '.join(e.test for e in found.tests if e.result is TestResult.FAILED)}"
+    if incident.response is Response.ISOLATE and not any(each.action.verb in _REPAIRS for each in ours):
+        # Nothing was repaired: only a test that can show a fault says that there is none.
+        passed = {each.test for each in (() if found is None else found.tests) if each.result is TestResult.PASSED}
+        if not passed - {"nvml", "nvidia_smi"}:
+            return "nothing was repaired, and no test has passed that could show the fault"
     return _why_not_whole(scene)
 
 

@@ -4,14 +4,20 @@ Some rules of the judge have no guardrail of their own name: the planner, a timi
 Here each of those is made to err in one small way; guardrails are taken out by `mutations`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.facts import stricken_nodes
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import LadderLimits
+from ops_pipelines.domain.repair import repair_steps
+from ops_pipelines.domain.repair.isolation import may_be_shared
+from ops_pipelines.domain.repair.job_moves import ActionMaker
+from ops_pipelines.domain.repair.repair_steps import Situation
 from ops_pipelines.domain.returning.verification import Recovery, Verdict, judge_recovery
 from ops_pipelines.flow import commands
 from ops_pipelines.flow.cluster import Cluster
@@ -71,6 +77,31 @@ def _believes_every_repair() -> AbstractContextManager[None]:
     return replaced(judge_recovery, lambda *_, **__: believed)
 
 
+def _repairs_what_it_isolates() -> AbstractContextManager[None]:
+    """Reboot a node that is only to be looked at."""
+    repair = repair_steps._repair
+
+    def reboot(situation: Situation, act: ActionMaker, reason: str) -> Sequence[Action]:
+        if situation.incident.response is not Response.ISOLATE:
+            return repair(situation, act, reason)
+        return [act.on_node(Verb.REBOOT, situation.node.node, reason)]
+
+    return replaced(repair_steps._repair, reboot)
+
+
+def _waits_for_no_neighbour() -> AbstractContextManager[None]:
+    """Take the first node of a switch for the only one."""
+    return replaced(may_be_shared, lambda *_, **__: None)
+
+
+def show_link(node: int, *, seconds_ago: int) -> Move:
+    return Move(
+        kind=MoveKind.SHOW_PART,
+        node=node,
+        number=next(number for number in range(10_000) if number % 5 == 0 and number % 91 == seconds_ago),
+    )
+
+
 NO_REPAIR = LadderLimits(max_gpu_resets_count=0, max_reboots_count=0, max_power_cycles_count=0, max_reimages_count=0)
 
 SLIPS: Mapping[str, Slip] = {
@@ -96,5 +127,7 @@ SLIPS: Mapping[str, Slip] = {
         happens=_believes_every_repair,
         story=story_of(Move(kind=MoveKind.BEND_CHECKS, number=number_of(CheckLie.FAILED)), lose_gpu(3), PASS, PASS),
     ),
+    "untouched_part": Slip(happens=_repairs_what_it_isolates, story=story_of(show_link(3, seconds_ago=70), PASS, PASS)),
+    "neighbours_first": Slip(happens=_waits_for_no_neighbour, story=story_of(show_link(3, seconds_ago=20), PASS, PASS)),
 }
 """By the one rule that the judge must see broken."""

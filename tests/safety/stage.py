@@ -6,7 +6,7 @@ What happens on it is `moves`' business; whether what the program then does is s
 import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any, cast
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.domain.observation import Checkpointing, Observation, Signal, Workload
 from ops_pipelines.domain.policy import (
+    ActionClass,
     BlastCaps,
+    Consent,
     DrainBudget,
     FreezeWindow,
     LadderLimits,
@@ -85,6 +87,7 @@ class Setting:
     """One that may not be requeued."""
     has_movable_session: bool = False
     mode: Mode = Mode.AUTO
+    consents: Mapping[ActionClass, Consent] = field(default_factory=dict)
     budget: DrainBudget = DrainBudget(max_out_count=2, max_out_per_rack_count=2, min_in_service_ratio=0.3)
     caps: BlastCaps = BlastCaps()
     ladder: LadderLimits = LadderLimits()
@@ -129,12 +132,15 @@ class Stage:
         self.setting = setting
         self.failure_count = 0
         self.crash_count = 0
+        self.shown: dict[tuple[NodeName, Signal], Observation] = {}
+        """What the detectors see: the twin has no switch, and no job of it hangs by a single rank."""
         self.mischief = Mischief()
         self._dress = dress
         jobs = _jobs_of(setting)
         policy = replace(
             POLICY,
             mode=setting.mode,
+            consents=setting.consents,
             drain_budget=setting.budget,
             blast_caps=setting.caps,
             ladder=setting.ladder,

@@ -128,7 +128,18 @@ def draw_story(seed: int) -> Story:
         moves += [Move(kind=MoveKind.REPAIR_DONE), Move(kind=MoveKind.WAIT, number=9)]
         moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
-    return Story(setting=setting, moves=tuple(moves))
+    return Story(setting=setting, moves=tuple(_with_parts(moves, seed)))
+
+
+def _with_parts(moves: list[Move], seed: int) -> list[Move]:
+    """Return the moves of one story in three with parts that show something, drawn apart: all else stays as it was."""
+    rng = random.Random(f"parts of {seed}")
+    if rng.random() < 0.67:
+        return moves
+    for _ in range(rng.randint(1, 4)):
+        shown = Move(kind=MoveKind.SHOW_PART, node=rng.randrange(6), number=rng.randrange(10_000))
+        moves.insert(rng.randrange(len(moves)), shown)
+    return [*moves, Move(kind=MoveKind.WAIT, number=19), Move(kind=MoveKind.PASS, number=1)]
 
 
 _BEHIND = (FaultKind.HIDDEN_DEFECT, FaultKind.BOOT_HANGS, FaultKind.UNKILLABLE_PROCESS)
@@ -221,7 +232,7 @@ def _draw_move(rng: random.Random, setting: Setting) -> Move:
     node, number = rng.randrange(setting.node_count), rng.randrange(10_000)
     if rng.random() < 0.15:
         return Move(kind=rng.choice(INTERRUPTIONS), node=node, number=number, during=rng.randint(1, 40))
-    kinds = [kind for kind in MoveKind if kind is not MoveKind.PASS]
+    kinds = [kind for kind in MoveKind if kind not in (MoveKind.PASS, MoveKind.SHOW_PART)]
     kind = rng.choices(kinds, [WEIGHTS.get(kind, 2) for kind in kinds])[0]
     if kind is MoveKind.BREAK:
         return _draw_break(rng, setting)

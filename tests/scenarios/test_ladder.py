@@ -98,6 +98,7 @@ def test_node_that_no_repair_helps_waits_for_hands_and_must_prove_itself_after_t
     stage = broken(tmp_path, FaultKind.GPU_FELL_OFF_BUS, Cure.REPLACEMENT)
     stage.run_until(IncidentState.IN_REPAIR)
     queued = stage.incident()
+    assert queued.plan is not None
     stage.run_for(6)
     stage.let_pass(3 * 86_400)
     stage.use_policy(replace(WATCHFUL, mode=mode))
@@ -108,6 +109,10 @@ def test_node_that_no_repair_helps_waits_for_hands_and_must_prove_itself_after_t
     mended = repairs.mark_repaired(
         stage.cluster, queued.incident, actor="day-shift", note="GPU 1 replaced", now=stage.clock.now()
     )
+    if mode is Mode.APPROVE:  # What began under `auto` is nobody's yes to the tests and the return.
+        stage.run_for(6)
+        assert stage.commands() == before
+        people.approve(queued.plan, stage.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     stage.run_until(IncidentState.PROBATION, seconds=40)
     stage.run_until(IncidentState.RESOLVED, seconds=60)
 

@@ -13,7 +13,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.domain.observation import DETECTOR_SOURCE, NodeInspection, Observation, Signal
 from ops_pipelines.domain.policy import MassEvent, Mode
 from ops_pipelines.flow import people
 from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
@@ -137,6 +137,25 @@ def break_until_reboot(autopilot: SmallAutopilot) -> None:
     autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu001", gpu=1, course=Course(cure=Cure.REBOOT))
 
 
+def show_hang(autopilot: SmallAutopilot) -> None:
+    """Let the detectors see that the job stands still because of gpu001; asked again, they see the same."""
+    job = autopilot.job()
+    hung = Observation(
+        signal=Signal.JOB_HUNG,
+        node=GPU1,
+        observed_at=autopilot.clock.now(),
+        source=DETECTOR_SOURCE,
+        position="the hang",
+        job=job.job,
+        text=f"job {job.job} makes no progress; gpu001 differs from all its other nodes",
+    )
+    autopilot.cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=(hung,), now=autopilot.clock.now())
+
+
+def show_nothing(autopilot: SmallAutopilot) -> None:
+    autopilot.cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=(), now=autopilot.clock.now())
+
+
 # -- machines that do not do as they are told -------------------------------------------------------------------------
 
 
@@ -232,6 +251,15 @@ STORIES = {
         jobs=(NOTEBOOK,),
         policy=HASTY,
         least_step_count=70,
+    ),
+    "a hang with a culprit: isolated, its job moved, tested, returned": Story(
+        acts=(
+            Act(name="nature", do=show_hang),
+            loop_until_sent(EntryKind.RELEASE),
+            Act(name="nature", do=show_nothing),
+            HEALS,
+        ),
+        least_step_count=60,
     ),
     "an approval, then the plan": Story(
         acts=(LOSES_GPU, by_person(approve_plan), HEALS),

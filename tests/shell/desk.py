@@ -91,6 +91,10 @@ class Desk:
         assert cluster_file == self.cluster_file
         return self.cluster
 
+    def reopen(self) -> None:
+        """Read cluster.yaml and policy.yaml anew, as a process that begins."""
+        self.cluster = assemble(read_cluster(self.cluster_file), self.clock)
+
     def silence_scheduler(self) -> None:
         self.cluster = replace(self.cluster, scheduler=SilentScheduler(self.twin))
 

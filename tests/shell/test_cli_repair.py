@@ -66,7 +66,7 @@ def test_ladder_says_what_did_not_help_and_what_it_waits_for(desk: Desk) -> None
 
     answer = desk.run("ladder", columns=200)
 
-    assert "gpu001  10 return   1 h 0 min" in answer.stdout
+    assert "gpu001  11 return   1 h 0 min" in answer.stdout
     assert "reboot did not help: the GPU fell off the bus" in answer.stdout
     assert "waits for hands; then `ops-pipelines repair done INC-0001`" in answer.stdout
 
@@ -82,7 +82,7 @@ def test_ladder_in_json_has_the_documented_keys(desk: Desk) -> None:
         "node", "incident", "state", "rung", "rung_number", "since", "for_seconds", "cause", "tries", "next_rung",
         "waits_for",
     ]  # fmt: skip
-    assert (node["rung"], node["rung_number"], node["next_rung"]) == ("reboot", 7, "power_cycle")
+    assert (node["rung"], node["rung_number"], node["next_rung"]) == ("reboot", 8, "power_cycle")
     assert [list(each) for each in node["tries"]] == [["repair", "ended_at", "why"]]
 
 
@@ -105,7 +105,7 @@ def test_explained_ladder_has_every_rung_with_its_limits_here(desk: Desk) -> Non
     assert by_name["reboot"]["max_tries"] == desk.cluster.rules.policy.ladder.max_reboots_count
     assert by_name["reboot"]["limit_seconds"] == desk.cluster.rules.policy.durations.reboot_limit.total_seconds()
     assert (by_name["monitor"]["limit_seconds"], by_name["monitor"]["max_tries"]) == (None, None)
-    assert "8 power cycle" in printed
+    assert "9 power cycle" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 

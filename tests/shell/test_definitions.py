@@ -42,6 +42,15 @@ def test_asset_graph_follows_the_flow() -> None:
         "lemon_scores": ["inventory", "job_accounting", "kernel_events"],
         "wear_out": ["fabric_telemetry", "gpu_telemetry", "storage_telemetry"],
         "fleet_defects": ["inventory"],
+        "policy_comparison": [],
+        "weekly_review": [
+            "inventory",
+            "job_accounting",
+            "job_allocations",
+            "job_logs",
+            "kernel_events",
+            "monitoring_coverage",
+        ],
         "interruption_costs": ["job_accounting", "job_allocations", "job_logs"],
         "validated_observations": [],
         "health_findings": ["validated_observations"],
@@ -50,6 +59,7 @@ def test_asset_graph_follows_the_flow() -> None:
         "action_log": ["remediation_plan"],
         "verifications": ["action_log"],
         "remediation_page": ["verifications"],
+        "incident_reports": ["verifications"],
         "shift_report": ["verifications"],
     }
 
@@ -64,6 +74,8 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         **dict.fromkeys(["job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"], "jobs"),
         **dict.fromkeys(MEANING, "telemetry_meaning"),
         **dict.fromkeys(HISTORY, "history"),
+        "policy_comparison": "policy",
+        "weekly_review": "history",
         "validated_observations": "observe",
         "health_findings": "understand",
         "incidents": "understand",
@@ -71,6 +83,7 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         "action_log": "act",
         "verifications": "verify",
         "remediation_page": "report",
+        "incident_reports": "report",
         "shift_report": "report",
     }
     assert all(graph.get(key).description for key in graph.get_all_asset_keys())
@@ -94,6 +107,7 @@ def test_every_plan_check_blocks() -> None:
         "keeps_services_serving": True,
         "mass_event_is_left_alone": True,
         "only_repairs_touch_nodes": True,
+        "keeps_consents": True,
     }
 
 
@@ -122,6 +136,8 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "report_shift",
         "fill_hour",
         "weigh_history",
+        "review_week",
+        "compare_policies",
         "keep_lake",
         "pause_autopilot",
         "resume_autopilot",
@@ -134,11 +150,14 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "remediation_sensor",
         "drained_node_sensor",
         "live_cycle_sensor",
+        "message_sensor",
+        "alert_sensor",
     }
     assert {schedule.name for schedule in repository.schedule_defs} == {
         "shift_report_schedule",
         "hour_schedule",
         "history_schedule",
+        "weekly_review_schedule",
         "keep_lake_schedule",
     }
 
@@ -153,9 +172,12 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "remediation_sensor": dg.DefaultSensorStatus.RUNNING,
         "drained_node_sensor": dg.DefaultSensorStatus.RUNNING,
         "live_cycle_sensor": dg.DefaultSensorStatus.RUNNING,
+        "message_sensor": dg.DefaultSensorStatus.RUNNING,
+        "alert_sensor": dg.DefaultSensorStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
         "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
         "history_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "weekly_review_schedule": dg.DefaultScheduleStatus.RUNNING,
         "keep_lake_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 

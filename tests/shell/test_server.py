@@ -232,7 +232,13 @@ def test_scrape_reads_no_history(desk: Desk, app: Starlette) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("POST", "/healthz", 405), ("DELETE", "/metrics", 405), ("GET", "/", 404), ("GET", "/metrics/x", 404)],
+    [
+        ("POST", "/healthz", 405),
+        ("DELETE", "/metrics", 405),
+        ("POST", "/", 405),
+        ("GET", "/alerts", 405),
+        ("GET", "/metrics/x", 404),
+    ],
 )
 def test_nothing_else_is_served(app: Starlette, method: str, path: str, status: int) -> None:
     assert get(app, path, method=method).status == status

@@ -13,6 +13,7 @@ from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import NO_NODE
+from ops_pipelines.domain.steps.ladder import is_shown_again
 
 _SAME_TROUBLE = timedelta(minutes=30)
 """Evidence on one node this close together is one incident: two faults at once are rare (Meta RSC: 3 to 5 %)."""
@@ -28,7 +29,11 @@ def home_of(finding: Finding, board: Board) -> Incident | None:
         for incident in on_node
         if (incident.response in REPAIRS or (incident.is_mass_event and incident.suspect is None))
         # A node on probation works: what a program there does wrong is a story of its own.
-        and (incident.state is not IncidentState.PROBATION or _speaks_of_node(finding))
+        and (
+            incident.state is not IncidentState.PROBATION
+            or _speaks_of_node(finding)
+            or is_shown_again(incident, finding)
+        )
     ]
     wide = [incident for incident in board.incidents.values() if is_explained_by(incident, finding, board)]
     if wide and all(each.state is IncidentState.PROBATION for each in repairs):

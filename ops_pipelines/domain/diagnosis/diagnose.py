@@ -189,7 +189,7 @@ def leading(findings: Sequence[Finding]) -> Finding | None:
         key=lambda finding: (
             finding.is_secondary,
             finding.family in (Family.STALL, Family.COLLECTIVE),
-            -finding.response,
+            -finding.response.rank,
             -finding.confidence,
             finding.found_at,
             finding.rule,
@@ -254,7 +254,7 @@ def _culprits(incident: Incident, first: Finding) -> tuple[Component, ...]:
         jobs = tuple(Component(kind=ComponentKind.JOB, name=victim.job) for victim in sorted(incident.victims))
         return jobs or (() if named is None else (named,))
     found = [component_of(first)]
-    for finding in sorted(incident.findings, key=lambda each: (-each.response, -each.confidence, each.found_at)):
+    for finding in sorted(incident.findings, key=lambda each: (-each.response.rank, -each.confidence, each.found_at)):
         if finding.response >= first.response and not finding.is_secondary and finding.family is first.family:
             found.append(component_of(finding))
     named_parts = [part for part in dict.fromkeys(found) if part is not None and part.node in incident.nodes]

@@ -100,7 +100,9 @@ def cause_of(finding: Finding, board: Board, *, but: Incident | None) -> Inciden
         )
     ]
     return min(
-        causes, key=lambda each: (each.suspect is None, -each.response, each.began_at, each.incident), default=None
+        causes,
+        key=lambda each: (each.suspect is None, -each.response.rank, each.began_at, each.incident),
+        default=None,
     )
 
 

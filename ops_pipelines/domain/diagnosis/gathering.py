@@ -18,10 +18,16 @@ from ops_pipelines.domain.diagnosis.shared_cause import (
 from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.incident import Incident, IncidentState, fold
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.policy import MassEvent
 from ops_pipelines.domain.topology import Topology
 
 _SLOW_TO_SPREAD = {Family.HEAT: timedelta(minutes=15)}
 """Heat rises over minutes; links and power go within one sample."""
+
+
+def spreads_within(family: Family, mass_event: MassEvent) -> timedelta:
+    """Return how far apart the same trouble of a shared part begins on its nodes."""
+    return _SLOW_TO_SPREAD.get(family, mass_event.window)
 
 
 def gather_shared_causes(board: Board) -> None:
@@ -88,7 +94,7 @@ def _young_of(family: Family, board: Board) -> list[Incident]:
         and (onset := _onset_of(incident, family)) is not None
     }
     newest = max(onsets.values(), default=board.world.now)
-    window = _SLOW_TO_SPREAD.get(family, board.world.mass_event.window)
+    window = spreads_within(family, board.world.mass_event)
     return [board.incidents[key] for key, onset in onsets.items() if newest - onset <= window]
 
 
@@ -115,7 +121,7 @@ def _is_spreading_wide(incident: Incident, family: Family, board: Board) -> bool
         incident.is_mass_event
         and (incident.state is IncidentState.OPEN or (incident.suspect is not None and incident.is_open))
         and any(finding.family is family and not finding.is_secondary for finding in incident.findings)
-        and board.world.now - incident.last_seen_at <= _SLOW_TO_SPREAD.get(family, board.world.mass_event.window)
+        and board.world.now - incident.last_seen_at <= spreads_within(family, board.world.mass_event)
     )
 
 

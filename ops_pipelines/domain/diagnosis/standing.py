@@ -15,12 +15,12 @@ from ops_pipelines.domain.observation import CONDITION_SOURCES, Observation, Sig
 _STAYS = 0.25
 """When no more than this share of a wide fault's nodes is still broken, those few have faults of their own."""
 
-Standing = tuple[Signal, NodeName, Component | None, JobId | None]
+Standing = tuple[Signal, NodeName, Component | None, JobId | None, str | None]
 
 
 def standing_of(observation: Observation) -> Standing:
     """Return what makes two observations the same condition, whenever each began."""
-    return observation.signal, observation.node, observation.component, observation.job
+    return observation.signal, observation.node, observation.component, observation.job, observation.signature
 
 
 def is_shown(findings: Iterable[Finding], present: set[Standing]) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
 from ops_pipelines.domain.guardrails.budgets import BUDGETS, fences_held_jobs
+from ops_pipelines.domain.guardrails.consents import lacks_consent
 from ops_pipelines.domain.guardrails.facts import (
     DRAIN_MARK,
     Case,
@@ -105,9 +106,7 @@ def _may_act(case: Case) -> Refusal | None:
         return wait("pause", "the autopilot is paused; `ops-pipelines resume-autopilot` lets it act again")
     if case.policy.mode is Mode.OBSERVE:
         return never("mode", "policy.yaml says mode: observe, so nothing is done")
-    if case.policy.mode is Mode.APPROVE and case.authority is not Authority.APPROVED_PLAN:
-        return wait("approval", "policy.yaml says mode: approve, and nobody has approved this plan yet")
-    return None
+    return lacks_consent(case)
 
 
 def _is_known_target(case: Case) -> Refusal | None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy
+from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Topology
 
 _LONGEST_FREEZE = timedelta(days=60)
@@ -27,6 +27,7 @@ _LONGEST_STALENESS = timedelta(hours=1)
 def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
     """Return why this policy must not be acted under on this cluster, one sentence a reason, opening with its key."""
     return (
+        *_lint_consents(policy),
         *_lint_budget(policy, topology),
         *_lint_mass_event(policy, topology),
         *_lint_caps(policy, topology),
@@ -36,6 +37,24 @@ def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
         *_lint_memories(policy),
         *_lint_targets(policy, topology),
     )
+
+
+def _lint_consents(policy: Policy) -> Iterator[str]:
+    """Every repair opens with a drain; what stands behind an act that is never done is never done either."""
+    if not policy.consents:
+        return
+    if all(policy.consent_to(kind) is Consent.FORBID for kind in ActionClass):
+        yield "consents forbid every class of acts, so nothing could ever be done; set mode: observe"
+    elif policy.consent_to(ActionClass.ISOLATE) is Consent.FORBID:
+        others = ", ".join(
+            f"{kind.value}: {policy.consent_to(kind).value}"
+            for kind in ActionClass
+            if policy.consent_to(kind) is not Consent.FORBID
+        )
+        yield (
+            f"consents.isolate is forbid while others are not ({others}): a broken node would go on taking work, so "
+            "that no job is moved off it and no repair begins; allow isolate, or set mode: observe"
+        )
 
 
 def _most_out(policy: Policy, topology: Topology) -> int:

@@ -55,9 +55,13 @@ def count_parts(
         and record.outcome is None
         and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
     }
+    # Of a large cluster few nodes share more with a drain than the cluster itself.
+    places = {name for kind, name in concerned if kind != "cluster"}
+    in_partitions = any(kind == "partition" for kind, _ in concerned)
     for name, place in topology.places.items():
         was_out = _is_out(name, facts) or name in being_drained
-        for part in _parts_of(name, place, facts):
+        shares = in_partitions or not places.isdisjoint((place.rack, place.leaf_switch, place.nvlink_domain))
+        for part in _parts_of(name, place, facts) if shares else _WHOLE:
             if part in concerned:
                 total[part] += 1
                 before[part] += was_out
@@ -86,6 +90,7 @@ def count_parts(
     return remaining, broken
 
 
+_WHOLE = (("cluster", ""),)
 _KINDS = ("cluster", "partition", "rack", "leaf_switch", "nvlink_domain")
 
 

@@ -6,7 +6,7 @@ The rules themselves are `guardrails`, `preconditions`, `budgets` and `job_limit
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
     rows = (
         ("pause", "the ledger's pause", ""),
         ("mode", "policy.yaml", f"mode {policy.mode.value}"),
-        ("approval", "approvals of exactly this plan", f"mode {policy.mode.value}"),
+        ("consent", "policy.yaml, by class of act", _forbidden(policy)),
+        ("approval", "approvals of exactly this plan", f"mode {policy.mode.value}{_approved(policy)}"),
         ("known_node", "cluster.yaml and the scheduler's nodes", ""),
         ("untouchable", "policy.yaml", f"{len(policy.untouchable_nodes)} nodes"),
         ("known_job", "the scheduler's jobs", ""),
@@ -83,6 +84,16 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ("hourly_loss", "what our holds of the last hour cost", f"{caps.max_gpu_hours_per_hour:g} GPU-hours"),
     )
     return tuple(RuleWords(guardrail=name, judged_on=on, limit=limit) for name, on, limit in rows)
+
+
+def _forbidden(policy: Policy) -> str:
+    kinds = [kind.value for kind in ActionClass if policy.consents.get(kind) is Consent.FORBID]
+    return f"forbidden: {', '.join(kinds)}" if kinds else "nothing is forbidden"
+
+
+def _approved(policy: Policy) -> str:
+    named = [f"{kind.value}: {policy.consents[kind].value}" for kind in ActionClass if kind in policy.consents]
+    return f"; {', '.join(named)}" if named else ""
 
 
 def _seconds(duration: timedelta) -> str:

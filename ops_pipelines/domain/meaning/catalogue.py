@@ -70,6 +70,22 @@ class LogRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRule:
+    """What a row of catalogue/alerts.csv means: an alert of other people's rules, by its name."""
+
+    alert: str
+    meaning: str
+    at_fault: AtFault
+    family: Family
+    first_action: FirstAction
+    """Never a repair: an alert is second-hand word, and its rule may be of any site."""
+    confidence: float
+    is_evidence: bool = True
+    """False: it says nothing of the cluster (a watchdog that always fires, our own alerts) and is left alone."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NvlinkSubcode:
     """One row of catalogue/nvlink_subcodes.csv: what unit, register words and error status of Xid 144-150 mean."""
 
@@ -93,6 +109,7 @@ class Catalogue:
     xids: Mapping[int, CodeRule] = field(default_factory=dict)
     sxids: Mapping[int, CodeRule] = field(default_factory=dict)
     signatures: Mapping[str, LogRule] = field(default_factory=dict)
+    alerts: Mapping[str, AlertRule] = field(default_factory=dict)
     nvlink_subcodes: tuple[NvlinkSubcode, ...] = ()
     hazards: tuple[Hazard, ...] = ()
     gates: tuple[HealthGate, ...] = ()

@@ -7,15 +7,20 @@ problem is `domain.diagnosis`; what to do about it is `domain.repair`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
+from enum import Enum
+from functools import total_ordering
 
 from ops_pipelines.domain.fault import AtFault, Component, Family, FirstAction
 from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
 from ops_pipelines.domain.observation import Observation
 
 
-class Response(IntEnum):
-    """What a finding calls for, from the least to the most invasive. Comparable: a stronger one covers a weaker."""
+@total_ordering
+class Response(Enum):
+    """What is called for. Compared by `rank`, from the least to the most invasive: a stronger one covers a weaker.
+
+    The values stand in ledgers and never change; they say nothing of the order.
+    """
 
     MONITOR = 0
     """Nothing now; it is kept, and repetition may make it more."""
@@ -31,13 +36,50 @@ class Response(IntEnum):
     """Installed anew by the site's own means; no finding calls for it, the ladder does."""
     RETURN_TO_VENDOR = 7
     """Handed over for repair by hands, with a report. The end of the ladder."""
+    ISOLATE = 8
+    """The node is taken out of service, its jobs go on elsewhere, no part is touched; its tests say what follows. No
+    finding alone calls for it: `domain.repair.isolation` does, of an incident that would otherwise only be paged."""
     PAGE_MASS_EVENT = 9
     """Too many at once: one page, no action."""
 
+    @property
+    def rank(self) -> int:
+        """Where it stands among the others: 0 is the least invasive."""
+        return _RANKS[self]
 
-REPAIRS = frozenset(
-    {Response.RESET_GPU, Response.REBOOT_NODE, Response.POWER_CYCLE, Response.REIMAGE, Response.RETURN_TO_VENDOR}
+    def __lt__(self, other: object) -> bool:
+        return self.rank < other.rank if isinstance(other, Response) else NotImplemented
+
+
+_RANKS: Mapping[Response, int] = {
+    response: rank
+    for rank, response in enumerate(
+        (
+            Response.MONITOR,
+            Response.NOTIFY_OWNER,
+            Response.PAGE,
+            Response.ISOLATE,
+            Response.RESET_GPU,
+            Response.REBOOT_NODE,
+            Response.POWER_CYCLE,
+            Response.REIMAGE,
+            Response.RETURN_TO_VENDOR,
+            Response.PAGE_MASS_EVENT,
+        )
+    )
+}
+
+REPAIRS = frozenset(response for response in Response if Response.ISOLATE <= response <= Response.RETURN_TO_VENDOR)
+"""What takes a node out of service and moves its jobs: every rung of the ladder from isolation on."""
+ISOLATED_FOR = frozenset(
+    {
+        FirstAction.DRAIN_INSPECT,
+        FirstAction.RMA,
+        FirstAction.RESET_FABRIC,
+        FirstAction.INVESTIGATE_FABRIC,
+    }
 )
+"""First actions that need eyes or hands, and for which a node is isolated meanwhile where it alone is at fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ _DRIVER_ACTIONS = {
     RecoveryAction.DRAIN_AND_RESET: FirstAction.RESET_GPU_AT_JOB_END,
     RecoveryAction.RECOVER_IMEX_DOMAIN: FirstAction.RESET_FABRIC,
 }
+_OF_UNKNOWN_ALERT = 0.3
+"""Assumption: an alert of a name that nobody wrote down may mean anything."""
 _DRIVER_SOURCE = "NVML nvmlDeviceGpuRecoveryAction_t; DCGM field 1523; Xid 154"
 
 
@@ -96,6 +98,32 @@ def find_signature(observation: Observation, catalogue: Catalogue) -> Finding:
         is_secondary=rule.is_secondary,
         confidence=rule.confidence,
     )
+
+
+def find_alert(observation: Observation, catalogue: Catalogue) -> Finding:
+    """Return what an alert means by its name; one without a row joins its node's incident and opens none.
+
+    An alert repairs nothing: at the most it calls for a person. What it says of no node calls for nobody, because
+    Alertmanager itself has told people already.
+    """
+    rule = catalogue.alerts.get(observation.signature or "")
+    response = Response.MONITOR if rule is None else min(RESPONSES[rule.first_action], Response.PAGE)
+    if observation.node == NO_NODE:
+        response = Response.MONITOR
+    finding = _finding(
+        observation,
+        rule=f"alert_{observation.signature}",
+        response=response,
+        explanation=observation.text,
+        source="catalogue/alerts.csv has no such row" if rule is None else rule.source,
+        family=Family.UNKNOWN if rule is None else rule.family,
+        at_fault=AtFault.UNKNOWN if rule is None else rule.at_fault,
+        first_action=FirstAction.MONITOR if rule is None else rule.first_action,
+        confidence=_OF_UNKNOWN_ALERT if rule is None else rule.confidence,
+        is_secondary=response is Response.MONITOR,
+    )
+    # What only accompanies an incident must not hold it open either.
+    return replace(finding, is_lasting=not finding.is_secondary)
 
 
 def find_condition(observation: Observation, catalogue: Catalogue) -> Finding:
@@ -283,6 +311,7 @@ _RULES = {
     **dict.fromkeys(CONDITION_RULES, find_condition),
     Signal.JOB_HUNG: find_hang,
     Signal.REPEATED: find_repetition,
+    Signal.ALERT: find_alert,
 }
 _LASTING = frozenset({Signal.GPU_MISSING, Signal.NODE_UNREACHABLE, Signal.TELEMETRY_STALE, *CONDITION_RULES})
 """Conditions that must still hold when we act: they may clear by themselves. ECC counts and driver's wishes do not."""

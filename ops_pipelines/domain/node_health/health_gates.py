@@ -202,6 +202,19 @@ def judge_check(
     )
 
 
+def is_settling(check: NodeCheck, suite: Suite) -> bool:
+    """Return whether a test passed that can show a fault of the suite's kind: one under load, where it has any.
+
+    That the driver answers and counts its GPUs says nothing of a link, a disk or a part that is slow.
+    """
+    passed = {run.test for run in check.tests if run.result is TestResult.PASSED}
+    loads = LOAD_TESTS & set(suite.tests)
+    return bool(passed & loads) if loads else bool(passed & set(suite.tests) - _ANSWERS_ONLY)
+
+
+_ANSWERS_ONLY = frozenset({"nvml", "nvidia_smi"})
+
+
 @dataclass(slots=True)
 class _Numbers:
     faults: list[str]

@@ -7,9 +7,10 @@ How soon is `steps.timing`'s reading of the catalogue, of the findings that stil
 from collections.abc import Mapping
 from datetime import datetime
 
+from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.guardrails.facts import is_cut_off, returned_at
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
@@ -49,15 +50,22 @@ def is_silent(incident: Incident, nodes: Mapping[NodeName, NodeStatus]) -> bool:
     return any(name in nodes and not nodes[name].is_responding for name in incident.nodes)
 
 
-def hazard_for(incident: Incident, facts: ClusterFacts) -> Hazard:
-    """Return what the incident's fault does to jobs that go on; without rates nothing is waited for.
+def hazard_for(incident: Incident, facts: ClusterFacts, *, job: JobId | None = None) -> Hazard:
+    """Return what the incident's fault does to a job that goes on; without rates nothing is waited for.
+
+    That one job stands still says nothing of another on the same node; `job` None: of whichever it is worst for.
 
     On a node that was returned only what was seen since then counts: what was repaired did nothing to the jobs that
     began there afterwards.
     """
     if not facts.hazards or is_silent(incident, facts.nodes):
         return _DEAD
-    return hazard_of(_findings_that_count(incident, facts), facts.hazards)
+    counting = _findings_that_count(incident, facts)
+    return hazard_of([each for each in counting if not _is_of_another(each, job)], facts.hazards)
+
+
+def _is_of_another(finding: Finding, job: JobId | None) -> bool:
+    return finding.family is Family.STALL and job is not None and finding.job not in (None, job)
 
 
 def _findings_that_count(incident: Incident, facts: ClusterFacts) -> tuple[Finding, ...]:
@@ -75,7 +83,7 @@ def has_surely_ended(job: JobStatus, incident: Incident, facts: ClusterFacts) ->
     Which GPUs a job has is not known: one that has some of a node's may be on the others. A replica may be the last
     that serves: a line that somebody forged, or a series that an exporter lost, is no proof that it is dead.
     """
-    if not hazard_for(incident, facts).has_ended_job:
+    if not hazard_for(incident, facts, job=job.job).has_ended_job:
         return False
     if is_cut_off(job, facts):
         return True

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
+from ops_pipelines.domain.action import Action, OutcomeKind, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import is_cut_off
 from ops_pipelines.domain.guardrails.job_limits import must_serve, serving_replicas
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
@@ -54,12 +54,12 @@ def time_jobs(
     topology: Topology,
 ) -> tuple[JobTiming, ...]:
     """Return for each job with an attempt that is not leaving when it is interrupted, in the order of `jobs`."""
-    hazard = hazard_for(incident, facts)
+    hazards = {job.job: hazard_for(incident, facts, job=job.job) for job in jobs}
     return tuple(
         _on_silent_node(
             choose_moment(
                 job,
-                hazard=hazard,
+                hazard=hazards[job.job],
                 costs=facts.costs,
                 has_room=find_spare(job, facts, policy=policy, topology=topology) is not None,
                 limits=policy.recovery,
@@ -70,7 +70,7 @@ def time_jobs(
                 now=facts.taken_at,
             ),
             job,
-            hazard,
+            hazards[job.job],
             facts,
         )
         for job in jobs
@@ -227,6 +227,10 @@ class ActionMaker:
 
     def page(self, text: str) -> Action:
         return Action(verb=Verb.PAGE_HUMAN, incident=self._incident, text=text, try_number=self._try_number)
+
+    def tell(self, text: str) -> Action:
+        """Return a page that wakes nobody."""
+        return replace(self.page(text), urgency=Urgency.WHEN_READ)
 
 
 def take_off(act: ActionMaker, moves: Collection[Move]) -> list[Action]:

@@ -43,7 +43,9 @@ def alternatives_to(situation: Situation, *, called_for: Response) -> tuple[str,
     """
     incident = situation.incident
     rejected = [f"{_words(each.response)}: tried, {each.why}" for each in incident.tries]
-    if incident.response is not called_for and not incident.tries:
+    if called_for is Response.PAGE:
+        rejected.append("page alone: until somebody came, its jobs would stay on a part that is believed to be bad")
+    elif incident.response is not called_for and not incident.tries:
         rejected.append(f"{_words(called_for)}: tried on this node as often as policy.yaml allows")
     driver = [finding for finding in incident.findings if finding.is_driver_verdict]
     tables = {finding.response for finding in incident.findings if not finding.is_driver_verdict} & REPAIRS

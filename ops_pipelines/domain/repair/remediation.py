@@ -26,6 +26,8 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.repair.consented import drain_first, up_to_forbidden, within_consents
+from ops_pipelines.domain.repair.isolation import isolation_for, may_be_shared
 from ops_pipelines.domain.repair.job_fate import has_surely_ended
 from ops_pipelines.domain.repair.job_moves import ActionMaker, share_spares, time_jobs
 from ops_pipelines.domain.repair.plan_words import alternatives_to, effects_of
@@ -78,6 +80,13 @@ def plan_remediation(
                 patience=Patience.WAIT,
             )
         return _plan(incident, _tell_owners(incident, facts), effects=("no node and no job is touched",))
+    isolation = isolation_for(incident)
+    if isolation is not None:
+        waits = _unconfirmed(incident, facts, policy=policy) or may_be_shared(incident, facts, policy=policy)
+        if waits is not None:
+            return waits
+        isolated = replace(incident, response=isolation)
+        return _plan_repair(isolated, facts, called_for=incident.response, policy=policy, topology=topology)
     if incident.response not in REPAIRS:
         unconfirmed = None if incident.is_mass_event else _unconfirmed(incident, facts, policy=policy)
         if unconfirmed is not None:
@@ -89,7 +98,10 @@ def plan_remediation(
             try_number=incident.plan_count + 1,
         )
         return _plan(incident, (page,), effects=("nothing is touched",))
-    return _plan_repair(incident, facts, policy=policy, topology=topology)
+    unconfirmed = None if incident.tries else _unconfirmed(incident, facts, policy=policy)
+    if unconfirmed is not None and len(incident.nodes) == 1:
+        return unconfirmed
+    return _plan_repair(incident, facts, called_for=incident.response, policy=policy, topology=topology)
 
 
 def _may_be_damage(incident: Incident) -> bool:
@@ -97,14 +109,12 @@ def _may_be_damage(incident: Incident) -> bool:
 
 
 def _plan_repair(
-    incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology
+    incident: Incident, facts: ClusterFacts, *, called_for: Response, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
+    """Return the plan of the repair that `incident` stands at, `called_for` being what its findings ask for."""
     if len(incident.nodes) != 1:
         return _leave_to_human(incident, facts, f"a repair needs one node; this incident has {len(incident.nodes)}")
     (name,) = incident.nodes
-    unconfirmed = None if incident.tries else _unconfirmed(incident, facts, policy=policy)
-    if unconfirmed is not None:
-        return unconfirmed
     node = facts.nodes.get(name)
     if node is None or not topology.knows(name):
         why = f"{name} is not both in cluster.yaml and known to the scheduler; only such nodes are acted on"
@@ -129,7 +139,7 @@ def _plan_repair(
         ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, climbed, facts)),
         is_foreign=node.is_drained and not is_drain_of(incident.incident, node, facts.records),
     )
-    plan = _plan_for(situation, facts, called_for=incident.response, policy=policy, topology=topology)
+    plan = _plan_for(situation, facts, called_for=called_for, policy=policy, topology=topology)
     if isinstance(plan, Refusal):
         return plan
     excess = _excess(plan)
@@ -139,7 +149,7 @@ def _plan_repair(
         return excess
     # Too much would be lost by moving its jobs: the node takes no new work all the same.
     staying = _with_jobs_left(situation)
-    plan = _plan_for(staying, facts, called_for=incident.response, policy=policy, topology=topology)
+    plan = _plan_for(staying, facts, called_for=called_for, policy=policy, topology=topology)
     return plan if isinstance(plan, Refusal) else _excess(plan) or plan
 
 
@@ -154,7 +164,8 @@ def _plan_for(
     situation: Situation, facts: ClusterFacts, *, called_for: Response, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
     """Return the plan of a repair, or why its first act could not be begun; what it would lose is `_excess`'s."""
-    actions = repair_actions(situation)
+    situation = within_consents(situation, policy)
+    actions = up_to_forbidden(drain_first(repair_actions(situation), policy), situation, policy)
     timings = situation.timings
     # Who only observes sees the plans that would be carried out, within the same limits.
     as_if = replace(policy, mode=Mode.APPROVE) if policy.mode is Mode.OBSERVE else policy

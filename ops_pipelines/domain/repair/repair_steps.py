@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.diagnosis.response import gpus_to_reset
+from ops_pipelines.domain.fault import FIRST_STEPS
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
@@ -99,7 +100,9 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
     if situation.is_fenced_by_power and (situation.is_foreign or situation.left):
         # Without a fence of our own nothing may be held, released or cut off.
         left = situation.left
-        stays = f"running job {left[0].job}, which must not be moved" if left else ""
+        timing = situation.timing_of(left[0]) if left else None
+        reason = "" if timing is None else f" ({timing.reason})"
+        stays = f"running job {left[0].job}, which must not be moved{reason}" if left else ""
         why = "drained by someone else" if situation.is_foreign else stays
         jobs = ", ".join(attempt.job for attempt in situation.held)
         stay = f"; job(s) {jobs} stay held" if situation.held else ""
@@ -110,6 +113,9 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
     if situation.is_fenced_by_power:
         actions += [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.DECLARE_DOWN, node, reason)]
     actions += let_go_on(act, now, node)
+    if incident.response is Response.ISOLATE and not situation.is_foreign:
+        # Told once what is urgent is done, and before what may take hours: other jobs' checkpoints, and their ends.
+        actions.append(act.tell(_isolated(situation)))
     for move in later:
         actions += [*take_off(act, [move]), *let_go_on(act, [move], node)]
     if situation.is_foreign:
@@ -130,12 +136,28 @@ def _repair(situation: Situation, act: ActionMaker, reason: str) -> Sequence[Act
         case _ if situation.is_fenced_by_power:
             # The fence has cut its power: giving it back covers a reset and a reboot, which it could not take.
             return [act.on_node(Verb.POWER_ON, node)]
+        case Response.ISOLATE:
+            return []  # No part is touched: its tests say what follows.
         case Response.POWER_CYCLE:
             return [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.POWER_ON, node)]
     gpus = sorted(gpus_to_reset(incident.findings))
     if incident.response is Response.RESET_GPU and gpus and not _asks_for_more_than_gpus(incident):
         return [act.on_gpu(node, gpu) for gpu in gpus]
     return [act.on_node(Verb.REBOOT, node, reason)]
+
+
+def _isolated(situation: Situation) -> str:
+    incident, node = situation.incident, situation.node.node
+    belief = incident.hypothesis
+    look = "look at it" if belief is None else FIRST_STEPS[belief.first_action]
+    sureness = "" if belief is None else f" (sure to {belief.confidence:.2f})"
+    moved = ", ".join(str(move.attempt.job) for move in situation.moves)
+    left = ", ".join(str(job.job) for job in situation.left)
+    jobs = (f"; it is moved off: job {moved}" if moved else "") + (f"; it ends there: job {left}" if left else "")
+    return (
+        f"{node} is isolated: {incident.cause}{sureness}{jobs}. No part of it was touched. Its tests follow: proven "
+        f"well it returns by itself, otherwise it goes to the repair queue. What is called for: {look}."
+    )
 
 
 def _handed_over(incident: Incident, node: NodeName) -> str:
@@ -190,6 +212,7 @@ def notice_of(situation: Situation, job: JobStatus) -> str:
         case Moment.AFTER_NOTICE if timing is not None and timing.until is not None:
             return where + f"Please save: at {timing.until:%H:%M} UTC it is moved."
         case Moment.JOB_END:
-            return where + "It is left running, and the node is repaired when it ends; there is nothing for you to do."
+            done = "tested" if situation.incident.response is Response.ISOLATE else "repaired"
+            return where + f"It is left running, and the node is {done} when it ends; there is nothing for you to do."
     why = "it may not be moved" if timing is None else timing.reason
     return where + f"It is left running: {why}. Please save and end it."

@@ -10,7 +10,7 @@ from enum import Enum
 
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import (
     CONDITION_SOURCES,
     NodeInspection,
@@ -19,8 +19,10 @@ from ops_pipelines.domain.observation import (
     RecoveryAction,
     Signal,
     TelemetryStatus,
+    seen_by_ourselves,
 )
 from ops_pipelines.domain.policy import Durations
+from ops_pipelines.domain.steps.ladder import is_shown_again
 
 REPAIR_MARKS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE})
 """The acts with which a repair is done."""
@@ -96,6 +98,8 @@ class TestsStanding:
     unknowns: tuple[str, ...] = ()
     proofs: tuple[str, ...] = ()
     """What passed, and in so many words what was not run."""
+    is_settling: bool = False
+    """Whether a test passed that can show such a fault. Where nothing was repaired, nothing else shows it gone."""
 
 
 def judge_probation(
@@ -117,7 +121,9 @@ def judge_probation(
     lasting = [
         observation
         for finding in incident.findings
-        if finding.is_lasting and finding.response in REPAIRS and not finding.is_secondary
+        if finding.is_lasting
+        and not finding.is_secondary
+        and (finding.response in REPAIRS or is_shown_again(incident, finding))
         for observation in finding.evidence
         if observation.observed_at > incident.returned_at
     ]
@@ -190,18 +196,22 @@ def judge_recovery(
         unknowns.append("the scheduler gets no answer from the node yet")
     else:
         proofs.append("the scheduler reaches the node")
-    held = [condition for condition in conditions if condition.node in incident.nodes]
+    held = [condition for condition in seen_by_ourselves(conditions) if condition.node in incident.nodes]
     unknowns += [f"still seen: {condition.text or condition.signal.value}" for condition in held]
     faults += [
         f"after the repair: {finding.explanation}"
         for finding in incident.findings
-        if finding.found_at > repair_finished_at and finding.response > 0 and _is_event(finding)
+        if finding.found_at > repair_finished_at and finding.response is not Response.MONITOR and _is_event(finding)
     ]
 
     if tests is not None:
         faults += tests.faults
         unknowns += tests.unknowns
         proofs += tests.proofs
+        is_over = not (tests.are_running or tests.waits_for or tests.unknowns or tests.is_settling)
+        if incident.response is Response.ISOLATE and is_over and not faults:
+            said = "; ".join(tests.proofs) or "none was run"
+            faults.append(f"no test that can show the fault has passed, and nothing was repaired: {said}")
 
     if faults:
         return Verdict(recovery=Recovery.PERSISTS, facts=tuple(faults))

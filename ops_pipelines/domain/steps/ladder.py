@@ -12,9 +12,9 @@ from enum import IntEnum
 
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try, advance
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Finding, Response
 from ops_pipelines.domain.policy import Durations, LadderLimits
 
 
@@ -27,11 +27,12 @@ class Rung(IntEnum):
     EXCLUDE_NODE = 3
     DRAIN = 4
     FENCE = 5
-    GPU_RESET = 6
-    REBOOT = 7
-    POWER_CYCLE = 8
-    REIMAGE = 9
-    RETURN_TO_VENDOR = 10
+    ISOLATE = 6
+    GPU_RESET = 7
+    REBOOT = 8
+    POWER_CYCLE = 9
+    REIMAGE = 10
+    RETURN_TO_VENDOR = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class RungRule:
     """What holds for one rung, in words that the documentation prints and tests compare."""
 
     verbs: tuple[Verb, ...]
+    """Its own acts; empty where it has none beyond those of the rungs below."""
     precondition: str
     witness: str
     compensation: str
@@ -90,6 +92,14 @@ RUNGS: Mapping[Rung, RungRule] = {
         compensation="power on",
         limit="fence_limit",
     ),
+    Rung.ISOLATE: RungRule(
+        verbs=(),
+        precondition="one node's own part is to be looked at or replaced, believed to at least 0.85, and its "
+        "neighbours stayed well meanwhile",
+        witness="drained by us, no job left on it; then its tests, one of which can show the fault",
+        compensation="resume, once proven well; unproven it goes to the repair queue",
+        limit="check_limit",
+    ),
     Rung.GPU_RESET: RungRule(
         verbs=(Verb.RESET_GPU,),
         precondition="drained by us, no job on the node, fresh metrics",
@@ -132,6 +142,7 @@ _RUNG_OF: Mapping[Response, Rung] = {
     Response.NOTIFY_OWNER: Rung.NOTIFY_OWNER,
     Response.PAGE: Rung.MONITOR,
     Response.PAGE_MASS_EVENT: Rung.MONITOR,
+    Response.ISOLATE: Rung.ISOLATE,
     Response.RESET_GPU: Rung.GPU_RESET,
     Response.REBOOT_NODE: Rung.REBOOT,
     Response.POWER_CYCLE: Rung.POWER_CYCLE,
@@ -153,6 +164,11 @@ _MARK: Mapping[Response, Verb] = {
     Response.REIMAGE: Verb.REIMAGE,
 }
 """The act by which a try of each repair is counted."""
+_REPAIRING = frozenset({*_MARK.values(), Verb.POWER_ON})
+_ISOLATING = frozenset({Verb.DRAIN, Verb.CHECK, Verb.RESUME})
+MAX_ISOLATIONS_COUNT = 2
+"""So often within the ladder's memory tests may find nothing on an isolated node: the next time hands are asked for.
+Assumption: what comes a third time in a day is there, and the tests do not see it."""
 
 
 def rung_of(response: Response) -> Rung:
@@ -166,12 +182,16 @@ def position_of(incident: Incident, records: Collection[ActionRecord]) -> Rung:
         return Rung.RETURN_TO_VENDOR
     begun = {record.action.verb for record in records if record.action.incident == incident.incident}
     reached = [rung for rung, rule in RUNGS.items() if begun & set(rule.verbs) and rung is not Rung.RETURN_TO_VENDOR]
+    if incident.response is Response.ISOLATE and Verb.DRAIN in begun:
+        reached.append(Rung.ISOLATE)  # It has no act of its own: what is done below it is what it does.
     return max(reached, default=Rung.MONITOR)
 
 
 def max_tries(response: Response, limits: LadderLimits) -> int:
     """Return how often a repair is tried on one node within the ladder's memory; the last rung has no end."""
     match response:
+        case Response.ISOLATE:
+            return MAX_ISOLATIONS_COUNT
         case Response.RESET_GPU:
             return limits.max_gpu_resets_count
         case Response.REBOOT_NODE:
@@ -188,8 +208,10 @@ def count_tries(
 ) -> int:
     """Return how often a repair was begun on a node within the ladder's memory, for whatever cause.
 
-    All GPUs that one plan resets are one try.
+    All GPUs that one plan resets are one try. An isolation counts once its node was tested and returned.
     """
+    if response is Response.ISOLATE:
+        return len(_isolated_for(node, records, limits=limits, now=now))
     verb = _MARK.get(response)
     begun = {
         (record.action.incident, record.action.try_number)
@@ -197,6 +219,19 @@ def count_tries(
         if record.action.verb is verb and record.action.node == node and record.begun_at > now - limits.memory
     }
     return len(begun)
+
+
+def _isolated_for(
+    node: NodeName, records: Collection[ActionRecord], *, limits: LadderLimits, now: datetime
+) -> frozenset[IncidentId]:
+    """Return the incidents for which a node was drained, tested and returned, and nothing on it was repaired."""
+    done: dict[IncidentId, set[Verb]] = {}
+    for each in records:
+        if each.action.node == node and each.begun_at > now - limits.memory:
+            done.setdefault(each.action.incident, set()).add(each.action.verb)
+    return frozenset(
+        incident for incident, verbs in done.items() if verbs >= _ISOLATING and verbs.isdisjoint(_REPAIRING)
+    )
 
 
 def next_repair(
@@ -209,11 +244,15 @@ def next_repair(
     """Return the least repair that is still open to an incident of one node: what it calls for, or what stands above.
 
     A repair that did not help is not tried again for the same incident; one that was tried on the node as often as
-    allowed is passed over, whatever the cause was then.
+    allowed is passed over, whatever the cause was then. Above an isolation stand hands: nothing has asked for a reset
+    or a restart, and none would help what only eyes can find.
     """
     if incident.response not in REPAIRS or len(incident.nodes) != 1:
         return incident.response
     (node,) = incident.nodes
+    if incident.response is Response.ISOLATE:
+        is_open = not incident.tries and _is_open(Response.ISOLATE, node, records, limits=limits, now=now)
+        return Response.ISOLATE if is_open else Response.RETURN_TO_VENDOR
     useless = max((each.response for each in incident.tries), default=Response.MONITOR)
     for response in _CLIMB:
         if response < incident.response or response <= useless:
@@ -222,9 +261,15 @@ def next_repair(
             return response
         if response in _AFTER_REBOOT and response is not incident.response and useless < Response.REBOOT_NODE:
             continue  # Without a reboot of its own that did not help, nothing speaks for more of the same kind.
-        if count_tries(response, node, records, limits=limits, now=now) < max_tries(response, limits):
+        if _is_open(response, node, records, limits=limits, now=now):
             return response
     return Response.RETURN_TO_VENDOR
+
+
+def _is_open(
+    response: Response, node: NodeName, records: Collection[ActionRecord], *, limits: LadderLimits, now: datetime
+) -> bool:
+    return count_tries(response, node, records, limits=limits, now=now) < max_tries(response, limits)
 
 
 def climb(incident: Incident, event: IncidentEvent, *, why: str, at: datetime) -> Incident:
@@ -246,6 +291,24 @@ _RELAPSING = frozenset({FirstAction.DRAIN_INSPECT, FirstAction.RMA, FirstAction.
 """What would only be looked at on any other node counts against one on probation."""
 
 
+def isolates(finding: Finding) -> bool:
+    """Return whether a finding is of the kind for which a node is isolated, taken alone."""
+    return finding.first_action in ISOLATED_FOR and not finding.is_secondary
+
+
+def is_shown_again(incident: Incident, finding: Finding) -> bool:
+    """Return whether a finding shows again what a node was isolated for: the same rule, on the same part."""
+    return (
+        incident.response is Response.ISOLATE
+        and isolates(finding)
+        and any(
+            (each.rule, each.node, each.component, each.gpu)
+            == (finding.rule, finding.node, finding.component, finding.gpu)
+            for each in incident.findings
+        )
+    )
+
+
 def is_relapse(incident: Incident, finding: Finding) -> bool:
     """Return whether something happened on a node on probation that says that it is not well after all.
 
@@ -259,7 +322,7 @@ def is_relapse(incident: Incident, finding: Finding) -> bool:
         and finding.node in incident.nodes
         and not finding.is_secondary
         and not finding.is_lasting
-        and (finding.response in REPAIRS or finding.first_action in _RELAPSING)
+        and (finding.response in REPAIRS or finding.first_action in _RELAPSING or is_shown_again(incident, finding))
         and finding.confidence >= _BELIEVED
     )
 

@@ -15,7 +15,7 @@ from enum import Enum
 
 from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
 from ops_pipelines.domain.identity import JobAttempt
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
+from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Finding, Response
 from ops_pipelines.domain.meaning.hazard import (
     UNKNOWN_HAZARD,
     Hazard,
@@ -86,6 +86,9 @@ class JobTiming:
     reason: str
 
 
+_TAKEN_OUT_FOR = DESTRUCTIVE_ACTIONS | ISOLATED_FOR
+
+
 def hazard_of(findings: Collection[Finding], hazards: Sequence[Hazard]) -> Hazard:
     """Return the worst that an incident's own findings foretell; damage of something else foretells nothing.
 
@@ -97,7 +100,7 @@ def hazard_of(findings: Collection[Finding], hazards: Sequence[Hazard]) -> Hazar
     own = [
         each
         for each in findings
-        if not each.is_secondary and (each.response in REPAIRS or each.first_action in DESTRUCTIVE_ACTIONS)
+        if not each.is_secondary and (each.response in REPAIRS or each.first_action in _TAKEN_OUT_FOR)
     ]
     foretold = [_row_for(each, hazards) for each in own if not _is_outranked(each, own)]
     return max(foretold or [_row(None, None, hazards)], key=_severity)
@@ -331,7 +334,7 @@ def _is_outranked(finding: Finding, findings: Collection[Finding]) -> bool:
     return any(each.is_driver_verdict and each.gpu == finding.gpu and _rank(each) > key for each in findings)
 
 
-def _rank(finding: Finding) -> tuple[datetime, bool, int]:
+def _rank(finding: Finding) -> tuple[datetime, bool, Response]:
     return finding.last_at or finding.found_at, finding.is_driver_verdict, finding.response
 
 

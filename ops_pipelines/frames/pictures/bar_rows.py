@@ -138,7 +138,7 @@ def _draw_small(rows: Sequence[BarRow], sheet: Sheet) -> str:
     paths: dict[Shade, str] = {}
     texts = ""
     if sheet.columns:
-        marks = " ".join(str(number) if number < 10 else "v" for number in range(len(sheet.columns)))
+        marks = " ".join(_mark_of(number, count=len(sheet.columns)) for number in range(len(sheet.columns)))
         texts = f'<text x="{_LEFT + scale / 2 - 3:.0f}" y="11" textLength="{_WIDE - scale + 6:.0f}">{marks}</text>'
     for place, row in enumerate(rows):
         y = top + place * _TALL
@@ -206,3 +206,10 @@ def _clipped(text: str, length: int) -> str:
 
 def _image(body: bytes, kind: str, sheet: Sheet) -> str:
     return f"![{sheet.title}](data:image/{kind};base64,{b64encode(body).decode()})"
+
+
+def _mark_of(number: int, *, count: int) -> str:
+    """Return the letter of a column: its digit, then `a`, `b` and on; beyond the digits the last one is `v`, vendor."""
+    if number < 10:
+        return str(number)
+    return "v" if number == count - 1 else chr(ord("a") + number - 10)

@@ -19,6 +19,7 @@ RUNG_WORDS: Mapping[Rung, str] = {
     Rung.EXCLUDE_NODE: "avoid",
     Rung.DRAIN: "drain",
     Rung.FENCE: "fence",
+    Rung.ISOLATE: "apart",
     Rung.GPU_RESET: "reset",
     Rung.REBOOT: "boot",
     Rung.POWER_CYCLE: "power",

@@ -7,7 +7,9 @@ from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.topology import Topology
+from ops_pipelines.flow.telling.rules import TellRules
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 
@@ -208,8 +210,11 @@ class NotifierConfig:
 
     kind: NotifierKind
     owner_urls_file: Path | None = None
-    """A file with one Apprise URL a line, for the owners of jobs; None: such messages go to the file only."""
+    """A file of channels (`resources.channels`) for the owners of jobs; None: such messages go to the file only."""
+    team_urls_file: Path | None = None
     on_call_urls_file: Path | None = None
+    tell_rules: TellRules = TellRules()
+    """How quiet the autopilot is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +239,5 @@ class ClusterConfig:
     """None: no alert is silenced."""
     release: Mapping[str, str] = field(default_factory=dict)
     """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""
+    objectives: tuple[Objective, ...] = ()
+    """What was promised to teams; empty: nothing was."""

@@ -6,13 +6,14 @@ on; relative paths count from the directory of the file.
 """
 
 from dataclasses import replace
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, time, timedelta, tzinfo
 from pathlib import Path
 from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.flow.telling.rules import TellRules
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
@@ -60,7 +61,9 @@ from ops_pipelines.resources.config.models import (
     ServeModel,
     SlurmAccountingModel,
     SlurmModel,
+    TellModel,
 )
+from ops_pipelines.resources.config.objectives import read_objectives
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 
@@ -89,6 +92,7 @@ def read_cluster(path: Path) -> ClusterConfig:
     serve = _read_serve(file, top.serve)
     alertmanager = _read_alertmanager(file, top.alertmanager)
     release = _read_release(file, top.release)
+    objectives = read_objectives(file, top.objectives)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
     fleet = read_fleet(file, top.fleet, topology=topology)
     file.finish()
@@ -109,6 +113,7 @@ def read_cluster(path: Path) -> ClusterConfig:
         serve=serve,
         alertmanager=alertmanager,
         release=release,
+        objectives=objectives,
     )
 
 
@@ -231,7 +236,7 @@ def _read_logs(file: YamlFile, value: object, *, here: Path) -> LogsConfig | Non
             kind=LogsKind.FILES,
             paths=tuple(str(_absolute(path, here=here)) for path in section.paths),
             node_name_source=NodeNameSource(section.node_name_source),
-            timezone=_zone(file, section.timezone),
+            timezone=_zone(file, section.timezone, at=("logs", "timezone")),
         )
     if isinstance(section, LokiModel):
         return LogsConfig(kind=LogsKind.LOKI, loki=_read_loki(file, section, at="logs", here=here))
@@ -321,11 +326,11 @@ def _read_release(file: YamlFile, section: ReleaseModel) -> dict[str, str]:
     return dict(section.firmware) | ({} if section.driver is None else {_DRIVER: section.driver})
 
 
-def _zone(file: YamlFile, name: str) -> tzinfo:
+def _zone(file: YamlFile, name: str, *, at: tuple[str, ...]) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
-        file.add_fault(("logs", "timezone"), f"found {name!r}; expected a zone of the IANA list such as Europe/Berlin")
+        file.add_fault(at, f"found {name!r}; expected a zone of the IANA list such as Europe/Berlin")
         return UTC
 
 
@@ -349,14 +354,34 @@ def _read_notifier(file: YamlFile, value: object, *, here: Path) -> NotifierConf
     section = file.check_choice(value, NOTIFIERS, at=("notifier",))
     if section is None:
         return None
+    if not isinstance(section, TellModel):
+        return None
+    tell_rules = _read_tell_rules(file, section)
     if not isinstance(section, AppriseModel):
-        return NotifierConfig(kind=NotifierKind.FILE)
+        return NotifierConfig(kind=NotifierKind.FILE, tell_rules=tell_rules)
     if section.on_call_urls_file is None:
         file.add_fault(("notifier",), "on_call_urls_file is missing; without it a page would reach nobody")
     return NotifierConfig(
         kind=NotifierKind.APPRISE,
         owner_urls_file=file.find_file(section.owner_urls_file, at=("notifier", "owner_urls_file")),
+        team_urls_file=file.find_file(section.team_urls_file, at=("notifier", "team_urls_file")),
         on_call_urls_file=file.find_file(section.on_call_urls_file, at=("notifier", "on_call_urls_file")),
+        tell_rules=tell_rules,
+    )
+
+
+def _read_tell_rules(file: YamlFile, section: TellModel) -> TellRules:
+    quiet_from, _, quiet_until = section.quiet_hours.partition("-")
+    return TellRules(
+        group_window=timedelta(seconds=section.group_seconds),
+        burst_count=section.burst_count,
+        refill=timedelta(minutes=section.refill_minutes),
+        quiet_from=None if quiet_from == "none" else time.fromisoformat(quiet_from),
+        quiet_until=time(0) if quiet_from == "none" else time.fromisoformat(quiet_until),
+        digest_at=time.fromisoformat(section.digest_at),
+        zone=_zone(file, section.timezone, at=("notifier", "timezone")),
+        give_up_after=timedelta(hours=section.give_up_hours),
+        kept_for=timedelta(days=section.kept_days),
     )
 
 

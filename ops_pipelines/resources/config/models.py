@@ -17,6 +17,7 @@ from ops_pipelines.domain.policy import (
     MassEvent,
     RecoveryLimits,
 )
+from ops_pipelines.flow.telling.rules import TellRules
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
@@ -38,6 +39,8 @@ _DURATIONS = Durations()
 _LADDER = LadderLimits()
 _RECOVERY = RecoveryLimits()
 _CAPS = BlastCaps()
+_TELL = TellRules()
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
 class DrainBudgetModel(StrictModel):
@@ -107,6 +110,22 @@ class FreezeWindowModel(StrictModel):
     begins_at: datetime
     ends_at: datetime
     allows_drains: bool = False
+
+
+ConsentWord = Literal["auto", "approve", "forbid"]
+
+
+class ConsentsModel(StrictModel):
+    """What one class of acts needs; absent: what `mode` says. The keys are those of `domain.policy.ActionClass`."""
+
+    isolate: ConsentWord | None = None
+    move_jobs: ConsentWord | None = None
+    reset_gpu: ConsentWord | None = None
+    reboot: ConsentWord | None = None
+    power: ConsentWord | None = None
+    reimage: ConsentWord | None = None
+    check: ConsentWord | None = None
+    return_node: ConsentWord | None = None
 
 
 class RackModel(StrictModel):
@@ -254,13 +273,27 @@ class LedgerModel(StrictModel):
     url_file: Text | None = None
 
 
-class FileNotifierModel(StrictModel):
+class TellModel(StrictModel):
+    """What both kinds of notifier have: how quiet the autopilot is."""
+
+    group_seconds: Annotated[float, Field(ge=0, le=3600)] = _TELL.group_window.total_seconds()
+    burst_count: Annotated[int, Field(ge=1, le=1000)] = _TELL.burst_count
+    refill_minutes: Annotated[float, Field(gt=0, le=1440)] = _TELL.refill.total_seconds() / 60
+    quiet_hours: Annotated[str, Field(pattern=rf"^(none|{_CLOCK}-{_CLOCK})$")] = "22:00-07:00"
+    digest_at: Annotated[str, Field(pattern=rf"^{_CLOCK}$")] = "07:00"
+    timezone: Text = "UTC"
+    give_up_hours: Annotated[float, Field(gt=0, le=720)] = _TELL.give_up_after.total_seconds() / 3600
+    kept_days: Annotated[int, Field(ge=1, le=3660)] = _TELL.kept_for.days
+
+
+class FileNotifierModel(TellModel):
     kind: Literal["file"]
 
 
-class AppriseModel(StrictModel):
+class AppriseModel(TellModel):
     kind: Literal["apprise"]
     owner_urls_file: Text | None = None
+    team_urls_file: Text | None = None
     on_call_urls_file: Text | None = None
 
 
@@ -289,10 +322,32 @@ class AlertmanagerModel(StrictModel):
     timeout_seconds: PositiveSeconds = 10.0
 
 
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class QueueWaitModel(StrictModel):
+    minutes: Annotated[float, Field(gt=0.0, le=100_000.0)]
+    ratio: Share
+
+
+class InferenceP99Model(StrictModel):
+    milliseconds: Annotated[float, Field(gt=0.0, le=10_000_000.0)]
+    ratio: Share
+
+
+class ObjectiveModel(StrictModel):
+    team: Annotated[str, Field(min_length=1, max_length=128)]
+    workload: Literal["training", "inference", "interactive", "any"]
+    uptime_ratio: Share | None = None
+    queue_wait: QueueWaitModel | None = None
+    inference_p99: InferenceP99Model | None = None
+
+
 class PolicyModel(StrictModel):
     """policy.yaml. Every key may be absent: the defaults are those of `domain.policy`, and observe."""
 
     mode: Literal["observe", "approve", "auto"] = "observe"
+    consents: ConsentsModel = ConsentsModel()
     drain_budget: DrainBudgetModel = DrainBudgetModel()
     mass_event: MassEventModel = MassEventModel()
     durations: DurationsModel = DurationsModel()
@@ -323,6 +378,7 @@ class ClusterModel(StrictModel):
     notifier: object
     serve: ServeModel = ServeModel()
     alertmanager: AlertmanagerModel | None = None
+    objectives: list[ObjectiveModel] = Field(default_factory=list)
 
 
 SCHEDULERS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "slurm": SlurmModel}

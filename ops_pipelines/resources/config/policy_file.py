@@ -11,7 +11,9 @@ from pathlib import Path
 from ops_pipelines.domain.guardrails.policy_lint import lint_policy
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import (
+    ActionClass,
     BlastCaps,
+    Consent,
     DrainBudget,
     Durations,
     FreezeWindow,
@@ -45,6 +47,9 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
     try:
         policy = Policy(
             mode=Mode(top.mode),
+            consents={
+                ActionClass(key): Consent(word) for key, word in top.consents.model_dump(exclude_none=True).items()
+            },
             drain_budget=DrainBudget(**top.drain_budget.model_dump()),
             mass_event=MassEvent(
                 min_node_count=top.mass_event.min_node_count,
@@ -78,7 +83,10 @@ def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
     if policy.mode is not Mode.OBSERVE:
         return ()
     found = lint_policy(replace(policy, mode=Mode.AUTO), topology)
-    return tuple(f"mode: auto would be refused: {reason}" for reason in found)
+    would_be = tuple(f"mode: auto would be refused: {reason}" for reason in found)
+    named = ", ".join(kind.value for kind in policy.consents)
+    unused = (f"consents ({named}) change nothing while mode is observe: nothing is done",) if named else ()
+    return (*unused, *would_be)
 
 
 def _ladder(section: LadderModel) -> LadderLimits:

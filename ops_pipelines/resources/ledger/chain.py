@@ -41,6 +41,8 @@ class Decision:
     decided_through: int
     incidents: tuple[IncidentId, ...]
     plans: tuple[PlanId, ...]
+    refusals: tuple[tuple[IncidentId, Refusal], ...] | None = None
+    """Why the other open incidents got no plan; None where nothing was planned, and in lines of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,15 @@ Each function runs inside a writing transaction of its caller. Actions are `acti
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 
 from ops_pipelines.domain.action import SOFT
-from ops_pipelines.domain.identity import ActionKey, Digest
+from ops_pipelines.domain.guardrails.refusal import Refusal
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId
 from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError
-from ops_pipelines.resources.documents import encode
+from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
+from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head
 from ops_pipelines.resources.ledger.state import (
     read_decided_through,
@@ -22,8 +23,11 @@ from ops_pipelines.resources.ledger.state import (
     read_plans_of,
     write_incidents,
 )
-from ops_pipelines.resources.ledger.tables import approvals
+from ops_pipelines.resources.ledger.tables import approvals, entries
 from ops_pipelines.resources.ledger.tables import plans as plan_rows
+
+_REFUSALS_WITHIN = 1_000
+"""Lines that are looked through for the last refusals: further back, the same ones are told once more."""
 
 
 def write_decision(
@@ -35,6 +39,7 @@ def write_decision(
     incidents: Collection[Incident],
     plans: Collection[IncidentPlan],
     now: datetime,
+    refusals: Collection[tuple[IncidentId, Refusal]] | None,
 ) -> int:
     """Write a decision with its changed incidents and new plans; return the head. What is unchanged gets no line."""
     head_seq, _ = read_head(connection)
@@ -54,19 +59,41 @@ def write_decision(
     changed = [item for item in incidents if _is_change(present.get(item.incident), item)]
     known_plans = read_plans_of(connection, [plan.plan for plan in plans])
     new_plans = [plan for plan in plans if _is_new_plan(known_plans.get(plan.plan), plan)]
-    if not changed and not new_plans and decided_through == decided_before:
+    is_refused_anew = refusals is not None and _guardrails_of(refusals) != _guardrails_of(_last_refusals(connection))
+    if not changed and not new_plans and decided_through == decided_before and not is_refused_anew:
         return head_seq
     decision = Decision(
         inputs=inputs,
         decided_through=decided_through,
         incidents=tuple(item.incident for item in changed),
         plans=tuple(plan.plan for plan in new_plans),
+        refusals=None if refusals is None else tuple(refusals),
     )
     with ChainWriter(connection) as writer:
         writer.append(encode(decision), kind=EntryKind.DECISION, actor=AUTOPILOT, incident=None, now=now)
         write_incidents(writer, changed, known=present, actor=AUTOPILOT, now=now)
         _write_plans(writer, new_plans, now=now)
     return writer.head_seq
+
+
+def _guardrails_of(refusals: Collection[tuple[IncidentId, Refusal]]) -> frozenset[tuple[IncidentId, str]]:
+    """Return what makes refusals news: their words tell seconds and counts, which change with every look."""
+    return frozenset((incident, refusal.guardrail) for incident, refusal in refusals)
+
+
+def _last_refusals(connection: Connection) -> Collection[tuple[IncidentId, Refusal]]:
+    """Return the refusals of the newest decision that made plans; none where it lies too far back to be looked for."""
+    head_seq, _ = read_head(connection)
+    statement = (
+        select(entries.c.body)
+        .where(entries.c.kind == EntryKind.DECISION.value, entries.c.seq > head_seq - _REFUSALS_WITHIN)
+        .order_by(entries.c.seq.desc())
+    )
+    for row in connection.execute(statement):
+        refusals = decode(Decision, row.body).refusals
+        if refusals is not None:
+            return refusals
+    return ()
 
 
 def write_changes(connection: Connection, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
@@ -100,16 +127,27 @@ def _leads_to(present: Incident, incident: Incident) -> bool:
 
 
 def write_approval(connection: Connection, approval: Approval) -> None:
-    """Write a yes to a plan that is known; it counts as a change of the plan's incident."""
+    """Write a yes to a plan that is known; it counts as a change of the plan's incident. A link gives one yes."""
     plan = read_plan(connection, approval.plan)
     if plan is None:
         raise LedgerError(f"there is no plan {approval.plan}; look at the incident for the plan it has now")
+    used = _approval_with(connection, approval.link, plan.incident) if approval.link else None
+    if used is not None:
+        raise LinkUsed(f"this link gave its one yes already, at {used.given_at:%Y-%m-%d %H:%M:%S} UTC; ask for another")
     body = encode(approval)
     with ChainWriter(connection) as writer:
         seq = writer.append(
             body, kind=EntryKind.APPROVAL, actor=approval.actor, incident=plan.incident, now=approval.given_at
         )
     connection.execute(insert(approvals), {"seq": seq, "expires_at": approval.expires_at, "body": body})
+
+
+def _approval_with(connection: Connection, link: str, incident: IncidentId) -> Approval | None:
+    """Return the approval that a link gave, expired or not: the lines of the chain say it, and are never taken back."""
+    lines = approvals.join(entries, entries.c.seq == approvals.c.seq)
+    statement = select(entries.c.body).select_from(lines).where(entries.c.incident == incident)
+    given = (decode(Approval, body) for body in connection.execute(statement).scalars())
+    return next((each for each in given if each.link == link), None)
 
 
 def _is_change(present: Incident | None, incident: Incident) -> bool:

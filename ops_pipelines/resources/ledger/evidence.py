@@ -145,6 +145,29 @@ def write_conditions(connection: Connection, source: str, present: Collection[Ob
     return len(begun)
 
 
+def change_conditions(
+    connection: Connection, source: str, *, begun: Collection[Observation], ended: Collection[str]
+) -> int:
+    """Remember what began and forget what ended; return how many pieces of evidence were new."""
+    of_source = conditions.c.source == source
+    remembered = set(connection.execute(select(conditions.c.identity).where(of_source)).scalars())
+    by_identity: dict[str, Observation] = {}
+    for observation in begun:
+        by_identity.setdefault(identity_of(observation.source, observation.position), observation)
+    gone = {identity_of(source, position) for position in ended}
+    rows = [
+        {"source": source, "identity": key, "body": encode(item)}
+        for key, item in by_identity.items()
+        if key not in remembered | gone
+    ]
+    if rows:
+        connection.execute(insert(conditions), rows)
+    for identity in sorted(gone & remembered):
+        connection.execute(delete(conditions).where(of_source, conditions.c.identity == identity))
+    new = (replace(item, position=_position_of_begin(item)) for item in by_identity.values())
+    return write_evidence(connection, new)
+
+
 def _position_of_begin(condition: Observation) -> str:
     return f"{condition.position}@{condition.observed_at.astimezone(UTC).isoformat()}"
 

@@ -30,6 +30,8 @@ from ops_pipelines.ports.ledger import (
     LedgerState,
     Pause,
 )
+from ops_pipelines.ports.notifier import Audience
+from ops_pipelines.ports.outbox import KeptNote, Note, NoteState
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger import actions as ledger_actions
 from ops_pipelines.resources.ledger import audit as ledger_audit
@@ -37,6 +39,7 @@ from ops_pipelines.resources.ledger import checks as ledger_checks
 from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
+from ops_pipelines.resources.ledger import outbox as ledger_outbox
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_head
 from ops_pipelines.resources.ledger.database import LedgerDatabase
@@ -45,7 +48,8 @@ from ops_pipelines.resources.ledger.database import LedgerDatabase
 class SqlLedger:
     """The ledger in a database named by URL: `sqlite:////var/lib/ops/ledger.db`, `postgresql+psycopg2://…`.
 
-    Implements `ports.ledger.Ledger`. A commit that returned survives kill -9 and, on honest disks, a power cut.
+    Implements `ports.ledger.Ledger` and `ports.outbox.Outbox`. A commit that returned survives kill -9 and, on honest
+    disks, a power cut.
     """
 
     def __init__(self, url: str) -> None:
@@ -104,6 +108,12 @@ class SqlLedger:
         with self._database.write() as connection:
             return ledger_evidence.write_conditions(connection, source, present, now=now)
 
+    def change_conditions(
+        self, *, source: str, begun: Collection[Observation], ended: Collection[str], now: datetime
+    ) -> int:
+        with self._database.write() as connection:
+            return ledger_evidence.change_conditions(connection, source, begun=begun, ended=ended)
+
     def conditions(self) -> tuple[Observation, ...]:
         with self._database.read() as connection:
             return ledger_evidence.read_conditions(connection)
@@ -135,6 +145,7 @@ class SqlLedger:
         incidents: Collection[Incident],
         plans: Collection[IncidentPlan],
         now: datetime,
+        refusals: Collection[tuple[IncidentId, Refusal]] | None = None,
     ) -> int:
         with self._database.write() as connection:
             return ledger_decisions.write_decision(
@@ -145,6 +156,7 @@ class SqlLedger:
                 incidents=incidents,
                 plans=plans,
                 now=now,
+                refusals=refusals,
             )
 
     def change_incident(self, incident: Incident, *, actor: str, now: datetime) -> None:
@@ -262,6 +274,48 @@ class SqlLedger:
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         with self._database.read() as connection:
             return ledger_heartbeat.read_heartbeats(connection)
+
+    # -- outbox -------------------------------------------------------------------------------------------------------
+
+    def hand_in(self, notes: Collection[Note], *, source: str, after: str | None, cursor: str, now: datetime) -> int:
+        with self._database.write() as connection:
+            return ledger_outbox.write_notes(connection, notes, source=source, after=after, cursor=cursor, now=now)
+
+    def notes_of(self, thread: str) -> tuple[KeptNote, ...]:
+        with self._database.read() as connection:
+            return ledger_outbox.read_notes_of(connection, thread)
+
+    def waiting_notes(self, *, limit: int) -> tuple[KeptNote, ...]:
+        with self._database.read() as connection:
+            return ledger_outbox.read_waiting(connection, limit=limit)
+
+    def sent_times(self, since: datetime) -> Mapping[tuple[Audience, str], tuple[datetime, ...]]:
+        with self._database.read() as connection:
+            return ledger_outbox.read_sent_times(connection, since)
+
+    def claim_notes(self, batch: str, keys: Collection[str], *, until: datetime, now: datetime) -> bool:
+        with self._database.write() as connection:
+            return ledger_outbox.claim_batch(connection, batch, keys, until=until, now=now)
+
+    def mark_delivered(self, batch: str, *, receipt: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_outbox.write_sent(connection, batch, receipt=receipt, now=now)
+
+    def mark_undelivered(self, batch: str, *, problem: str, again_at: datetime | None, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_outbox.write_failed(connection, batch, problem=problem, again_at=again_at, now=now)
+
+    def recent_notes(self, *, limit: int) -> tuple[KeptNote, ...]:
+        with self._database.read() as connection:
+            return ledger_outbox.read_recent(connection, limit=limit)
+
+    def count_notes(self) -> Mapping[NoteState, int]:
+        with self._database.read() as connection:
+            return ledger_outbox.count_by_state(connection)
+
+    def forget_sent(self, before: datetime) -> int:
+        with self._database.write() as connection:
+            return ledger_outbox.delete_sent(connection, before)
 
     # -- audit --------------------------------------------------------------------------------------------------------
 

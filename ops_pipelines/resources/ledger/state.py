@@ -73,7 +73,7 @@ _RECORDS = (
     )
     .order_by(actions.c.begun_seq)
 )
-_APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("now")).order_by(approvals.c.seq)
+_APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("since")).order_by(approvals.c.seq)
 
 
 def read_state(connection: Connection, now: datetime) -> LedgerState:
@@ -81,7 +81,8 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
     single = connection.execute(_SINGLE_VALUES).one()
     open_rows = connection.execute(_OPEN_INCIDENTS).all()
     record_bodies = connection.execute(_RECORDS, {"since": now - RECORDS_WINDOW}).scalars()
-    approval_bodies = connection.execute(_APPROVALS, {"now": now}).scalars()
+    approval_bodies = connection.execute(_APPROVALS, {"since": now - RECORDS_WINDOW}).scalars()
+    given = [_to_approval(body) for body in approval_bodies]
     return LedgerState(
         head_seq=single.head_seq or 0,
         decided_through=_to_decided_through(single.decision),
@@ -90,8 +91,9 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
         incident_count=single.incident_count or 0,
         last_change_seq={IncidentId(row.incident): row.last_change_seq for row in open_rows},
         records=tuple(_to_record(body) for body in record_bodies),
-        approvals=tuple(_to_approval(body) for body in approval_bodies),
+        approvals=tuple(each for each in given if each.expires_at > now),
         pause=_to_pause(single.pause),
+        past_approvals=tuple(each for each in given if each.expires_at <= now),
     )
 
 

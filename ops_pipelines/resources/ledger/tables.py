@@ -217,6 +217,25 @@ class NodeCheckColumns(TypedColumns):
     is_well: Named[int] = Column(Integer())
 
 
+class NoteColumns(TypedColumns):
+    """The outbox: what is told to whom, and what became of it. No history: what was sent is forgotten after a while."""
+
+    key: Named[str] = Column(Text(), primary_key=True)
+    number: Named[int] = Column(BigInteger(), unique=True)
+    """Counts notes in the order in which they were handed in."""
+    thread: Named[str] = Column(SafeText())
+    audience: Named[str] = Column(Text())
+    recipient: Named[str] = Column(SafeText())
+    state: Named[str] = Column(Text())
+    batch: Named[str | None] = Column(Text(), index=True)
+    attempt_count: Named[int] = Column(Integer())
+    next_at: Named[datetime] = Column(UtcText())
+    sent_at: Named[datetime | None] = Column(UtcText(), index=True)
+    receipt: Named[str] = Column(SafeText())
+    problem: Named[str] = Column(SafeText())
+    body: Named[str] = Column(Text())
+
+
 entries = Table("entries", metadata, EntryColumns)
 documents = Table("documents", metadata, DocumentColumns)
 incidents = Table("incidents", metadata, IncidentColumns)
@@ -231,6 +250,7 @@ conditions = Table("conditions", metadata, ConditionColumns)
 leases = Table("leases", metadata, LeaseColumns)
 heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
 node_checks = Table("node_checks", metadata, NodeCheckColumns)
+notes = Table("notes", metadata, NoteColumns)
 
 Index("ix_entries_kind_seq", entries.c.kind, entries.c.seq)
 Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)
@@ -238,3 +258,5 @@ Index("ix_evidence_rule_observed_at", evidence.c.rule, evidence.c.observed_at)
 Index("ix_incidents_changed_at", incidents.c.changed_at)
 Index("ix_incidents_open", incidents.c.is_open, incidents.c.number)
 Index("ix_node_checks_node_number", node_checks.c.node, node_checks.c.number)
+Index("ix_notes_state_number", notes.c.state, notes.c.number)
+Index("ix_notes_thread_number", notes.c.thread, notes.c.number)

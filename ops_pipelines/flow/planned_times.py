@@ -1,0 +1,131 @@
+"""What of the autopilot's work has a time that people plan by: freezes, probations, waits, silences, repairs.
+
+Values for a calendar (`pages.calendar_feed`); reads the ledger and the policy, and decides nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.returning.repair_report import queued_at
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.source_error import SourceError
+
+_PAST_FREEZES_ARE_SHOWN = timedelta(days=30)
+
+
+class PlannedKind(Enum):
+    FREEZE = "freeze"
+    PROBATION = "probation"
+    WAIT = "wait"
+    SILENCE = "silence"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTime:
+    """One stretch of time. `name` is the same as long as it is the same thing, however its times move."""
+
+    kind: PlannedKind
+    name: str
+    begins_at: datetime
+    ends_at: datetime
+    title: str
+    about: str = ""
+
+
+def planned_times(cluster: Cluster) -> tuple[PlannedTime, ...]:
+    """Return everything that has a time, by its beginning. Silences are left out where Alertmanager does not answer."""
+    now = cluster.clock.now()
+    policy = cluster.rules.policy
+    incidents = cluster.ledger.read_state(now).incidents
+    found = [
+        *_freezes(policy, now=now),
+        *(_probation(each, policy) for each in incidents if each.state is IncidentState.PROBATION),
+        *(wait for each in incidents if each.state is IncidentState.ACTING for wait in _waits(each, cluster, now=now)),
+        *(_repair(each, now=now) for each in incidents if each.state is IncidentState.IN_REPAIR),
+        *_silences(cluster),
+    ]
+    return tuple(sorted(found, key=lambda each: (each.begins_at, each.kind.value, each.name)))
+
+
+def _freezes(policy: Policy, *, now: datetime) -> Iterator[PlannedTime]:
+    for window in policy.freeze_windows:
+        if window.ends_at < now - _PAST_FREEZES_ARE_SHOWN:
+            continue
+        yield PlannedTime(
+            kind=PlannedKind.FREEZE,
+            name=digest_of(window.name, window.begins_at.isoformat())[:16],
+            begins_at=window.begins_at,
+            ends_at=window.ends_at,
+            title=f"Freeze: {window.name}",
+            about="Nothing destructive is begun"
+            + ("; new work may be kept off a broken node." if window.allows_drains else ", drains included."),
+        )
+
+
+def _probation(incident: Incident, policy: Policy) -> PlannedTime:
+    begins_at = incident.returned_at or incident.changed_at
+    return PlannedTime(
+        kind=PlannedKind.PROBATION,
+        name=incident.incident,
+        begins_at=begins_at,
+        ends_at=begins_at + policy.durations.probation,
+        title=f"Probation of {_nodes(incident)}",
+        about=f"{incident.incident}: {incident.cause}. Back in service as last choice until then.",
+    )
+
+
+def _waits(incident: Incident, cluster: Cluster, *, now: datetime) -> Iterator[PlannedTime]:
+    plan = None if incident.plan is None else cluster.ledger.plan(incident.plan)
+    for timing in () if plan is None else plan.timings:
+        if timing.until is None or timing.until <= now:
+            continue
+        attempt = digest_of(timing.attempt.job, timing.attempt.started_at.isoformat())
+        yield PlannedTime(
+            kind=PlannedKind.WAIT,
+            name=f"{incident.incident}-{attempt[:16]}",
+            begins_at=min(incident.changed_at, timing.until),
+            ends_at=timing.until,
+            title=f"Job {timing.attempt.job} leaves {_nodes(incident)}, by then at the latest",
+            about=f"{incident.incident}: {incident.cause}",
+        )
+
+
+def _repair(incident: Incident, *, now: datetime) -> PlannedTime:
+    begins_at = min(queued_at(incident), now)
+    return PlannedTime(
+        kind=PlannedKind.REPAIR,
+        name=incident.incident,
+        begins_at=begins_at,
+        ends_at=max(now, begins_at + timedelta(minutes=1)),
+        title=f"{_nodes(incident)} waits for repair by hands",
+        about=f"{incident.incident}: {incident.cause}. Afterwards: ops-pipelines repair done {incident.incident}",
+    )
+
+
+def _silences(cluster: Cluster) -> Iterator[PlannedTime]:
+    try:
+        silences = () if cluster.silencer is None else cluster.silencer.ours()
+    except SourceError:
+        return
+    for silence in silences:
+        if silence.node is None:
+            continue
+        yield PlannedTime(
+            kind=PlannedKind.SILENCE,
+            name=silence.silence_id,
+            begins_at=silence.starts_at,
+            ends_at=max(silence.ends_at, silence.starts_at + timedelta(minutes=1)),
+            title=f"Alerts of {silence.node} are silenced",
+            about=f"{silence.comment}. Renewed while the work lasts.",
+        )
+
+
+def _nodes(incident: Incident) -> str:
+    names = sorted(incident.nodes)
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") or "no node"

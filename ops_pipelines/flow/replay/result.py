@@ -1,0 +1,180 @@
+"""What a replay found, as values: stretches, acts on both sides, refusals, what was learned later, counts.
+
+"Then" is what was decided when it happened, "new" is what the proposed policy decides on the same state of the world.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+
+
+class Source(Enum):
+    """Where the history of a stretch was read."""
+
+    LEDGER = "ledger"
+    """Decisions that were made then, each on its own snapshot."""
+    LAKE = "lake"
+    """Recorded metrics, lines and accounting, understood again."""
+
+
+class Difference(Enum):
+    """How one act stands on the two sides."""
+
+    SAME = "same"
+    ONLY_THEN = "only_then"
+    """It would not be done under the new policy at that moment. Later ones are not known: history went on with it."""
+    ONLY_NEW = "only_new"
+    OTHER_MOMENT = "other_moment"
+    """Begun at another decision, or the job on the node is interrupted at another moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedAct:
+    """One act that at least one side begins."""
+
+    at: datetime
+    """When it is decided; where both do, the earlier of the two."""
+    source: Source
+    difference: Difference
+    incident: IncidentId
+    verb: Verb
+    target: str
+    nodes: frozenset[NodeName]
+    """Of its incident."""
+    cause: str
+    """What broke, in one sentence. Untrusted: it may quote a log."""
+    plan_then: PlanId | None
+    plan_new: PlanId | None
+    then_at: datetime | None
+    new_at: datetime | None
+    done_at: datetime | None
+    """When it was really begun; None: it was not, though it was decided or only one side decides it."""
+    outcome: str
+    """What came of it then: done, failed, unknown; empty where nothing did."""
+    why: str
+    """Why the other side does not do it, or when it does; empty where both do the same."""
+    team: str
+    """The account whose job a hold interrupts; empty for other acts, and where nobody knows. Untrusted."""
+    lost_gpu_hours: float | None
+    """What its plan is expected to throw away; None: nobody knows, or it throws nothing away by itself (no hold)."""
+    is_counterfactual: bool
+    """It follows the first divergence of its node: the state that it was decided on would have been another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideCounts:
+    """What one policy does with the stretch."""
+
+    act_count: int
+    node_act_count: int
+    """Acts that take a node or a job away; messages and what gives back are not among them."""
+    plan_count: int
+    lost_gpu_hours: float
+    unknown_loss_count: int
+    """Jobs that its plans interrupt and whose loss nobody knows: in no sum."""
+    page_count: int
+    owner_message_count: int
+    approval_count: int
+    """Plans that wait for a person's yes."""
+    refusals: Mapping[str, int]
+    """By guardrail: incidents that it kept waiting at least once."""
+    false_count: int
+    """Incidents acted on that turned out to be false alarms."""
+    missed_count: int
+    """Incidents that turned out to be real, of which nobody was told and nothing was done."""
+
+
+class Verdict(Enum):
+    """What was learned later about an incident."""
+
+    REAL = "real"
+    FALSE_ALARM = "false_alarm"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What was learned later about one incident, and how."""
+
+    incident: IncidentId
+    verdict: Verdict
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A part of the span with one source."""
+
+    source: Source
+    since: datetime
+    until: datetime
+    decision_count: int
+    then: str
+    """Where the side "then" comes from, in words."""
+    unknown: tuple[str, ...]
+    """What could not be known of it, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """Whether the same rules on the same snapshots decide what was decided."""
+
+    decision_count: int
+    same_count: int
+    """Decisions whose recorded incidents, plans and refusals came out again, byte for byte."""
+    different: tuple[str, ...]
+    """The first of those that did not, in words."""
+    without_rules_count: int
+    """Decisions whose rules were not kept: nobody can make them again."""
+    unreadable_count: int
+    """Lines and snapshots that this version cannot read."""
+    unreadable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDifference:
+    """One key of policy.yaml that the two policies set differently."""
+
+    key: str
+    then: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Recorded history under another policy."""
+
+    cluster: str
+    proposed: str
+    """How the proposed policy was named by who asked."""
+    since: datetime
+    until: datetime
+    stretches: tuple[Stretch, ...]
+    policy_differences: tuple[KeyDifference, ...]
+    policies_then_count: int
+    """How many different rules decided within the stretch."""
+    reproduction: Reproduction
+    acts: tuple[ComparedAct, ...]
+    then: SideCounts
+    new: SideCounts
+    understanding_difference_count: int
+    """Decisions at which the new policy sees other incidents."""
+    plan_difference_count: int
+    """Decisions at which it plans, or holds back, something else."""
+    refused_when_due: Mapping[str, int]
+    """By guardrail: acts that were refused then when their turn came."""
+    follow_up_count: int
+    """Acts begun then that no decision planned: tests, returns, reminders. They follow the course of things, and are
+    not replayed."""
+    by_hand_count: int
+    """Acts that a person launched."""
+    lessons: tuple[Lesson, ...]
+    cautions: tuple[str, ...]
+
+    def count(self, difference: Difference) -> int:
+        """Return how many acts stand so on the two sides."""
+        return sum(act.difference is difference for act in self.acts)

@@ -1,0 +1,153 @@
+"""The page of one incident: what a person who was asleep reads in two minutes, with the raw chain at its end.
+
+Shows `flow.incident_report`'s value and judges nothing. Words of logs, jobs and people are text: what cannot be printed
+is left out, the rest is escaped by the template, and none of them becomes an address.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.flow.incident_report import IncidentReport
+from ops_pipelines.flow.story.follow_ups import Urgency
+from ops_pipelines.flow.story.milestones import REPAIRS_OF_NODES, MilestoneKind
+from ops_pipelines.flow.story.timeline import EventKind, EventLane, StoryEvent
+from ops_pipelines.flow.story.words import counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.pages.incident_picture import draw_incident
+from ops_pipelines.pages.render import percent, render
+
+_KEY_EVENTS_AT_EACH_END = 12
+_KEY_SIGNS = 5
+"""A mass event is the same sign on every node."""
+_EVENTS_AT_EACH_END = 40
+"""How it began and how it ended is what a reader asks for; the chain at the end has every line."""
+_WORTH_A_TILE = 0.005
+"""GPU-hours: less is told as none."""
+_LINES_AT_MOST = 2_000
+_TEXT_AT_MOST = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One number that is read first."""
+
+    number: str
+    words: str
+    mood: str = ""
+    """`good`, `warn`, `bad` as in base.html; empty for neither."""
+
+
+def write_incident_page(report: IncidentReport) -> str:
+    """Return the whole HTML page of an incident."""
+    picture = draw_incident(report)
+    shown = _plain(report)
+    signs = [each for each in report.events if each.kind is EventKind.SEEN]
+    untold = set(map(id, signs[_KEY_SIGNS:]))
+    key_events = [each for each in report.events if is_key_event(each) and id(each) not in untold]
+    key_middle = len(key_events) - 2 * _KEY_EVENTS_AT_EACH_END
+    events = report.events
+    middle = len(events) - 2 * _EVENTS_AT_EACH_END
+    return render(
+        "incident_report.html",
+        {
+            "report": shown,
+            "tiles": tiles_of(report),
+            "picture": picture,
+            "first_key_events": _plain(key_events if key_middle <= 0 else key_events[:_KEY_EVENTS_AT_EACH_END]),
+            "last_key_events": _plain([] if key_middle <= 0 else key_events[-_KEY_EVENTS_AT_EACH_END:]),
+            "sign_left_out_count": len(untold),
+            "key_left_out_count": max(0, key_middle),
+            "first_events": _plain(events if middle <= 0 else events[:_EVENTS_AT_EACH_END]),
+            "last_events": _plain(() if middle <= 0 else events[-_EVENTS_AT_EACH_END:]),
+            "left_out_count": max(0, middle),
+            "lines": _plain(report.lines[:_LINES_AT_MOST]),
+            "left_out_line_count": max(0, len(report.lines) - _LINES_AT_MOST),
+            "urgencies": _URGENCIES,
+            "span": span_words,
+            "gpu_hours": _hours_or_unknown,
+        },
+    )
+
+
+def is_key_event(event: StoryEvent) -> bool:
+    """Return whether an event belongs into the short story: what turned it, and nothing that only carried it out."""
+    if event.lane is EventLane.ACT:
+        return event.kind is not EventKind.DONE or event.verb in _TURNING
+    return event.kind not in (EventKind.TOLD, EventKind.NOTED)
+
+
+_TURNING = frozenset(each.value for each in REPAIRS_OF_NODES | {Verb.DRAIN, Verb.POWER_OFF, Verb.RESUME})
+
+
+def tiles_of(report: IncidentReport) -> Sequence[Tile]:
+    """Return the numbers of the head of the page, of those that this incident has."""
+    reached = {each.kind: each for each in report.milestones}
+    moved = [each for each in report.victims if each.held_at is not None]
+    tiles = [Tile(number=span_words(reached[MilestoneKind.NOTICED].since_began_seconds), words="until noticed")]
+    if report.drained_at is not None:
+        end = report.returned_at or report.closed_at or report.written_at
+        out = span_words(max(timedelta(0), end - report.drained_at).total_seconds())
+        still = "" if report.returned_at is not None else " so far"
+        tiles.append(Tile(number=out + still, words=f"{names_words(report.nodes, at_most=1)} out of service"))
+    if moved:
+        standing = [
+            (each.resumed_at or report.closed_at or report.written_at) - each.stopped_at
+            for each in moved
+            if each.stopped_at is not None
+        ]
+        longest = span_words(max(timedelta(0), *standing).total_seconds())
+        tiles.append(Tile(number=counted(len(moved), "job"), words=f"moved; stood still for {longest} at most"))
+        is_much = report.cost.lost >= 1
+        tiles.append(
+            Tile(
+                number=gpu_hours_words(report.cost.lost),
+                words="GPU-hours lost by jobs",
+                mood="bad" if is_much else "",
+            )
+        )
+    elif report.victims:
+        tiles.append(Tile(number=str(len(report.victims)), words="jobs on it, none moved"))
+    if report.cost.out_of_service:
+        tiles.append(Tile(number=gpu_hours_words(report.cost.out_of_service), words="GPU-hours out of service"))
+    if report.cost.saved is not None and abs(report.cost.saved) >= _WORTH_A_TILE:
+        tiles.append(
+            Tile(
+                number=gpu_hours_words(report.cost.saved),
+                words="GPU-hours saved by timing, expected",
+                mood="good" if report.cost.saved > 0 else "",
+            )
+        )
+    if report.sureness is not None:
+        tiles.append(Tile(number=percent(report.sureness, digits=0), words="sure of the cause"))
+    todo = sum(each.urgency is Urgency.NOW for each in report.follow_ups)
+    if todo:
+        tiles.append(Tile(number=str(todo), words="waiting for you", mood="warn"))
+    return tiles
+
+
+_URGENCIES = {Urgency.NOW.value: "now", Urgency.SOON.value: "within days", Urgency.REVIEW.value: "worth a look"}
+
+
+def _hours_or_unknown(hours: float | None) -> str:
+    return "not known" if hours is None else gpu_hours_words(hours)
+
+
+def _plain(value: object) -> object:
+    """Return a value with its texts on one line, printable and not endless; enums become their words."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        flat = " ".join("".join(char if char.isprintable() else " " for char in value).split())
+        return flat if len(flat) <= _TEXT_AT_MOST else f"{flat[: _TEXT_AT_MOST - 1]}…"
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)} | _derived(value)
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _derived(value: object) -> dict[str, object]:
+    lost = getattr(value, "lost", None)
+    return {} if lost is None else {"lost": lost}

@@ -1,0 +1,47 @@
+"""The first page: whether the autopilot is well, what is open, and which other pages there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.health import Health
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.pages.render import render
+
+_SHOWN_COUNT = 100
+"""More open incidents than this are no list that a person reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One page that the index names."""
+
+    path: str
+    """Relative to the index."""
+    title: str
+    about: str
+
+
+def write_index(
+    *,
+    cluster: str,
+    health: Health,
+    incidents: Sequence[Incident],
+    listed: Sequence[Listed],
+    has_reports: bool,
+    now: datetime,
+) -> str:
+    """Return the page; of the open incidents the newest, with links where `has_reports` says that each has a page."""
+    newest = sorted(incidents, key=lambda incident: incident.incident, reverse=True)
+    return render(
+        "index.html",
+        {
+            "cluster": cluster,
+            "health": health,
+            "incidents": newest[:_SHOWN_COUNT],
+            "left_out_count": max(0, len(newest) - _SHOWN_COUNT),
+            "listed": listed,
+            "has_reports": has_reports,
+            "now": now,
+        },
+    )

@@ -1,0 +1,130 @@
+"""The five sentences of a weekly review that a head of platform reads: work, interruptions, parts, us, promises."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from ops_pipelines.domain.objectives import Budget, BudgetState
+from ops_pipelines.flow.weekly_review import WeeklyReview, WeekNumbers
+from ops_pipelines.frames.history.job_runs import FAILURES, Cause
+from ops_pipelines.pages.render import duration
+from ops_pipelines.pages.review_numbers import (
+    CAUSES,
+    PROMISES,
+    plural,
+    shown_days,
+    shown_effective,
+    shown_hours,
+    shown_team,
+    times,
+)
+
+
+def words_of(review: WeeklyReview) -> Iterator[str]:
+    """Yield the head line and the sentences, for a terminal or a message."""
+    numbers = review.numbers
+    so_far = "" if review.is_over else f", so far, until {numbers.until:%a %d %b %H:%M} UTC"
+    last = numbers.week.end - timedelta(days=1)
+    yield f"{review.cluster}, {review.week.name}: {numbers.week.start:%d %b} to {last:%d %b %Y}{so_far}"
+    yield from five_sentences(review)
+
+
+def five_sentences(review: WeeklyReview) -> tuple[str, ...]:
+    """Return what a head of platform reads: work, interruptions, parts, what we did, promises."""
+    return (
+        _of_work(review.numbers, review.before),
+        _of_interruptions(review.numbers),
+        _of_parts(review),
+        _of_us(review.numbers),
+        _of_promises(review.budgets),
+    )
+
+
+def _of_work(numbers: WeekNumbers, before: WeekNumbers) -> str:
+    total = numbers.work.total
+    if total.wanted <= 0:
+        return "How much of the wanted GPU time was productive is not known: no job with GPUs is on record."
+    earlier = before.work.total.effective_ratio if before.is_on_record else None
+    ratio = total.effective_ratio
+    said = f"{_upper(shown_effective(total))} of the GPU time that jobs wanted was productive"
+    if ratio is not None and earlier is not None:
+        points = (ratio - earlier) * 100
+        said += f", {abs(points):.1f} points {'more' if points >= 0 else 'less'} than the week before"
+    if ratio is None:
+        said += f" (of {total.unknown_break_count} attempts nobody knows what was lost)"
+    lost = total.lost + total.restart + total.queue
+    return f"{said}; interruptions are known to have taken {shown_hours(lost)} GPU-hours."
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of_interruptions(numbers: WeekNumbers) -> str:
+    count = numbers.interruptions.event_count
+    if not numbers.hours:
+        return "Interruptions are not known: the accounting of the week is not on record."
+    on_record = shown_days(len(numbers.hours) / 24)
+    if not count:
+        return f"No job was interrupted in {on_record} on record."
+    per_day = numbers.interruptions_per_day
+    often = f"in {on_record} on record" if per_day is None else f"{per_day:.1f} a day"
+    causes = numbers.count_by_cause()
+    named = [each for each in FAILURES if causes[each] and each is not Cause.UNKNOWN]
+    parts = [f"{causes[each]} by {CAUSES[each][0]}" for each in named]
+    parts += [f"{causes[Cause.UNKNOWN]} not explained"] if causes[Cause.UNKNOWN] else []
+    return f"Jobs were interrupted {times(count)}, {often}: {', '.join(parts)}."
+
+
+def _of_parts(review: WeeklyReview) -> str:
+    failed = [each for each in review.components if each.failures.event_count]
+    still = sum(each.open_count for each in review.components)
+    waiting = f" {still} {plural(still, 'is', 'are')} not in service again." if still else ""
+    if not failed:
+        return (
+            f"No part failed.{waiting}" if review.numbers.presence.hour_count else f"No failure is on record.{waiting}"
+        )
+    named = ", ".join(f"{each.component} {each.failures.event_count}" for each in failed[:3])
+    repaired = [each.repairs for each in review.components if each.repairs is not None]
+    took = ""
+    if repaired:
+        ended = sum(each.count for each in repaired)
+        mean = sum((each.mean * each.count for each in repaired), timedelta()) / ended
+        took = f" {ended} {plural(ended, 'repair', 'repairs')} ended, after {duration(mean)} on average."
+    count = review.numbers.failure_count
+    return f"{count} {plural(count, 'part', 'parts')} failed: {named}.{took}{waiting}"
+
+
+def _of_us(numbers: WeekNumbers) -> str:
+    acts = sum(each.count for each in numbers.acts)
+    done = sum(each.done for each in numbers.acts)
+    said = f"The autopilot began {acts} {plural(acts, 'act', 'acts')}, {done} of them witnessed"
+    saved = numbers.saved_gpu_hours
+    if abs(saved) >= 0.05:
+        said += f"; choosing its moments was expected to save {shown_hours(saved)} GPU-hours"
+    wrong = len(numbers.wrong)
+    if wrong:
+        cost = sum((each.out_of_service_gpu_hours or 0.0) + each.lost_gpu_hours for each in numbers.wrong)
+        words = f"{plural(wrong, 'node seems', 'nodes seem')} to have been taken out for nothing"
+        said += f"; {wrong} {words} ({shown_hours(cost)} GPU-hours)"
+    else:
+        said += "; no node is known to have been taken out for nothing"
+    return f"{said}; people acted or were paged {times(numbers.person_count)}."
+
+
+def _of_promises(budgets: Sequence[Budget]) -> str:
+    if not budgets:
+        return "No objective is declared, so nothing says whether that was good enough."
+    gone = [each for each in budgets if each.state is BudgetState.EXHAUSTED]
+    risky = [each for each in budgets if each.state is BudgetState.AT_RISK]
+    unknown = sum(each.state is BudgetState.TOO_LITTLE_DATA for each in budgets)
+    kept = len(budgets) - len(gone) - len(risky) - unknown
+    parts = [f"{kept} of {len(budgets)} objectives {plural(kept, 'is', 'are')} kept"]
+    parts += [f"the budget of {_named(gone)} is used up"] if gone else []
+    parts += [f"that of {_named(risky)} will be, at this rate"] if risky else []
+    parts += [f"of {unknown} too little is known"] if unknown else []
+    return "; ".join(parts) + "."
+
+
+def _named(budgets: Sequence[Budget]) -> str:
+    shown = ", ".join(f"{shown_team(each.objective.team)} ({PROMISES[each.objective.kind]})" for each in budgets[:3])
+    return shown + (f" and {len(budgets) - 3} more" if len(budgets) > 3 else "")
