@@ -9,8 +9,8 @@ from ops_pipelines.assets import act, observe, report, understand, verify
 from ops_pipelines.automation import remediate
 from ops_pipelines.definitions import CLUSTER_VARIABLE, cluster_resource
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.due import due_remediation
-from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.due import due_remediation
+from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.sensors.runs import hold_lease, request
 
 

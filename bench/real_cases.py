@@ -38,7 +38,7 @@ from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
+from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.frames.detectors.straggler_traces import TraceVerdict, judge_ranks, read_rank_times
 from ops_pipelines.frames.formats import log
 from ops_pipelines.frames.logs.observations import coded_observations, observations_of

@@ -20,7 +20,7 @@ from ops_pipelines.domain.observation import (
     Observation,
     Signal,
 )
-from ops_pipelines.flow.retrace import Event, Retrace, Spell, turns
+from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.frames.detectors.detect import detect
 from ops_pipelines.frames.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
 from ops_pipelines.frames.logs.observations import observations_of

@@ -29,12 +29,12 @@ from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import free_port, free_ports
+from ops_pipelines.flow.acts.perform import Progress, Stage
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.drains import DrainOrder, drain_together
-from ops_pipelines.flow.intake import take_in_logs
+from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import Progress, Stage
-from ops_pipelines.flow.reflex import react
+from ops_pipelines.flow.plans.drains import DrainOrder, drain_together
+from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -11,11 +11,11 @@ from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import HOURS, POOL, hour_of_key
 from ops_pipelines.assets.weekly_review import WEEKS
 from ops_pipelines.domain.identity import PlanId, parse_node_name
-from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hands.by_hand import drain_by_hand, return_by_hand
+from ops_pipelines.flow.hindsight.review.week import week_of
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.review_week import week_of
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
 
@@ -156,21 +156,21 @@ class NodeConfig(_ByHand):
 @dg.op
 def pause_new_actions(context: dg.OpExecutionContext, config: PauseConfig, cluster: dg.ResourceParam[Cluster]) -> None:
     """Stop new actions; what is begun is finished. Survives restarts."""
-    order = people.pause(cluster, actor=config.actor, reason=config.reason)
+    order = orders.pause(cluster, actor=config.actor, reason=config.reason)
     context.log.warning("autopilot paused by=%s reason=%s", order.actor, order.reason)
 
 
 @dg.op
 def allow_new_actions(context: dg.OpExecutionContext, config: ResumeConfig, cluster: dg.ResourceParam[Cluster]) -> None:
     """Allow new actions again."""
-    people.resume_autopilot(cluster, actor=config.actor)
+    orders.resume_autopilot(cluster, actor=config.actor)
     context.log.info("autopilot resumed by=%s", config.actor)
 
 
 @dg.op
 def approve_one_plan(context: dg.OpExecutionContext, config: ApproveConfig, cluster: dg.ResourceParam[Cluster]) -> None:
     """Say yes to exactly one plan."""
-    plan, approval = people.approve(
+    plan, approval = orders.approve(
         PlanId(config.plan),
         cluster,
         actor=config.actor,

@@ -33,8 +33,8 @@ from ops_pipelines.automation import JOBS, SCHEDULES
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.flow.replay.desk import PolicyDesk
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle

@@ -31,11 +31,11 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.health import HealthWord, blind_without_ledger, judge_health
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.alerts import reject_delivery, take_in_alerts
-from ops_pipelines.flow.approval_links import ForgedLink, LinkRefused
-from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.alerts import reject_delivery, take_in_alerts
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
+from ops_pipelines.flow.people.approval_links import ForgedLink, LinkRefused
 from ops_pipelines.frames.formats.alertmanager import NotAWebhook, Sender, read_alerts, read_delivery
 from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.metrics.node_names import NodeNames
@@ -168,7 +168,7 @@ def _write_index(site: Site, request: Request) -> str:
 
 
 def _write_incident(site: Site, request: Request) -> str:
-    from ops_pipelines.flow.incident_report import report_on
+    from ops_pipelines.flow.hindsight.incident_report import report_on
     from ops_pipelines.pages.incident_report import write_incident_page
 
     name = str(request.path_params["incident"])
@@ -400,7 +400,7 @@ def _told(status: HTTPStatus, words: str, *, retry_seconds: int | None = None) -
 
 def _calendar(site: Site) -> Route:
     def calendar(request: Request) -> Response:
-        from ops_pipelines.flow.planned_times import planned_times
+        from ops_pipelines.flow.people.planned_times import planned_times
         from ops_pipelines.pages.calendar_feed import MEDIA_TYPE, write_calendar
 
         try:

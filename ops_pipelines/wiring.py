@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
+from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.flow.replay.desk import PolicyDesk
-from ops_pipelines.flow.replay.history import History
 from ops_pipelines.ports.accounting import Accounting, Declared, ReadComment
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.lake import Lake, LakeKeeper

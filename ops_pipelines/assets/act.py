@@ -6,9 +6,9 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 
 GROUP = "act"
 LEASE_TAG = "ops_pipelines/lease"

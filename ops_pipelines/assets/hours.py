@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from ops_pipelines.assets.tables import table
-from ops_pipelines.flow.fill import Filled
+from ops_pipelines.flow.lake.fill import Filled
 from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.ports.lake import Lake, Rows
 

@@ -15,7 +15,7 @@ from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.flow.bundle import began_at
+from ops_pipelines.flow.evidence.bundle import began_at
 from ops_pipelines.ports.bundles import SavedBundle
 
 EXPLAINED_AT_MOST = 5

@@ -16,8 +16,8 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.incident_report import IncidentReport, report_on
-from ops_pipelines.flow.story.words import gpu_hours_words
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
+from ops_pipelines.flow.hindsight.story.words import gpu_hours_words
 from ops_pipelines.ports.page_shelf import PageShelf, ShelfError
 
 BACK = timedelta(days=7)

@@ -7,7 +7,7 @@ from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.observation import Observation
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observe import take_snapshot
+from ops_pipelines.flow.evidence.observe import take_snapshot
 
 GROUP = "observe"
 EVIDENCE_TAG = "ops_pipelines/evidence_after"

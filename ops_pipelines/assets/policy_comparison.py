@@ -6,10 +6,10 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.tables import table
-from ops_pipelines.flow.replay.desk import PolicyDesk
-from ops_pipelines.flow.replay.replay import replay
-from ops_pipelines.flow.replay.result import Difference
-from ops_pipelines.flow.replay.sentences import differing, proof_sentence, sentences_of
+from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
+from ops_pipelines.flow.hindsight.replay.replay import replay
+from ops_pipelines.flow.hindsight.replay.result import Difference
+from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
 
 GROUP = "policy"
 

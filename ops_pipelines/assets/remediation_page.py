@@ -16,9 +16,9 @@ from ops_pipelines.domain.incident import Incident, Recovery
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.repairs import WaitingRepair, queue_of
-from ops_pipelines.flow.standings import Probation, Standing, probations_of, standings_of
-from ops_pipelines.flow.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
+from ops_pipelines.flow.hands.repairs import WaitingRepair, queue_of
+from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
+from ops_pipelines.flow.nodes.standings import Probation, Standing, probations_of, standings_of
 
 BACK = timedelta(days=7)
 """Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""

@@ -8,9 +8,9 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.flow.bundle import save_as_it_is, tidy
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observe import record_findings
+from ops_pipelines.flow.evidence.bundle import save_as_it_is, tidy
+from ops_pipelines.flow.evidence.observe import record_findings
 
 GROUP = "understand"
 

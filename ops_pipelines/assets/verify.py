@@ -7,10 +7,10 @@ import dagster as dg
 from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.returning.verification import Recovery
-from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.verify import verify_repaired
+from ops_pipelines.flow.nodes.verify import verify_repaired
+from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 
 GROUP = "verify"
 _WAIT_FOR_SOAK = timedelta(seconds=5)

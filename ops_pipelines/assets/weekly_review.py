@@ -13,9 +13,9 @@ from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hindsight.review.week import week_of
+from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.flow.review_week import week_of
-from ops_pipelines.flow.weekly_review import WeeklyReview
 from ops_pipelines.ports.page_shelf import ShelfError
 
 WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC")
@@ -36,7 +36,7 @@ def weekly_review(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """A week's reliability: failures and repairs, effective training time, promises and budgets, what we did."""
-    from ops_pipelines.flow.weekly_review import review_week
+    from ops_pipelines.flow.hindsight.review.weekly_review import review_week
     from ops_pipelines.pages.weekly_review import write_weekly_review
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import Digest
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.job_facts import JobFacts

@@ -17,7 +17,7 @@ from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.approval_links import LinkClaim
+from ops_pipelines.flow.people.approval_links import LinkClaim
 from ops_pipelines.pages.render import render
 from ops_pipelines.ports.ledger import Approval
 

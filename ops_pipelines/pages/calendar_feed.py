@@ -1,6 +1,7 @@
 """The calendar that people subscribe to, as iCalendar (RFC 5545): one event for each planned time, under a stable UID.
 
-What stands in it is `flow.planned_times`. Text of logs and users is one line in it and never a property of its own.
+What stands in it is `flow.people.planned_times`. Text of logs and users is one line in it and never a property of its
+own.
 """
 
 from collections.abc import Iterable
@@ -8,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from icalendar import Calendar, Event
 
-from ops_pipelines.flow.planned_times import PlannedKind, PlannedTime
+from ops_pipelines.flow.people.planned_times import PlannedKind, PlannedTime
 from ops_pipelines.frames.logs.signals import readable
 
 MEDIA_TYPE = "text/calendar; charset=utf-8"

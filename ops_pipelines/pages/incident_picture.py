@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import JOB_VERBS, Verb
-from ops_pipelines.flow.incident_report import IncidentReport
-from ops_pipelines.flow.story.cost import Victim
-from ops_pipelines.flow.story.milestones import REPAIRS_OF_NODES
-from ops_pipelines.flow.story.timeline import EventKind, EventLane, StoryEvent
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport
+from ops_pipelines.flow.hindsight.story.cost import Victim
+from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES
+from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, StoryEvent
 from ops_pipelines.frames.pictures.story import (
     Mark,
     StoryLane,

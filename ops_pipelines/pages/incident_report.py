@@ -1,7 +1,7 @@
 """The page of one incident: what a person who was asleep reads in two minutes, with the raw chain at its end.
 
-Shows `flow.incident_report`'s value and judges nothing. Words of logs, jobs and people are text: what cannot be printed
-is left out, the rest is escaped by the template, and none of them becomes an address.
+Shows `flow.hindsight.incident_report`'s value and judges nothing. Words of logs, jobs and people are text: what cannot
+be printed is left out, the rest is escaped by the template, and none of them becomes an address.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from datetime import timedelta
 from enum import Enum
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.flow.incident_report import IncidentReport
-from ops_pipelines.flow.story.follow_ups import Urgency
-from ops_pipelines.flow.story.milestones import REPAIRS_OF_NODES, MilestoneKind
-from ops_pipelines.flow.story.timeline import EventKind, EventLane, StoryEvent
-from ops_pipelines.flow.story.words import counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport
+from ops_pipelines.flow.hindsight.story.follow_ups import Urgency
+from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, MilestoneKind
+from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, StoryEvent
+from ops_pipelines.flow.hindsight.story.words import counted, gpu_hours_words, names_words, span_words
 from ops_pipelines.pages.incident_picture import draw_incident
 from ops_pipelines.pages.render import percent, render
 

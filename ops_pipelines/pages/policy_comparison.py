@@ -1,6 +1,6 @@
 """The page that lays two policies side by side over recorded history: attached to every proposal of a policy.
 
-Shows what `flow.replay` found; decides nothing.
+Shows what `flow.hindsight.replay` found; decides nothing.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.flow.replay.result import ComparedAct, Difference, Replay, Verdict
-from ops_pipelines.flow.replay.sentences import differing, proof_sentence, sentences_of
+from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Replay, Verdict
+from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
 from ops_pipelines.pages.render import drawn, render
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots.
 
-Tables and drawings of what `flow.weekly_review` gathered; computes no number of its own. What is not known is said
-where the number would stand.
+Tables and drawings of what `flow.hindsight.review.weekly_review` gathered; computes no number of its own. What is not
+known is said where the number would stand.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from datetime import timedelta
 from markupsafe import Markup
 
 from ops_pipelines.domain.objectives import UNITS, Budget, BudgetState
-from ops_pipelines.flow.review_coverage import CoverageLine
-from ops_pipelines.flow.review_incidents import ComponentLine
-from ops_pipelines.flow.weekly_review import WeeklyReview, WeekNumbers
+from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
+from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
+from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.frames.history.failure_rates import MeanTime, Rate
 from ops_pipelines.frames.history.work_sums import Work, WorkSum
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade

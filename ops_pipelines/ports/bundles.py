@@ -1,7 +1,7 @@
 """Evidence bundles: what an incident rests on, kept apart from the ledger so that it can be read without us.
 
 `Bundles` keeps them, `Recollection` tells what the lake still knows of a stretch of time. What goes into a bundle is
-`flow.bundle`'s business.
+`flow.evidence.bundle`'s business.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,8 @@
 """The outbox: what is still to be told to whom, kept until a channel took it or it is given up.
 
 A *note* is one fact for one recipient. Notes become messages when they are delivered: alike ones together, one alone,
-or many as a digest; a *batch* names the notes that went into one message. What is told is decided in `flow.tell`.
+or many as a digest; a *batch* names the notes that went into one message. What is told is decided in
+`flow.telling.tell`.
 """
 
 from collections.abc import Collection, Mapping

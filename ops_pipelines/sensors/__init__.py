@@ -1,1 +1,1 @@
-"""Notices and requests runs; the fault sensor also drains (`flow.reflex`), nothing stronger."""
+"""Notices and requests runs; the fault sensor also drains (`flow.plans.reflex`), nothing stronger."""

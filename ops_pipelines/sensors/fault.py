@@ -15,11 +15,11 @@ from functools import cache
 import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.observe import begin_reading
-from ops_pipelines.flow.overdue import page_if_blind
-from ops_pipelines.flow.reflex import Attention, react
+from ops_pipelines.flow.plans.overdue import page_if_blind
+from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, this_process
 

@@ -1,6 +1,6 @@
 """Requests one remediation run for whatever is due. Compares, never acts.
 
-A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.due`'s judgement.
+A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.evidence.due`'s judgement.
 """
 
 from datetime import timedelta
@@ -9,8 +9,8 @@ import dagster as dg
 
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.due import due_remediation
-from ops_pipelines.flow.moments import due_moment
+from ops_pipelines.flow.evidence.due import due_remediation
+from ops_pipelines.flow.plans.moments import due_moment
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,

@@ -5,7 +5,7 @@ import dagster as dg
 from ops_pipelines.automation import verify_nodes
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.due import due_verification
+from ops_pipelines.flow.evidence.due import due_verification
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
 

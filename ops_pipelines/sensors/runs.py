@@ -11,7 +11,7 @@ from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.due import Due
+from ops_pipelines.flow.evidence.due import Due
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.ports.ledger import LedgerError

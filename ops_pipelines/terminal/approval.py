@@ -1,4 +1,4 @@
-"""Whether a yes to a plan can still have an effect, and what stands in its way. Recording it is `flow.people`'s."""
+"""Whether a yes to a plan can still have an effect, and what stands in its way; `flow.people.orders` records it."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.people import waiting_plan
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.flow.people.orders import waiting_plan
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.terminal.outlook import Outlook
 

@@ -43,7 +43,7 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.domain.policy import PolicyError
-    from ops_pipelines.flow.by_hand import ByHandRefused
+    from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.ports.lake import LakeError
     from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
     from ops_pipelines.ports.source_error import SourceError

@@ -12,8 +12,8 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Durations, LadderLimits
 from ops_pipelines.domain.steps.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
-from ops_pipelines.flow.repairs import WaitingRepair
-from ops_pipelines.flow.standings import Probation, Standing
+from ops_pipelines.flow.hands.repairs import WaitingRepair
+from ops_pipelines.flow.nodes.standings import Probation, Standing
 from ops_pipelines.terminal.outlook import Outlook
 from ops_pipelines.terminal.tables import moment
 

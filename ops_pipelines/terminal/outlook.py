@@ -21,11 +21,11 @@ from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import count_outcomes, explain_action
-from ops_pipelines.flow.awaited import awaited_act
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
-from ops_pipelines.flow.in_force import first_act
-from ops_pipelines.flow.moments import waiting_moment
+from ops_pipelines.flow.plans.awaited import awaited_act
+from ops_pipelines.flow.plans.in_force import first_act
+from ops_pipelines.flow.plans.moments import waiting_moment
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.incident_views import (
@@ -94,9 +94,7 @@ class Outlook:
             awaited = self.awaited(incident.incident)
             if awaited is not None:
                 asked = self._view_plan(incident.plan, PlanStanding.WAITS_FOR_APPROVAL)
-                return view_incident(
-                    incident, plan=asked, waits_for=f"approval of {explain_action(awaited)}", now=now
-                )
+                return view_incident(incident, plan=asked, waits_for=f"approval of {explain_action(awaited)}", now=now)
             standing = PlanStanding.IN_FORCE if incident.state is IncidentState.ACTING else PlanStanding.ENDED
             waits_for = waiting_moment(incident, self._cluster) if incident.state is IncidentState.ACTING else None
             return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=waits_for, now=now)

@@ -1,6 +1,6 @@
 """`ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot`: what a person says, in their name.
 
-What is said is recorded by `flow.people`; whether a yes can still have an effect is `approval`'s.
+What is said is recorded by `flow.people.orders`; whether a yes can still have an effect is `approval`'s.
 """
 
 import sys
@@ -31,7 +31,7 @@ def approve(
     What will be done is shown first. A plan that changes gets another name: an approval never carries over.
     """
     from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.flow import people
+    from ops_pipelines.flow.people import orders
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
     from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
     from ops_pipelines.terminal.outlook import Outlook
@@ -52,7 +52,7 @@ def approve(
         if not _is_agreed(f"Approve exactly this for {known.incident}?"):
             complain("not approved; nothing was changed")
             raise typer.Exit(ExitCode.REFUSED)
-    _, approval = people.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
+    _, approval = orders.approve(known.plan, cluster, actor=who_calls(), valid_for=timedelta(minutes=valid_minutes))
     print_lines(console(), [f"{known.plan} is approved by {approval.actor} until {moment(approval.expires_at)}"])
 
 
@@ -73,7 +73,7 @@ def approval_link(
     """
     from ops_pipelines.domain.identity import PlanId
     from ops_pipelines.domain.policy import PolicyError
-    from ops_pipelines.flow.approval_links import link_for
+    from ops_pipelines.flow.people.approval_links import link_for
     from ops_pipelines.ports.ledger import ApprovalWay
     from ops_pipelines.terminal.approval import plan_to_approve
     from ops_pipelines.terminal.outlook import Outlook
@@ -103,7 +103,7 @@ def pause(
 
     A pause outlives restarts. What is begun is finished.
     """
-    from ops_pipelines.flow import people
+    from ops_pipelines.flow.people import orders
     from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
@@ -111,7 +111,7 @@ def pause(
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
     try:
         cluster = open_named(ctx, cluster_file)
-        order = people.pause(cluster, actor=who_calls(), reason=reason.strip())
+        order = orders.pause(cluster, actor=who_calls(), reason=reason.strip())
     except LedgerError as problem:
         raise LedgerError(
             f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
@@ -130,25 +130,25 @@ def close(
 ) -> None:
     """End an incident that was handed to a person. Touches no node."""
     from ops_pipelines.domain.identity import IncidentId
-    from ops_pipelines.flow import people
+    from ops_pipelines.flow.people import orders
     from ops_pipelines.terminal.tables import console, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
     cluster = open_named(ctx, cluster_file)
-    closed = people.close(IncidentId(incident), cluster, actor=who_calls(), reason=reason.strip())
+    closed = orders.close(IncidentId(incident), cluster, actor=who_calls(), reason=reason.strip())
     print_lines(console(), [f"{closed.incident} is closed: {closed.note}"])
 
 
 @at_the_edge
 def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
     """Allow new actions again."""
-    from ops_pipelines.flow import people
+    from ops_pipelines.flow.people import orders
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
     cluster = open_named(ctx, cluster_file)
     before = cluster.ledger.read_state(cluster.clock.now()).pause
-    people.resume_autopilot(cluster, actor=who_calls())
+    orders.resume_autopilot(cluster, actor=who_calls())
     was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
     print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
 

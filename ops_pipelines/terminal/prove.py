@@ -73,7 +73,7 @@ def prove(
     """
     from ops_pipelines.domain.identity import PlanId
     from ops_pipelines.domain.plan_proof import prove_again
-    from ops_pipelines.flow.by_hand import ByHandRefused
+    from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
 

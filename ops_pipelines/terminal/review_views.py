@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.objectives import Budget
-from ops_pipelines.flow.review_incidents import ComponentLine
-from ops_pipelines.flow.weekly_review import WeeklyReview, WeekNumbers
+from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
+from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.frames.history.work_sums import WorkSum
 from ops_pipelines.pages.review_numbers import per_thousand_node_days
 from ops_pipelines.pages.review_sentences import five_sentences

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from threading import Lock
 
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hindsight.review.week import Week, parse_week, week_of
+from ops_pipelines.flow.hindsight.review.weekly_review import review_week
 from ops_pipelines.flow.observatory import Observatory, hour_of
-from ops_pipelines.flow.review_week import Week, parse_week, week_of
-from ops_pipelines.flow.weekly_review import review_week
 from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.ports.page_shelf import ShelfError
 

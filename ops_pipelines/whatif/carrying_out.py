@@ -31,7 +31,7 @@ from ops_pipelines.whatif.troubles import Entry, Event, Trouble
 LOOK_AT_NAMED = Fixed(300.0)
 """Assumption: a person who is told the part and why needs five minutes to agree."""
 _LOOKS_AT_MOST = timedelta(minutes=5)
-"""How far apart the looks at an incident that waits become, as in `flow.due`."""
+"""How far apart the looks at an incident that waits become, as in `flow.evidence.due`."""
 _NO_LIMITS = frozenset({"response", "confirmation", "empty_plan"})
 """Refusals that say nothing of the policy's limits."""
 

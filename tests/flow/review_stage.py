@@ -20,8 +20,8 @@ from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hindsight.review.week import parse_week
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
-from ops_pipelines.flow.review_week import parse_week
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.ledger import Entry, EntryKind
 from tests.domain import builders

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import ALERT_SOURCE, Observation, Signal
-from ops_pipelines.flow import alerts
-from ops_pipelines.flow.alerts import end_what_is_gone, fired, forget_untold, reject_delivery, take_in_alerts
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence import alerts
+from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired, forget_untold, reject_delivery, take_in_alerts
 from ops_pipelines.frames.formats.alertmanager import AlertsRead
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.shell.desk import Desk

@@ -11,8 +11,8 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.flow.awaited import awaited_act
-from ops_pipelines.flow.judgement import authority_of
+from ops_pipelines.flow.acts.judgement import authority_of
+from ops_pipelines.flow.plans.awaited import awaited_act
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, LedgerState
 from tests.domain.builders import INCIDENT, NODE, action, ago, attempt, begun, ended, incident, policy, xid
 

@@ -16,7 +16,8 @@ from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.bundle import (
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.bundle import (
     MARGIN,
     MAX_LINES,
     concerned_nodes,
@@ -26,8 +27,7 @@ from ops_pipelines.flow.bundle import (
     save_before_acting,
     window_of,
 )
-from ops_pipelines.flow.carry_out import carry_out_drains
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.plans.carry_out import carry_out_drains
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, SavedBundle
 from ops_pipelines.resources.bundle_files import BundleFiles

@@ -10,8 +10,8 @@ import pytest
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
@@ -167,7 +167,7 @@ def test_node_that_a_person_drained_through_us_is_nobody_elses_to_repair(autopil
 
 
 def test_pause_binds_the_autopilot_and_not_a_person(autopilot: SmallAutopilot) -> None:
-    people.pause(autopilot.cluster, actor="day-shift", reason="maintenance")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="maintenance")
 
     drain(autopilot)
 

@@ -11,10 +11,10 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.flow import people
-from ops_pipelines.flow.carry_out import carry_out, carry_out_drains, plans_to_carry_out
-from ops_pipelines.flow.perform import Stage
-from ops_pipelines.flow.plan_progress import PlanReport
+from ops_pipelines.flow.acts.perform import Stage
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.plans.carry_out import carry_out, carry_out_drains, plans_to_carry_out
+from ops_pipelines.flow.plans.plan_progress import PlanReport
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.notifier import Message
@@ -181,7 +181,7 @@ def test_step_that_fails_while_a_job_is_held_is_no_rung_but_a_persons(autopilot:
 
 
 def test_paused_autopilot_does_not_begin_a_plan(autopilot: SmallAutopilot) -> None:
-    people.pause(autopilot.cluster, actor="day-shift", reason="a test")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="a test")
 
     report = carry(autopilot)
 

@@ -10,9 +10,9 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.flow.drains import DrainOrder, drain_together
+from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.perform import Progress, Stage, perform
+from ops_pipelines.flow.plans.drains import DrainOrder, drain_together
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable

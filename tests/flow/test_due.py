@@ -14,7 +14,7 @@ from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.flow.due import Due, due_remediation, due_verification, last_touched_at
+from ops_pipelines.flow.evidence.due import Due, due_remediation, due_verification, last_touched_at
 from ops_pipelines.ports.ledger import LedgerState
 from tests.domain.builders import (
     NODE,

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.flow.fill import fill_accounting, fill_job_logs, fill_kernel_events, fill_metrics
-from ops_pipelines.flow.live_cycle import run_cycle
+from ops_pipelines.flow.lake.fill import fill_accounting, fill_job_logs, fill_kernel_events, fill_metrics
+from ops_pipelines.flow.lake.live_cycle import run_cycle
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.ports.accounting import AccountingPage
 from ops_pipelines.ports.scheduler import Scheduler

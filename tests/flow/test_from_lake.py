@@ -8,8 +8,8 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.observation import JobState, Signal
-from ops_pipelines.flow.from_lake import READ_AT_ONCE, RecordedStretch, evidence_from_lake
-from ops_pipelines.flow.retrace import turns
+from ops_pipelines.flow.hindsight.from_lake import READ_AT_ONCE, RecordedStretch, evidence_from_lake
+from ops_pipelines.flow.hindsight.retrace import turns
 from ops_pipelines.frames.panels.detection import Detection, stretches
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES

@@ -17,15 +17,15 @@ from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult, TestRun
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow import people
-from ops_pipelines.flow.incident_report import IncidentReport, report_on
-from ops_pipelines.flow.story.chain import Chain, read_chain
-from ops_pipelines.flow.story.cost import cost_of, victims_of
-from ops_pipelines.flow.story.follow_ups import Urgency, follow_ups_of
-from ops_pipelines.flow.story.milestones import MilestoneKind, milestones_of
-from ops_pipelines.flow.story.timeline import EventKind, EventLane, timeline_of
-from ops_pipelines.flow.story.words import gpu_hours_words, names_words, span_words
-from ops_pipelines.flow.time_saved import RecentRemediation, recent_remediation
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
+from ops_pipelines.flow.hindsight.story.chain import Chain, read_chain
+from ops_pipelines.flow.hindsight.story.cost import cost_of, victims_of
+from ops_pipelines.flow.hindsight.story.follow_ups import Urgency, follow_ups_of
+from ops_pipelines.flow.hindsight.story.milestones import MilestoneKind, milestones_of
+from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, timeline_of
+from ops_pipelines.flow.hindsight.story.words import gpu_hours_words, names_words, span_words
+from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.ledger import Entry
 from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import KeptNote, Lane, Note, NoteState
@@ -53,7 +53,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     stage.remap_row(node_of(stage, "fresh"), 0)
     stage.run_once()
     stage.let_pass(20)
-    people.approve(stage._plans[-1].plan, stage.cluster, actor="day-shift", valid_for=timedelta(hours=2))
+    orders.approve(stage._plans[-1].plan, stage.cluster, actor="day-shift", valid_for=timedelta(hours=2))
     stage.run_until(IncidentState.RESOLVED)
     return stage
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.observation import NodeStatus, Signal
-from ops_pipelines.flow.intake import Intake, take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions, take_in_logs
 from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
 from ops_pipelines.ports.scheduler import Scheduler

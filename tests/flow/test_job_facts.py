@@ -12,8 +12,8 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
 from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.flow.fresh_facts import read_facts
-from ops_pipelines.flow.job_facts import (
+from ops_pipelines.flow.acts.fresh_facts import read_facts
+from ops_pipelines.flow.evidence.job_facts import (
     CLOCK_SKEW,
     PARTS_WITHIN,
     REMEMBERED,
@@ -23,8 +23,8 @@ from ops_pipelines.flow.job_facts import (
     merge_jobs,
     note_lines,
 )
-from ops_pipelines.flow.live_cycle import run_cycle
-from ops_pipelines.flow.observe import take_snapshot
+from ops_pipelines.flow.evidence.observe import take_snapshot
+from ops_pipelines.flow.lake.live_cycle import run_cycle
 from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind
 from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
 from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFactsReading

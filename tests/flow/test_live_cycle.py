@@ -10,10 +10,10 @@ import pytest
 
 from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
 from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
-from ops_pipelines.flow.intake import take_in_conditions
-from ops_pipelines.flow.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
+from ops_pipelines.flow.evidence.intake import take_in_conditions
+from ops_pipelines.flow.lake.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
+from ops_pipelines.flow.lake.window import LiveWindow
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.flow.window import LiveWindow
 from ops_pipelines.frames.metrics.pages import within_reach
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel

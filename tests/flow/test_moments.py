@@ -15,7 +15,7 @@ from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
-from ops_pipelines.flow.moments import is_begun, why_it_waits
+from ops_pipelines.flow.plans.moments import is_begun, why_it_waits
 from tests.domain.builders import NODE, action, after, ago, attempt, begun, ended, facts, incident, job, xid
 
 ATTEMPT = attempt("42")

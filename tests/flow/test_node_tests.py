@@ -9,8 +9,8 @@ import pytest
 
 from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.returning.verification import TestsStanding
-from ops_pipelines.flow import people
-from ops_pipelines.flow.node_tests import check_of, see_to_tests
+from ops_pipelines.flow.nodes.node_tests import check_of, see_to_tests
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import incident, xid
@@ -150,7 +150,7 @@ def test_results_that_cannot_be_read_prove_nothing(repaired: Stage) -> None:
 
 
 def test_while_paused_no_test_begins_and_the_node_waits(repaired: Stage) -> None:
-    people.pause(repaired.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(repaired.cluster, actor="day-shift", reason="moving racks")
 
     assert look(repaired).waits_for.startswith("pause: ")
     assert repaired.received(EntryKind.START_CHECK) == ()

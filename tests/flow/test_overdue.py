@@ -9,8 +9,8 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.flow.by_hand import drain_by_hand
-from ops_pipelines.flow.overdue import settle_left_behind
+from ops_pipelines.flow.hands.by_hand import drain_by_hand
+from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.ports.ledger import Begun
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceUnavailable

@@ -9,8 +9,8 @@ import pytest
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import ByHandRefused
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.flow.people import orders
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -30,7 +30,7 @@ def waiting(tmp_path: Path) -> SmallAutopilot:
 def test_yes_names_the_plan_who_gave_it_and_until_when(waiting: SmallAutopilot) -> None:
     (plan,) = waiting._plans
 
-    known, approval = people.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
+    known, approval = orders.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
 
     assert known == plan
     assert (approval.plan, approval.actor) == (plan.plan, "day-shift")
@@ -40,26 +40,26 @@ def test_yes_names_the_plan_who_gave_it_and_until_when(waiting: SmallAutopilot) 
 
 def test_yes_to_a_plan_that_nobody_made_is_refused(waiting: SmallAutopilot) -> None:
     with pytest.raises(ByHandRefused, match="there is no plan"):
-        people.approve(PlanId("PLAN-000000000000"), waiting.cluster, actor="day-shift", valid_for=HOUR)
+        orders.approve(PlanId("PLAN-000000000000"), waiting.cluster, actor="day-shift", valid_for=HOUR)
 
     assert waiting.cluster.ledger.read_state(waiting.clock.now()).approvals == ()
 
 
 def test_yes_to_a_plan_that_is_done_is_refused(waiting: SmallAutopilot) -> None:
     (plan,) = waiting._plans
-    people.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
+    orders.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
     waiting.run_until(IncidentState.RESOLVED)
 
     with pytest.raises(ByHandRefused, match="no longer waits"):
-        people.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
+        orders.approve(plan.plan, waiting.cluster, actor="day-shift", valid_for=HOUR)
 
 
 def test_pause_stands_until_it_is_lifted_and_the_first_one_counts(waiting: SmallAutopilot) -> None:
-    first = people.pause(waiting.cluster, actor="day-shift", reason="moving racks")
-    people.pause(waiting.cluster, actor="night-shift", reason="me too")
+    first = orders.pause(waiting.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(waiting.cluster, actor="night-shift", reason="me too")
     during = waiting.cluster.ledger.read_state(waiting.clock.now()).pause
 
-    people.resume_autopilot(waiting.cluster, actor="late-shift")
+    orders.resume_autopilot(waiting.cluster, actor="late-shift")
 
     assert during == first
     assert waiting.cluster.ledger.read_state(waiting.clock.now()).pause is None
@@ -67,14 +67,14 @@ def test_pause_stands_until_it_is_lifted_and_the_first_one_counts(waiting: Small
 
 def test_incident_that_waits_for_us_is_not_a_persons_to_close(waiting: SmallAutopilot) -> None:
     with pytest.raises(ByHandRefused, match="only an escalated incident"):
-        people.close(waiting.incident().incident, waiting.cluster, actor="day-shift", reason="done")
+        orders.close(waiting.incident().incident, waiting.cluster, actor="day-shift", reason="done")
 
     assert waiting.incident().state is IncidentState.OPEN
 
 
 def test_incident_that_does_not_exist_cannot_be_closed(waiting: SmallAutopilot) -> None:
     with pytest.raises(ByHandRefused, match="there is no incident"):
-        people.close(IncidentId("INC-0099"), waiting.cluster, actor="day-shift", reason="done")
+        orders.close(IncidentId("INC-0099"), waiting.cluster, actor="day-shift", reason="done")
 
 
 def test_escalated_incident_is_closed_with_who_and_why(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_escalated_incident_is_closed_with_who_and_why(tmp_path: Path) -> None:
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
     autopilot.run_until(IncidentState.ESCALATED)
 
-    closed = people.close(autopilot.incident().incident, autopilot.cluster, actor="day-shift", reason="GPU replaced")
+    closed = orders.close(autopilot.incident().incident, autopilot.cluster, actor="day-shift", reason="GPU replaced")
 
     assert closed.state is IncidentState.RESOLVED
     assert closed.note == "closed by day-shift: GPU replaced"

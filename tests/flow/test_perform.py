@@ -12,9 +12,9 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentEvent, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
-from ops_pipelines.flow import people
+from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.perform import Stage, perform
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun
 from ops_pipelines.ports.notifier import Message
@@ -210,10 +210,10 @@ def test_unsent_reboot_is_not_sent_to_a_node_that_works_again(autopilot: SmallAu
 
 def test_unsent_command_waits_while_the_autopilot_is_paused(autopilot: SmallAutopilot) -> None:
     begin_and_die(autopilot, DRAIN)
-    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     while_paused = step(autopilot, DRAIN)
-    people.resume_autopilot(autopilot.cluster, actor="day-shift")
+    orders.resume_autopilot(autopilot.cluster, actor="day-shift")
     drain_ours(autopilot)
 
     assert while_paused is Stage.WAITING

@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import IncidentState, Recovery
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.flow.probation import follow, with_moved
+from ops_pipelines.flow.nodes.probation import follow, with_moved
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

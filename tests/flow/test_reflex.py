@@ -14,9 +14,9 @@ from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow import people
-from ops_pipelines.flow.intake import take_in_logs
-from ops_pipelines.flow.reflex import Attention, Reaction, react
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.plans.reflex import Attention, Reaction, react
 from ops_pipelines.ports.ledger import EntryKind as Line
 from ops_pipelines.ports.ledger import Evidence, Ledger, LedgerConflict
 from ops_pipelines.ports.logs import LogBatch, LogLine
@@ -117,7 +117,7 @@ def test_guardrails_hold_the_reflex_as_they_hold_a_run(autopilot: SmallAutopilot
     }.get(reason, POLICY)
     autopilot.use_policy(policy)
     if reason == "paused":
-        people.pause(autopilot.cluster, actor="day-shift", reason="a test")
+        orders.pause(autopilot.cluster, actor="day-shift", reason="a test")
     if reason == "foreign drain":
         autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
     before = autopilot.commands()

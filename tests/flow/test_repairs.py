@@ -16,11 +16,11 @@ from ops_pipelines.domain.observation import JobStatus, NodeInspection
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.steps.ladder import Rung
 from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option
-from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.repairs import mark_repaired, queue_of, report_for
-from ops_pipelines.flow.standings import Standing, probations_of, standings_of
-from ops_pipelines.flow.time_saved import NO_TEAM, recent_remediation, sum_by_day_and_team
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.flow.hands.repairs import mark_repaired, queue_of, report_for
+from ops_pipelines.flow.hindsight.time_saved import NO_TEAM, recent_remediation, sum_by_day_and_team
+from ops_pipelines.flow.nodes.standings import Standing, probations_of, standings_of
 from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.ports.ledger_check_contract import node_check

@@ -16,9 +16,9 @@ from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.history import BURST, Lineage, Seating
 from ops_pipelines.domain.observation import JobState, Observation, Signal
+from ops_pipelines.flow.evidence.observe import take_snapshot
+from ops_pipelines.flow.evidence.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions
 from ops_pipelines.flow.observatory import HOUR
-from ops_pipelines.flow.observe import take_snapshot
-from ops_pipelines.flow.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.resources.catalogue_files import read_catalogue

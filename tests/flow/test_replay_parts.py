@@ -16,13 +16,13 @@ from ops_pipelines.domain.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode, Policy
-from ops_pipelines.flow.replay.compare import mark_counterfactual
-from ops_pipelines.flow.replay.history import History
-from ops_pipelines.flow.replay.lake_hours import hours_without_decisions
-from ops_pipelines.flow.replay.learned import RECURS_WITHIN, learn
-from ops_pipelines.flow.replay.policy_keys import compare_policies
-from ops_pipelines.flow.replay.replay import replay
-from ops_pipelines.flow.replay.result import ComparedAct, Difference, Source, Verdict
+from ops_pipelines.flow.hindsight.replay.compare import mark_counterfactual
+from ops_pipelines.flow.hindsight.replay.history import History
+from ops_pipelines.flow.hindsight.replay.lake_hours import hours_without_decisions
+from ops_pipelines.flow.hindsight.replay.learned import RECURS_WITHIN, learn
+from ops_pipelines.flow.hindsight.replay.policy_keys import compare_policies
+from ops_pipelines.flow.hindsight.replay.replay import replay
+from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Source, Verdict
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.chronicle import Chronicle, Decided
 from ops_pipelines.resources.catalogue_files import read_catalogue

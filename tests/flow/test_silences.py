@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.silences import LIFE, changes_of, keep_silences, wanted_silences
+from ops_pipelines.flow.telling.silences import LIFE, changes_of, keep_silences, wanted_silences
 from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.silencer import Silence, Silencer, WantedSilence

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end, room_for
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.delivery import pause_after
 from ops_pipelines.flow.telling.messages import message_of
-from ops_pipelines.flow.telling.rules import TellRules, next_time, quiet_end, room_for
 from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import KeptNote, Lane, Note, NoteState
 

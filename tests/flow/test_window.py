@@ -24,7 +24,7 @@ from ops_pipelines.domain.observation import (
     Signal,
     Workload,
 )
-from ops_pipelines.flow.window import (
+from ops_pipelines.flow.lake.window import (
     ENDED_AT_MOST,
     FAILURES_REACH,
     LONGEST_GAP,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.flow.fill import fill_metrics
-from ops_pipelines.flow.live_cycle import next_grid_time, run_cycle
+from ops_pipelines.flow.lake.fill import fill_metrics
+from ops_pipelines.flow.lake.live_cycle import next_grid_time, run_cycle
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import Told

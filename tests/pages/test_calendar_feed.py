@@ -10,7 +10,7 @@ from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import FreezeWindow
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.planned_times import PlannedKind, PlannedTime, planned_times
+from ops_pipelines.flow.people.planned_times import PlannedKind, PlannedTime, planned_times
 from ops_pipelines.pages.calendar_feed import write_calendar
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.ledger_samples import decide, incident

@@ -17,8 +17,8 @@ from ops_pipelines.domain.identity import JobAttempt, JobId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.flow.incident_report import IncidentReport, report_on
-from ops_pipelines.flow.story.timeline import EventKind
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
+from ops_pipelines.flow.hindsight.story.timeline import EventKind
 from ops_pipelines.pages.incident_report import write_incident_page
 from ops_pipelines.ports.ledger import Approval, Begun
 from tests.domain.builders import NODE, NOW, after, attempt, incident, xid

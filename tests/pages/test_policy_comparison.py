@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.flow.replay.result import (
+from ops_pipelines.flow.hindsight.replay.result import (
     ComparedAct,
     Difference,
     KeyDifference,
@@ -23,7 +23,7 @@ from ops_pipelines.flow.replay.result import (
     Stretch,
     Verdict,
 )
-from ops_pipelines.flow.replay.sentences import proof_sentence, sentences_of
+from ops_pipelines.flow.hindsight.replay.sentences import proof_sentence, sentences_of
 from ops_pipelines.frames.pictures.policy_columns import Mark, Part, policy_columns
 from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
 from tests.simulator.fake_clock import BEGINNING as AT

@@ -23,8 +23,8 @@ from ops_pipelines.domain.policy import (
     Mode,
     RecoveryLimits,
 )
+from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.perform import perform
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.hardware import slot_address
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

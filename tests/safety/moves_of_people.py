@@ -12,9 +12,9 @@ from enum import Enum
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import LadderLimits
-from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
-from ops_pipelines.flow.repairs import mark_repaired
+from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.hands.repairs import mark_repaired
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.adapters import SimulatedScheduler
@@ -73,11 +73,11 @@ def _submit(stage: Stage, move: Move) -> None:
 
 
 def _pause(stage: Stage, move: Move) -> None:
-    people.pause(stage.desk, actor="night-shift", reason="wait")
+    orders.pause(stage.desk, actor="night-shift", reason="wait")
 
 
 def _unpause(stage: Stage, move: Move) -> None:
-    people.resume_autopilot(stage.desk, actor="day-shift")
+    orders.resume_autopilot(stage.desk, actor="day-shift")
 
 
 def _approve(stage: Stage, move: Move) -> None:
@@ -85,7 +85,7 @@ def _approve(stage: Stage, move: Move) -> None:
     valid_for = timedelta(seconds=(2, 30, 3600)[move.number % 3])
     position = 1 if move.number % 7 == 0 else 0
     for plan in stage.waiting_plans()[position : position + 1]:
-        _, approval = people.approve(plan, stage.desk, actor="day-shift", valid_for=valid_for)
+        _, approval = orders.approve(plan, stage.desk, actor="day-shift", valid_for=valid_for)
         stage.orders.approved.setdefault(plan, []).append((approval.given_at, approval.expires_at))
 
 

@@ -19,11 +19,11 @@ from ops_pipelines.domain.repair.isolation import may_be_shared
 from ops_pipelines.domain.repair.job_moves import ActionMaker
 from ops_pipelines.domain.repair.repair_steps import Situation
 from ops_pipelines.domain.returning.verification import Recovery, Verdict, judge_recovery
-from ops_pipelines.flow import commands
+from ops_pipelines.flow.acts import commands
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.moments import why_it_waits
-from ops_pipelines.flow.overdue import settle_left_behind
-from ops_pipelines.flow.repairs import mark_repaired
+from ops_pipelines.flow.hands.repairs import mark_repaired
+from ops_pipelines.flow.plans.moments import why_it_waits
+from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, number_of, story_of, wait, waiting_plan

@@ -30,9 +30,9 @@ from ops_pipelines.domain.policy import (
 )
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.intake import take_in_logs
+from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.reflex import react
+from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.ledger import Ledger, LedgerConflict
 from ops_pipelines.ports.notifier import Audience

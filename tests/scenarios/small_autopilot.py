@@ -15,11 +15,11 @@ from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.observe import take_snapshot
-from ops_pipelines.flow.verify import verify_repaired
+from ops_pipelines.flow.nodes.verify import verify_repaired
+from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue

@@ -5,9 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.flow.tell import tell
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.flow.telling.delivery import Delivered, deliver
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.telling.tell import tell
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

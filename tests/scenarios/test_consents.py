@@ -9,10 +9,10 @@ import pytest
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import ActionClass, Consent
-from ops_pipelines.flow import people
-from ops_pipelines.flow.approval_links import link_for, read_link
-from ops_pipelines.flow.by_hand import ByHandRefused
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.people.approval_links import link_for, read_link
 from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.resources.link_seal import KeyFileSeal
@@ -42,7 +42,7 @@ def lose_gpu(autopilot: SmallAutopilot) -> None:
 
 def say_yes(autopilot: SmallAutopilot, *, valid_for: timedelta = HOUR) -> None:
     plan = autopilot.incident().plan or autopilot._plans[-1].plan
-    people.approve(plan, autopilot.cluster, actor="ada", valid_for=valid_for)
+    orders.approve(plan, autopilot.cluster, actor="ada", valid_for=valid_for)
 
 
 def with_links(autopilot: SmallAutopilot) -> None:
@@ -64,7 +64,7 @@ def test_node_is_drained_and_its_job_moved_by_itself_and_rebooted_on_a_yes_by_li
     assert plan is not None
     link = link_for(plan, autopilot.cluster, person="ada")
     assert link is not None
-    people.approve_by_link(read_link(link.rsplit("/", 1)[1], autopilot.cluster), autopilot.cluster)
+    orders.approve_by_link(read_link(link.rsplit("/", 1)[1], autopilot.cluster), autopilot.cluster)
     autopilot.run_until(IncidentState.RESOLVED)
 
     state, commands, job_state = before

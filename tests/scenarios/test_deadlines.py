@@ -21,9 +21,9 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState, PowerState
 from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.flow import people
-from ops_pipelines.flow.intake import take_in_conditions
-from ops_pipelines.flow.overdue import page_if_blind
+from ops_pipelines.flow.evidence.intake import take_in_conditions
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.plans.overdue import page_if_blind
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
@@ -313,7 +313,7 @@ def only_observe(autopilot: SmallAutopilot) -> None:
 
 
 def paused(autopilot: SmallAutopilot) -> None:
-    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
 
 WAITS = {

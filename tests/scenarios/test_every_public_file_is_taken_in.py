@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.coverage import PUBLIC, Coverage, cover, public_files, table_lines, take_in
-from ops_pipelines.flow.ingest import FileKind
+from ops_pipelines.flow.lake.ingest import FileKind
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 from ops_pipelines.frames.schema import TABLES
 

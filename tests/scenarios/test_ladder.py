@@ -14,8 +14,9 @@ from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import FreezeWindow, Mode
-from ops_pipelines.flow import people, repairs
-from ops_pipelines.flow.by_hand import return_by_hand
+from ops_pipelines.flow.hands import repairs
+from ops_pipelines.flow.hands.by_hand import return_by_hand
+from ops_pipelines.flow.people import orders
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
@@ -112,7 +113,7 @@ def test_node_that_no_repair_helps_waits_for_hands_and_must_prove_itself_after_t
     if mode is Mode.APPROVE:  # What began under `auto` is nobody's yes to the tests and the return.
         stage.run_for(6)
         assert stage.commands() == before
-        people.approve(queued.plan, stage.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+        orders.approve(queued.plan, stage.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     stage.run_until(IncidentState.PROBATION, seconds=40)
     stage.run_until(IncidentState.RESOLVED, seconds=60)
 
@@ -265,10 +266,10 @@ def test_in_a_freeze_window_nothing_destructive_begins_and_at_its_end_all_goes_o
 def test_pause_while_the_tests_run_keeps_the_node_and_its_end_returns_it(tmp_path: Path) -> None:
     stage = broken(tmp_path, FaultKind.GPU_FELL_OFF_BUS)
     stage.run_until(IncidentState.VERIFYING)
-    people.pause(stage.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(stage.cluster, actor="day-shift", reason="moving racks")
     stage.run_for(30)
     while_paused = stage.received(EntryKind.RESUME)
-    people.resume_autopilot(stage.cluster, actor="day-shift")
+    orders.resume_autopilot(stage.cluster, actor="day-shift")
 
     stage.run_until(IncidentState.RESOLVED)
 
@@ -294,13 +295,13 @@ def test_pause_that_outlasts_every_limit_before_the_tests_makes_no_node_a_person
     stage = broken(tmp_path, FaultKind.GPU_FELL_OFF_BUS)
     while not stage.received(EntryKind.REBOOT):
         stage.run_for(1)
-    people.pause(stage.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(stage.cluster, actor="day-shift", reason="moving racks")
     stage.run_for(30)
     stage.let_pass(2 * 86_400)
     stage.run_for(9)
     while_paused = stage.incident().state
     tests_while_paused = stage.received(EntryKind.START_CHECK)
-    people.resume_autopilot(stage.cluster, actor="day-shift")
+    orders.resume_autopilot(stage.cluster, actor="day-shift")
 
     stage.run_until(IncidentState.RESOLVED)
 

@@ -11,8 +11,8 @@ from ops_pipelines.domain.identity import Digest, PlanId, digest_of
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, MassEvent, Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.flow import people
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.outbox import NoteState
@@ -114,7 +114,7 @@ def test_plan_that_waits_is_asked_for_once_and_its_end_told(tmp_path: Path) -> N
     asked = autopilot.told()
     (note,) = autopilot.cluster.outbox.notes_of("INC-0001")  # type: ignore[union-attr]  # the stage has one
 
-    people.approve(PlanId(str(note.note.asks_for)), autopilot.cluster, actor="anna", valid_for=timedelta(hours=1))
+    orders.approve(PlanId(str(note.note.asks_for)), autopilot.cluster, actor="anna", valid_for=timedelta(hours=1))
     autopilot.run_until(IncidentState.RESOLVED)
     autopilot.let_pass(30)
     autopilot.tell()
@@ -162,7 +162,7 @@ def test_question_that_was_answered_before_it_went_out_is_put_to_nobody(tmp_path
     autopilot.run_for(10)
     (kept,) = autopilot.cluster.outbox.waiting_notes(limit=9)  # type: ignore[union-attr]
 
-    people.approve(PlanId(str(kept.note.asks_for)), autopilot.cluster, actor="anna", valid_for=timedelta(hours=1))
+    orders.approve(PlanId(str(kept.note.asks_for)), autopilot.cluster, actor="anna", valid_for=timedelta(hours=1))
     autopilot.let_pass(700)
     autopilot.tell()
 

@@ -13,7 +13,7 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
 from ops_pipelines.domain.policy import RecoveryLimits
 from ops_pipelines.domain.steps.timing import Moment
-from ops_pipelines.flow.moments import due_moment
+from ops_pipelines.flow.plans.moments import due_moment
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator import ground_truth

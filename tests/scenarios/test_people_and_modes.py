@@ -11,8 +11,8 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow import people
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.ledger import Approval
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.logs import LogBatch, LogLine
@@ -90,7 +90,7 @@ def test_plan_waits_for_a_yes_and_is_carried_out_to_the_end_after_it(autopilot: 
 
     autopilot.run_for(20)
     before = (autopilot.commands(), autopilot.messages.messages[:])
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
+    orders.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert before == ([], [])
@@ -102,7 +102,7 @@ def test_yes_that_has_expired_does_nothing(autopilot: SmallAutopilot) -> None:
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot)
     autopilot.run_once()
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
+    orders.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=5))
     autopilot.let_pass(5)
 
     autopilot.run_for(20)
@@ -118,7 +118,7 @@ def test_yes_that_expires_after_the_plan_is_in_force_and_before_its_first_act_ne
     lose_gpu(autopilot)
     autopilot.run_once()
     plan = latest_plan(autopilot)
-    people.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=30))
+    orders.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(seconds=30))
     lease, autopilot.lease = autopilot.lease, Lease(holder="old", given="an outdated token")
     autopilot.run_once()
     autopilot.lease = lease
@@ -126,7 +126,7 @@ def test_yes_that_expires_after_the_plan_is_in_force_and_before_its_first_act_ne
 
     autopilot.run_for(20)
     in_force = (autopilot.incident().state, autopilot.commands())
-    people.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+    orders.approve(plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert in_force == (IncidentState.ACTING, [])
@@ -138,7 +138,7 @@ def test_yes_to_a_plan_that_has_changed_since_does_nothing(autopilot: SmallAutop
     lose_gpu(autopilot)
     autopilot.run_once()
     approved = latest_plan(autopilot)
-    people.approve(approved, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+    orders.approve(approved, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     autopilot.twin.command(EntryKind.CANCEL, job=autopilot.job().job)
     autopilot.let_pass(5)
 
@@ -152,7 +152,7 @@ def test_yes_to_one_incident_is_no_yes_to_another(autopilot: SmallAutopilot) -> 
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot, "gpu001")
     autopilot.run_once()
-    people.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+    orders.approve(latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
     lose_gpu(autopilot, "gpu005")
 
     autopilot.run_for(60)
@@ -180,14 +180,14 @@ def test_pause_in_the_middle_of_a_plan_holds_over_a_restart_until_it_is_lifted(t
     autopilot.let_pass(15)
     lose_gpu(autopilot)
     stop_after(autopilot, EntryKind.HOLD)
-    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     autopilot.run_for(10)
     autopilot.restart()
     autopilot.run_for(20)
     while_paused = autopilot.commands()
     records = autopilot.cluster.ledger.records(autopilot.incident().incident)
-    people.resume_autopilot(autopilot.cluster, actor="day-shift")
+    orders.resume_autopilot(autopilot.cluster, actor="day-shift")
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert while_paused == [EntryKind.DRAIN, EntryKind.RESERVE, EntryKind.HOLD]
@@ -201,11 +201,11 @@ def test_pause_keeps_a_proven_node_from_being_returned(autopilot: SmallAutopilot
     autopilot.use_policy(replace(POLICY, durations=durations))
     lose_gpu(autopilot)
     autopilot.run_until(IncidentState.VERIFYING)
-    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
     autopilot.run_for(60)
     while_paused = autopilot.received(EntryKind.RESUME)
-    people.resume_autopilot(autopilot.cluster, actor="day-shift")
+    orders.resume_autopilot(autopilot.cluster, actor="day-shift")
     autopilot.run_until(IncidentState.RESOLVED)
 
     assert while_paused == ()
@@ -324,11 +324,11 @@ def test_every_approval_pause_and_its_end_is_an_entry_with_its_author(autopilot:
     autopilot.use_policy(replace(POLICY, mode=Mode.APPROVE))
     lose_gpu(autopilot)
     autopilot.run_once()
-    _, approval = people.approve(
+    _, approval = orders.approve(
         latest_plan(autopilot), autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1)
     )
-    people.pause(autopilot.cluster, actor="night-shift", reason="wait")
-    people.resume_autopilot(autopilot.cluster, actor="late-shift")
+    orders.pause(autopilot.cluster, actor="night-shift", reason="wait")
+    orders.resume_autopilot(autopilot.cluster, actor="late-shift")
 
     entries = autopilot.cluster.ledger.entries(after=0, limit=1000)
 

@@ -15,10 +15,10 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import DETECTOR_SOURCE, NodeInspection, Observation, Signal
 from ops_pipelines.domain.policy import MassEvent, Mode
-from ops_pipelines.flow import people
-from ops_pipelines.flow.by_hand import ByHandRefused, drain_by_hand, return_by_hand
-from ops_pipelines.flow.intake import take_in_logs
-from ops_pipelines.flow.reflex import react
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.course import Course, Cure
@@ -86,15 +86,15 @@ def loop_for(seconds: float) -> Act:
 def approve_plan(autopilot: SmallAutopilot) -> None:
     autopilot.observe_and_decide()
     (plan,) = autopilot._plans
-    people.approve(plan.plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
+    orders.approve(plan.plan, autopilot.cluster, actor="day-shift", valid_for=timedelta(hours=1))
 
 
 def pause(autopilot: SmallAutopilot) -> None:
-    people.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
+    orders.pause(autopilot.cluster, actor="day-shift", reason="moving racks")
 
 
 def end_pause(autopilot: SmallAutopilot) -> None:
-    people.resume_autopilot(autopilot.cluster, actor="day-shift")
+    orders.resume_autopilot(autopilot.cluster, actor="day-shift")
 
 
 def react_at_once(autopilot: SmallAutopilot) -> None:

@@ -15,15 +15,15 @@ from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.observation import Workload
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.flow.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.intake import take_in_logs
-from ops_pipelines.flow.observe import record_findings, take_snapshot
-from ops_pipelines.flow.people import approve
-from ops_pipelines.flow.reflex import react
-from ops_pipelines.flow.replay.history import History
-from ops_pipelines.flow.replay.replay import replay
-from ops_pipelines.flow.replay.result import Difference, Replay
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.evidence.observe import record_findings, take_snapshot
+from ops_pipelines.flow.hindsight.replay.history import History
+from ops_pipelines.flow.hindsight.replay.replay import replay
+from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
+from ops_pipelines.flow.people.orders import approve
+from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.chronicle import Decided
 from ops_pipelines.ports.ledger import EntryKind, Ledger, LedgerError
 from ops_pipelines.resources.documents import encode

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from upath import UPath
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.fill import fill_metrics
-from ops_pipelines.flow.live_cycle import run_cycle, settling_time
+from ops_pipelines.flow.lake.fill import fill_metrics
+from ops_pipelines.flow.lake.live_cycle import run_cycle, settling_time
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.frames.hours import split_by_hour
 from ops_pipelines.ports.lake import Told

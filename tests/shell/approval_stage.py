@@ -12,7 +12,7 @@ import requests
 import uvicorn
 
 from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.flow.approval_links import link_for
+from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.ports.ledger import Approval
 from ops_pipelines.server import build_app, listen
 from tests.shell.desk import Desk

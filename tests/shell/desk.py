@@ -14,10 +14,10 @@ from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation, Signal, Workload
-from ops_pipelines.flow.carry_out import carry_out
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.observe import take_snapshot
+from ops_pipelines.flow.plans.carry_out import carry_out
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.adapters import SimulatedScheduler

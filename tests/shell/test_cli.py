@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from ops_pipelines import cli
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow import people
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import beat
+from ops_pipelines.flow.people import orders
 from tests.shell.desk import CLUSTER_YAML, HOSTILE, ME, Desk, incident_with, record
 
 
@@ -119,7 +119,7 @@ def test_status_without_a_scheduler_says_so_and_shows_the_rest(desk: Desk) -> No
 
 def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_output(desk: Desk) -> None:
     desk.act(desk.lose_gpu("gpu002"))
-    people.pause(desk.cluster, actor="day-shift", reason="power work")
+    orders.pause(desk.cluster, actor="day-shift", reason="power work")
     tick(desk)
 
     answer = desk.run("status", "--json")

@@ -19,9 +19,9 @@ from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.repair_report import write_report
 from ops_pipelines.domain.steps.ladder import Rung
 from ops_pipelines.domain.steps.timing import Moment
-from ops_pipelines.flow.repairs import WaitingRepair
-from ops_pipelines.flow.standings import Probation, Standing
-from ops_pipelines.flow.time_saved import RecentRemediation, Saving
+from ops_pipelines.flow.hands.repairs import WaitingRepair
+from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, Saving
+from ops_pipelines.flow.nodes.standings import Probation, Standing
 from tests.domain.builders import INCIDENT, NODE, NOW, after, ago, attempt, incident, xid
 from tests.scenarios.small_autopilot import SmallAutopilot
 

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from ops_pipelines import cli
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow import people
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import beat
+from ops_pipelines.flow.people import orders
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import CannotListen, build_app, listen
 from tests.ports.ledger_samples import begin, decide, drain, incident, observation, take_in
@@ -122,7 +122,7 @@ def test_health_ends_after_60_seconds_of_silence(desk: Desk, app: Starlette, sec
 
 def test_paused_autopilot_is_well(desk: Desk, app: Starlette) -> None:
     tick(desk)
-    people.pause(desk.cluster, actor="ada", reason="power work")
+    orders.pause(desk.cluster, actor="ada", reason="power work")
 
     answer = get(app, "/healthz")
 
@@ -135,7 +135,7 @@ def test_metrics_are_what_the_ledger_holds(desk: Desk, app: Starlette) -> None:
     decide(ledger, incident(1, at=now), incident(2, state=IncidentState.ESCALATED, at=now), through=1, at=now)
     begin(ledger, drain(1), at=now - timedelta(minutes=3))
     begin(ledger, drain(2), at=now - timedelta(minutes=2))
-    people.pause(desk.cluster, actor="ada", reason="power work")
+    orders.pause(desk.cluster, actor="ada", reason="power work")
     ledger.take_lease(holder="host-a:1", ttl=timedelta(seconds=15), now=now)
     tick(desk, kernel_log=None, scheduler="it timed out")
 

@@ -1,7 +1,7 @@
 """What to do about one incident: an ordered plan of actions, or the reason for none.
 
 A plan is data: it can be read, checked, dry-run, approved and replayed. It is made once, persisted, and kept
-until it is done or superseded. Limits are `guardrails`' business; sending and witnessing are `flow.perform`'s.
+until it is done or superseded. Limits are `guardrails`' business; sending and witnessing are `flow.acts.perform`'s.
 """
 
 from dataclasses import dataclass, replace

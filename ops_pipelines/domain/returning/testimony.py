@@ -1,6 +1,6 @@
 """Did it happen: what the world's state says of one action, and how actions and their outcomes are told.
 
-Recovery is by witness: nothing counts as done because it was sent. Reading the state belongs to `flow.witnesses`;
+Recovery is by witness: nothing counts as done because it was sent. Reading the state belongs to `flow.acts.witnesses`;
 whether a repaired node is well again is `verification`'s.
 """
 

@@ -1,7 +1,7 @@
 """Is it well again: the verdict on a repaired node before it is returned, and at the end of its probation.
 
 Proof of absence of faults is asked for, not absence of proof. Whether an act happened at all is `testimony`'s; reading
-the node's state, and returning it, belongs to `flow.verify` and `flow.probation`.
+the node's state, and returning it, belongs to `flow.nodes.verify` and `flow.nodes.probation`.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.flow.telling.rules import TellRules, room_for
+from ops_pipelines.flow.tell_rules import TellRules, room_for
 from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import KeptNote, Lane, Note
 

@@ -1,6 +1,7 @@
 """Hands waiting notes to the channels: claimed before, marked after, tried again at growing distances, never lost.
 
-Who dies between delivery and mark has the message repeated once, under the same key. Composing is `flow.tell`'s.
+Who dies between delivery and mark has the message repeated once, under the same key. Composing is
+`flow.telling.tell`'s.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,9 +10,9 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.approval_links import link_for
-from ops_pipelines.flow.by_hand import ByHandRefused
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.messages import message_of
 from ops_pipelines.ports.notifier import Link, PersonalLinks, no_links

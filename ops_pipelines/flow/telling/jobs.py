@@ -1,7 +1,7 @@
 """What the owners of jobs and their teams are told of one incident: what we did to a job, and what it lost. Pure.
 
-That a job will be moved, or erred by itself, an act of the plan tells its owner (`flow.commands`); a note says it only
-where that act came to nothing. In observe mode nobody's job is touched, so there is nothing to tell.
+That a job will be moved, or erred by itself, an act of the plan tells its owner (`flow.acts.commands`); a note says it
+only where that act came to nothing. In observe mode nobody's job is touched, so there is nothing to tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from ops_pipelines.domain.identity import JobAttempt, JobId, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.telling.rules import TellRules, next_time
-from ops_pipelines.flow.telling.words import body_of, clock_time, gpu_hours, minutes, names_of, short_cause, subject_of
+from ops_pipelines.flow.message_words import body_of, clock_time, gpu_hours, minutes, names_of, short_cause, subject_of
+from ops_pipelines.flow.tell_rules import TellRules, next_time
 from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import KeptNote, Lane, Note
 

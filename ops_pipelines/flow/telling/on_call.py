@@ -1,6 +1,6 @@
 """What the on-call is told of one incident: what is asked, what is done without them, and that it is over.
 
-A page that a plan or an escalation sends is an act with a receipt (`flow.commands`) and is not told twice. Pure.
+A page that a plan or an escalation sends is an act with a receipt (`flow.acts.commands`) and is not told twice. Pure.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.telling.rules import TellRules, next_time, quiet_end
-from ops_pipelines.flow.telling.words import (
+from ops_pipelines.flow.message_words import (
+    ON_CALL,
     REPAIR_WORDS,
     body_of,
     minutes,
@@ -25,11 +25,10 @@ from ops_pipelines.flow.telling.words import (
     subject_of,
     sureness,
 )
+from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end
 from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Lane, Note
 
-ON_CALL = "operator on call"
-"""The one recipient of this audience: who that is tonight, the channels know."""
 _REPAIRING = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION})
 
 

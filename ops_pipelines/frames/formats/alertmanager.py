@@ -1,7 +1,7 @@
 """What Alertmanager's webhook sends (version 4): bytes to alerts, alerts to conditions that began or ended.
 
 Here: what of a body can be believed, and which node an alert means. Not here: who may send (`resources.webhook`), what
-becomes of it in the ledger (`flow.alerts`), what an alert means (catalogue/alerts.csv, `domain.meaning`).
+becomes of it in the ledger (`flow.evidence.alerts`), what an alert means (catalogue/alerts.csv, `domain.meaning`).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Rows of `job_logs` around interruptions -> when work was last saved before one, and when it went on after it.
 
 Reads each hour once, and keeps of it only the lines of the jobs that are asked about. Whose file a line stood in is not
-known here, so what comes out is for reports, never for decisions (`flow.job_facts` is).
+known here, so what comes out is for reports, never for decisions (`flow.evidence.job_facts` is).
 """
 
 from collections.abc import Callable, Collection, Mapping

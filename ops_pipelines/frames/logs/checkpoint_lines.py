@@ -1,7 +1,7 @@
 """Which lines of a job tell that a checkpoint is complete, as catalogue/checkpoint_lines.csv says.
 
 A line that tells of the beginning of a save is no proof of its end: it counts once the training is seen to go on
-(`SAVING`), or once the next save is told (`STAGED`). What is remembered of a job is `flow.job_facts`.
+(`SAVING`), or once the next save is told (`STAGED`). What is remembered of a job is `flow.evidence.job_facts`.
 """
 
 import csv
@@ -96,7 +96,7 @@ def read_checkpoint_lines(rows: pa.Table, *, lines: Sequence[LogLine]) -> tuple[
     """Return what rows of `job_logs` tell of checkpoints, in their order; `lines` are those that the rows are made of.
 
     A line is a job's only where its source says so (the name of its file, a label), never by its own words. Whether the
-    file is the job's own is `flow.job_facts`' to ask.
+    file is the job's own is `flow.evidence.job_facts`' to ask.
     """
     told = rows.filter(_may_tell(rows["text"]))
     if not told.num_rows:

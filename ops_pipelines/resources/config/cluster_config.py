@@ -9,7 +9,7 @@ from pathlib import Path
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 

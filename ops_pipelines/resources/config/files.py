@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,

@@ -17,7 +17,7 @@ from ops_pipelines.domain.policy import (
     MassEvent,
     RecoveryLimits,
 )
-from ops_pipelines.flow.telling.rules import TellRules
+from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.

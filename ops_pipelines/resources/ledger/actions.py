@@ -1,7 +1,7 @@
 """Beginning and finishing actions: key, lease, pause and guard judged together, and the lines that record it.
 
 Each function runs inside a writing transaction of its caller, so no two processes pass a guard on the same state.
-Sending the command, and reading its witness, is `flow.perform`'s business.
+Sending the command, and reading its witness, is `flow.acts.perform`'s business.
 """
 
 from collections.abc import Collection, Mapping, Sequence

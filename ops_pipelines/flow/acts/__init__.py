@@ -1,0 +1,1 @@
+"""One act: judged on fresh facts, sent once, witnessed. Knows no plan."""

@@ -1,0 +1,137 @@
+"""The command of each verb: to the scheduler, to the node or to a person, sent once and not waited for.
+
+Whether it may be sent, and whether it happened, is `perform`'s business.
+"""
+
+from datetime import timedelta
+
+from ops_pipelines.domain.action import Action, Urgency, Verb, reservation_of
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.node_health.health_gates import suite_named
+from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.message_words import ON_CALL, body_of, names_of, places, subject_of, sureness
+from ops_pipelines.ports.notifier import Audience, Link, Message, Severity
+
+
+def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
+    """Send the command of an action and return the receipt, empty if the system gives none.
+
+    Raises SourceRefused if the system says no, SourceError if it does not answer: then it may have happened.
+    """
+    scheduler, fleet = cluster.scheduler, cluster.fleet
+    match action.verb:
+        case Verb.PAGE_HUMAN:
+            return cluster.notifier.send(page_of(action, cluster))
+        case Verb.NOTIFY_OWNER:
+            return cluster.notifier.send(notice_to_owner(action, cluster, recipient=_owner(action, facts)))
+        case Verb.FENCE:
+            # Hold ends the steps; the fence is waiting until they are seen gone. On a node that was silent the hold
+            # only marked the job: if all its nodes answer again, it is requeued now.
+            marked = facts.jobs.get(action.attempt.job) if action.attempt is not None else None
+            is_marked = marked is not None and marked.state is JobState.RUNNING and marked.is_held
+            if marked is not None and is_marked and _do_all_answer(marked, facts):
+                scheduler.hold(marked.job)
+            return ""
+    if action.attempt is not None:
+        job = action.attempt.job
+        match action.verb:
+            case Verb.HOLD:
+                scheduler.hold(job)
+            case Verb.RELEASE:
+                scheduler.release(job)
+            case Verb.EXCLUDE if action.node is not None:
+                scheduler.exclude(job, [action.node])
+            case Verb.RESERVE:
+                until = cluster.clock.now() + _room_for(cluster)
+                scheduler.reserve(action.spares, name=reservation_of(action), until=until)
+            case Verb.UNRESERVE:
+                scheduler.unreserve(reservation_of(action))
+    elif action.node is not None:
+        match action.verb:
+            case Verb.DRAIN:
+                scheduler.drain([action.node], reason=action.text)
+            case Verb.DECLARE_DOWN:
+                scheduler.declare_down(action.node, reason=action.text)
+            case Verb.RESUME:
+                scheduler.resume(action.node)
+            case Verb.PUT_LAST:
+                scheduler.put_last(action.node)
+            case Verb.PUT_BACK:
+                scheduler.put_back(action.node)
+            case Verb.REIMAGE:
+                fleet.reimage(action.node, reason=action.text)
+            case Verb.CHECK:
+                suite = suite_named(action.suite, cluster.rules.catalogue.suites)
+                fleet.start_check(action.node, suite=action.suite, tests=suite.tests, key=action.key)
+            case Verb.REBOOT:
+                fleet.reboot(action.node, reason=action.text)
+            case Verb.POWER_OFF:
+                fleet.power_off(action.node)
+            case Verb.POWER_ON:
+                fleet.power_on(action.node)
+            case Verb.RESET_GPU if action.gpu is not None:
+                fleet.reset_gpu(action.node, action.gpu)
+    return ""
+
+
+def _room_for(cluster: Cluster) -> timedelta:
+    """Return how long spare nodes are kept free at most: what holding and fencing may take."""
+    durations = cluster.rules.policy.durations
+    return durations.fence_limit + 4 * durations.command_limit + durations.run_patience
+
+
+def _do_all_answer(job: JobStatus, facts: ClusterFacts) -> bool:
+    return all(name in facts.nodes and facts.nodes[name].is_responding for name in job.nodes)
+
+
+def _owner(action: Action, facts: ClusterFacts) -> str:
+    job: JobStatus | None = facts.jobs.get(action.attempt.job) if action.attempt is not None else None
+    return job.user if job is not None else "unknown"
+
+
+def page_of(action: Action, cluster: Cluster) -> Message:
+    """Return the page of an act: what a person is needed for, where, how sure we are, and where to look."""
+    incident = cluster.ledger.incident(action.incident)
+    where = "" if incident is None else f" {names_of(incident)}"
+    facts = [("What you must do", action.text)]
+    if incident is not None:
+        facts += [
+            ("What", incident.cause if incident.cause not in action.text else ""),
+            ("Where", places(incident, cluster.rules.topology)),
+            ("How sure", sureness(incident)),
+        ]
+    return Message(
+        audience=Audience.ON_CALL,
+        recipient=ON_CALL,
+        thread=action.incident,
+        title=f"{action.incident}{where}: please look",
+        subject="" if incident is None else subject_of(incident),
+        body=body_of(facts),
+        severity=Severity.CRITICAL if action.urgency is Urgency.AT_ONCE else Severity.WARNING,
+        key=action.key,
+        links=_report(action, cluster),
+    )
+
+
+def notice_to_owner(action: Action, cluster: Cluster, *, recipient: str) -> Message:
+    """Return the message to the owner of a job. Where the job erred by itself, they are the one who must look."""
+    incident = cluster.ledger.incident(action.incident)
+    is_own_error = incident is not None and incident.response is Response.NOTIFY_OWNER
+    return Message(
+        audience=Audience.OWNER,
+        recipient=recipient,
+        thread=action.incident,
+        title=f"{action.incident}: your {action.target}",
+        subject="" if incident is None else subject_of(incident),
+        body=" ".join(action.text.split()),
+        severity=Severity.WARNING if is_own_error else Severity.NOTICE,
+        key=action.key,
+    )
+
+
+def _report(action: Action, cluster: Cluster) -> tuple[Link, ...]:
+    if cluster.pages_url is None:
+        return ()
+    return (Link(label=f"report of {action.incident}", url=f"{cluster.pages_url}/incidents/{action.incident}"),)

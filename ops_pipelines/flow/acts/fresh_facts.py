@@ -1,0 +1,60 @@
+"""Reads the fresh state that acts are judged on: the ledger, the nodes, the jobs, and whether the metrics can be seen.
+
+What follows from it for an act is `judgement`'s; what bears witness of an act that was begun is `witnesses`'.
+"""
+
+from collections.abc import Collection
+
+from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.guardrails.facts import stricken_nodes
+from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
+from ops_pipelines.domain.identity import ActionKey
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
+from ops_pipelines.frames.telemetry import is_any_fresh
+from ops_pipelines.ports.source_error import SourceError
+
+CHEAP = frozenset({Verb.DRAIN})
+"""Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""
+
+
+def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
+    """Return the fresh state that actions of these verbs are judged on; raise SourceError if the scheduler is silent.
+
+    The metrics are asked for only where a verb needs eyes: the answer may be large.
+    """
+    # The ledger first: a drain that is done by then shows in the nodes. For one that is done later see `judge_on`.
+    state = cluster.ledger.read_state(cluster.clock.now())
+    # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
+    needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
+    nodes = cluster.scheduler.read_nodes() if needs_scheduler else ()
+    jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
+    learned = read_job_facts(cluster.job_facts)
+    now = cluster.clock.now()
+    return ClusterFacts(
+        nodes={node.node: node for node in nodes},
+        jobs={job.job: job for job in merge_jobs(jobs, learned, now=now)},
+        records=state.records,
+        is_telemetry_available=NEEDS_EYES.isdisjoint(verbs) or _can_see(cluster),
+        is_paused=state.pause is not None,
+        taken_at=now,
+        costs=learned.costs,
+        hazards=cluster.rules.catalogue.hazards,
+        stricken=stricken_nodes(state.incidents, state.records, cluster.rules.catalogue.hazards),
+    )
+
+
+def _can_see(cluster: Cluster) -> bool:
+    now = cluster.clock.now()
+    try:
+        samples = cluster.telemetry.read_samples(now)
+    except SourceError:
+        return False
+    return is_any_fresh(samples, at=now, stale_after=cluster.rules.policy.durations.telemetry_stale_after)
+
+
+def over_by(facts: ClusterFacts) -> frozenset[ActionKey]:
+    """Return the drains that were over when these facts were read."""
+    return frozenset(
+        record.action.key for record in facts.records if record.action.verb is Verb.DRAIN and record.outcome is not None
+    )

@@ -1,0 +1,280 @@
+"""Performs one action: before-entry, command, witness, after-entry. Never sends twice what may have happened.
+
+Whether an action may be begun is judged by `judgement` inside the ledger's transaction; what the world says of it
+afterwards by `domain.returning.testimony`. This module only moves between the two; `commands` sends.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from ops_pipelines.domain.action import (
+    MESSAGES,
+    NOT_NEEDED,
+    Action,
+    ActionRecord,
+    Outcome,
+    OutcomeKind,
+    Verb,
+    Witness,
+    witness_limit,
+)
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal, expected_loss, is_moot
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.returning.testimony import testify
+from ops_pipelines.flow.acts.commands import send_command
+from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
+from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, words_of
+from ops_pipelines.flow.acts.witnesses import inspect_node, look
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
+from ops_pipelines.ports.source_error import SourceError, SourceRefused
+
+_AT_ONCE = frozenset(
+    {
+        Verb.DRAIN,
+        Verb.HOLD,
+        Verb.RESERVE,
+        Verb.UNRESERVE,
+        Verb.EXCLUDE,
+        Verb.RELEASE,
+        Verb.PUT_LAST,
+        Verb.PUT_BACK,
+        Verb.RESUME,
+        Verb.DECLARE_DOWN,
+        Verb.FENCE,
+        Verb.CHECK,
+    }
+)
+"""Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
+_HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK})
+"""Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
+_RESEND_SHARE = 4
+"""A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
+# Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
+
+
+class Stage(Enum):
+    """How far an action is."""
+
+    DONE = "done"
+    """Witnessed, or it lost its object."""
+    UNDER_WAY = "under_way"
+    """Sent; the witness has yet to appear."""
+    WAITING = "waiting"
+    """Not begun: a guardrail says later."""
+    FAILED = "failed"
+    """It cannot come to a good end without a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an action is, and why."""
+
+    stage: Stage
+    reason: str
+
+
+def perform(
+    action: Action,
+    cluster: Cluster,
+    *,
+    plan: PlanId | None,
+    lease: Lease,
+    actor: str = AUTOPILOT,
+    judged_on: Incident | None = None,
+) -> Progress:
+    """Bring an action one step further and return at once.
+
+    Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
+    what was begun, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
+    as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun.
+    """
+    facts = read_facts({action.verb}, cluster)
+    moot = is_moot(action, facts) or _why_told(action, facts)
+    known = next((record for record in facts.records if record.action.key == action.key), None)
+    if known is None and moot is not None:
+        return Progress(stage=Stage.DONE, reason=f"{NOT_NEEDED}{moot}")
+    token = lease.token(cluster.ledger, cluster.clock.now())
+    if token is None:
+        return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
+    record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
+
+    shown = over_by(facts)
+
+    def guard(state: LedgerState) -> Refusal | None:
+        if judged_on is not None and judged_on not in state.incidents:
+            return Refusal(
+                guardrail="evidence", reason="new evidence came in; it is judged anew", patience=Patience.WAIT
+            )
+        return judge_on(state, action, plan, facts, cluster, shown=shown, actor=actor)
+
+    begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
+    if isinstance(begun, Refusal):
+        stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
+        return Progress(stage=stage, reason=words_of(begun))
+    if isinstance(begun, Begun):
+        return _send(begun.record, cluster, facts, actor=actor)
+
+    def begin_again(record: ActionRecord, after: int) -> Begun | AlreadyBegun | Refusal:
+        now = cluster.clock.now()
+        return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
+
+    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, actor=actor)
+
+
+def _why_told(action: Action, facts: ClusterFacts) -> str | None:
+    """Return why an owner is not told: each plan of an incident has its own notices, and they often say the same."""
+    if action.verb is not Verb.NOTIFY_OWNER:
+        return None
+    is_told = any(
+        record.action.verb is Verb.NOTIFY_OWNER
+        and (record.action.incident, record.action.attempt) == (action.incident, action.attempt)
+        and record.action.text == action.text
+        and record.outcome is not None
+        and record.outcome.kind is OutcomeKind.DONE
+        for record in facts.records
+    )
+    return "the owner was told the same already" if is_told else None
+
+
+def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
+    """Return the before-entry; of a restart it keeps what the witness will be compared with."""
+    held = None
+    if action.verb is Verb.HOLD and action.attempt is not None:
+        held = facts.jobs.get(action.attempt.job)
+    boot_id = None
+    booted_at = None
+    if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE) and action.node is not None:
+        inspection = inspect_node(action.node, cluster)
+        boot_id = inspection.boot_id if inspection is not None else None
+        status = facts.nodes.get(action.node)
+        booted_at = status.booted_at if status is not None else None
+    return ActionRecord(
+        action=action,
+        plan=plan,
+        begun_at=cluster.clock.now(),
+        boot_id_before=boot_id,
+        booted_before=booted_at,
+        attempt_nodes=frozenset() if held is None else held.nodes,
+        gpu_count=0 if held is None else held.gpu_count,
+        checkpointed_at=None if held is None else held.checkpointed_at,
+        lost_gpu_hours=None if held is None or action.has_ended else expected_loss(held, facts),
+    )
+
+
+def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor: str) -> Progress:
+    action = record.action
+    try:
+        receipt = send_command(action, cluster, facts)
+    except SourceRefused as problem:
+        if action.verb is Verb.PAGE_HUMAN:
+            return Progress(stage=Stage.UNDER_WAY, reason=str(problem))  # A failed page would never be sent again.
+        needless = _why_needless(action, cluster)
+        if needless is not None:
+            return finish(record, cluster, OutcomeKind.DONE, f"{NOT_NEEDED}{needless}", actor=actor)
+        return finish(record, cluster, OutcomeKind.FAILED, str(problem), actor=actor)
+    except SourceError as problem:
+        if action.verb not in MESSAGES and _is_overdue(record, cluster):
+            return finish(record, cluster, OutcomeKind.UNKNOWN, f"no answer within the limit: {problem}", actor=actor)
+        # No answer is not a no: it may have happened. The witness decides, in this pass and the next ones.
+        return Progress(stage=Stage.UNDER_WAY, reason=str(problem))
+    cluster.ledger.mark_sent(action.key, actor=actor, now=cluster.clock.now())
+    if action.verb in MESSAGES:
+        return finish(record, cluster, OutcomeKind.DONE, receipt, actor=actor)
+    return Progress(stage=Stage.UNDER_WAY, reason="sent")
+
+
+def _why_needless(action: Action, cluster: Cluster) -> str | None:
+    """Return why a refused command for a job was not needed: the job ended between our look and the command."""
+    if action.attempt is None or action.verb in MESSAGES:
+        return None
+    fresh = read_facts({action.verb}, cluster)
+    moot = is_moot(action, fresh)
+    job = fresh.jobs.get(action.attempt.job)
+    if moot is None and action.verb is Verb.HOLD and job is not None and job.state is JobState.COMPLETING:
+        return f"job {job.job} is ending already"
+    return moot
+
+
+def _follow_up(
+    record: ActionRecord,
+    cluster: Cluster,
+    facts: ClusterFacts,
+    *,
+    begin_again: Callable[[ActionRecord, int], Begun | AlreadyBegun | Refusal],
+    actor: str,
+) -> Progress:
+    """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
+    if record.outcome is not None:
+        stage = Stage.DONE if record.outcome.kind is OutcomeKind.DONE else Stage.FAILED
+        return Progress(stage=stage, reason=record.outcome.witness)
+    action = record.action
+    if action.verb in MESSAGES:
+        if record.sent_at is not None:
+            return finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
+        # Nobody can tell whether it went out. A message twice is better than a page never sent.
+        return _send(record, cluster, facts, actor=actor)
+    resent_at = cluster.ledger.resent_at(action.key)  # Read before the witness: who sends between the two is seen.
+    testimony = testify(record, look(action, cluster))
+    if testimony.witness is Witness.DONE:
+        return finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
+    moot = is_moot(action, facts)
+    if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
+        return finish(record, cluster, OutcomeKind.DONE, f"{NOT_NEEDED}{moot}", actor=actor)
+    if _may_send_again(record, testimony.witness, resent_at, cluster):
+        begun = begin_again(record, len(resent_at))
+        if isinstance(begun, Begun):
+            return _send(record, cluster, facts, actor=actor)
+        if isinstance(begun, AlreadyBegun):
+            return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
+        if begun.patience is Patience.WAIT:
+            return Progress(stage=Stage.WAITING, reason=words_of(begun))
+        return finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {words_of(begun)}", actor=actor)
+    if _is_overdue(record, cluster):
+        kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
+        limit = witness_limit(action.verb, cluster.rules.policy.durations)
+        return finish(
+            record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
+        )
+    return Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
+
+
+def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
+    """Return whether a command that nobody is known to have accepted is sent once more, however old it is.
+
+    A slow one is given its share of the limit after each time that it may have been sent.
+    """
+    verb = record.action.verb
+    if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
+        return False
+    if verb is Verb.RESET_GPU and resent_at:
+        return False  # A reset that helped nothing looks like one that never came: once more is enough.
+    limit = witness_limit(verb, cluster.rules.policy.durations)
+    last_sent_at = max((record.begun_at, *resent_at))
+    return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
+
+
+def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
+    """Return whether the witness should have appeared by now: its limit runs from when the command was accepted."""
+    limit = witness_limit(record.action.verb, cluster.rules.policy.durations)
+    return cluster.clock.now() - (record.sent_at or record.begun_at) > limit
+
+
+def finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
+    """Write the outcome, with the time that the scheduler itself gives to a drain."""
+    action = record.action
+    witnessed_at = None
+    if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE:
+        node = next((each for each in cluster.scheduler.read_nodes() if each.node == action.node), None)
+        witnessed_at = node.reason_set_at if node is not None else None
+    cluster.ledger.finish(
+        action.key,
+        Outcome(kind=kind, witness=witness, finished_at=cluster.clock.now(), witnessed_at=witnessed_at),
+        actor=actor,
+    )
+    return Progress(stage=Stage.DONE if kind is OutcomeKind.DONE else Stage.FAILED, reason=witness)

@@ -1,0 +1,143 @@
+"""Takes a snapshot, everything that a decision depends on at one instant, and records what it means."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ops_pipelines.domain.decision import Snapshot, correlate_all, find_all
+from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
+from ops_pipelines.frames.telemetry import GpuTelemetry
+from ops_pipelines.ports.job_facts import JobFactsReading
+from ops_pipelines.ports.ledger import Evidence, LedgerConflict
+
+EVIDENCE_AT_ONCE = 5_000
+"""More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""
+_DECIDE_TRY_COUNT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A snapshot, and what was seen on the way that no decision depends on."""
+
+    snapshot: Snapshot
+    new_evidence_count: int
+    rejected: tuple[Rejected, ...]
+    failures: tuple[str, ...]
+    gpu_telemetry: GpuTelemetry | None
+
+
+def take_snapshot(cluster: Cluster) -> Observed:
+    """Take in what is new, then return the state of everything.
+
+    A scheduler that does not answer raises SourceError: nothing can be decided without it. A metrics source that
+    does not answer is noted in the snapshot, where it forbids all but the mildest acts.
+    """
+    from_logs = take_in_logs(cluster)
+    from_conditions = take_in_conditions(cluster)
+    nodes = from_conditions.nodes if from_conditions.nodes is not None else cluster.scheduler.read_nodes()
+    gpu_telemetry = from_conditions.gpu_telemetry
+    learned = read_job_facts(cluster.job_facts)
+    return Observed(
+        snapshot=_compose(
+            cluster, nodes, cluster.scheduler.read_jobs(), learned, gpu_telemetry=gpu_telemetry, evidence=None
+        ),
+        new_evidence_count=from_logs.new_count + from_conditions.new_count,
+        rejected=from_logs.rejected + from_conditions.rejected,
+        failures=from_logs.failures + from_conditions.failures + learned.problems,
+        gpu_telemetry=gpu_telemetry,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """An answer of the scheduler that is on its way."""
+
+    nodes: Future[tuple[NodeStatus, ...]]
+    jobs: Future[tuple[JobStatus, ...]]
+
+
+def begin_reading(cluster: Cluster) -> Reading:
+    """Ask the scheduler for its nodes and jobs, both at once, and return without waiting for the answers."""
+    beside = ThreadPoolExecutor(2, thread_name_prefix="scheduler")
+    reading = Reading(
+        nodes=beside.submit(lambda: cluster.scheduler.read_nodes()),
+        jobs=beside.submit(lambda: cluster.scheduler.read_jobs()),
+    )
+    beside.shutdown(wait=False)
+    return reading
+
+
+def glance(cluster: Cluster, evidence: Sequence[Evidence], reading: Reading) -> Snapshot:
+    """Return the state of everything but the metrics, which take the longest to answer, and take nothing in.
+
+    To the decision they are silent: it may plan a drain on what the logs say, and nothing that needs eyes. `evidence`
+    is the first of what was undecided when it was read; what somebody has decided on since is left out.
+    Raises SourceError if the scheduler does not answer.
+    """
+    nodes, jobs = reading.nodes.result(), reading.jobs.result()
+    return _compose(cluster, nodes, jobs, read_job_facts(cluster.job_facts), gpu_telemetry=None, evidence=evidence)
+
+
+def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple[Incident, ...]]:
+    """Write what a snapshot means into the ledger; return the snapshot that it was done on, and what changed.
+
+    Somebody else may have decided since it was taken (the reflex does so within a tick): then it is taken anew.
+    """
+    for remaining in reversed(range(_DECIDE_TRY_COUNT)):
+        snapshot = cluster.ledger.load_snapshot(decided_on)
+        changed = correlate_all(find_all(snapshot, cluster.rules), snapshot, cluster.rules)
+        try:
+            cluster.ledger.record_decision(
+                inputs=decided_on,
+                decided_through=snapshot.evidence_through,
+                expected_head=snapshot.ledger_head,
+                incidents=changed,
+                plans=(),
+                now=snapshot.taken_at,
+            )
+        except LedgerConflict:
+            if remaining == 0:
+                raise
+            decided_on = cluster.ledger.store_snapshot(take_snapshot(cluster).snapshot)
+        else:
+            break
+    return decided_on, changed
+
+
+def _compose(
+    cluster: Cluster,
+    nodes: tuple[NodeStatus, ...],
+    jobs: tuple[JobStatus, ...],
+    learned: JobFactsReading,
+    *,
+    gpu_telemetry: GpuTelemetry | None,
+    evidence: Sequence[Evidence] | None,
+) -> Snapshot:
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    if evidence is None:
+        evidence = cluster.ledger.evidence_after(state.decided_through, limit=EVIDENCE_AT_ONCE)
+    else:
+        evidence = [each for each in evidence if each.seq > state.decided_through]
+    return Snapshot(
+        taken_at=now,
+        rules_digest=cluster.rules_digest,
+        ledger_head=state.head_seq,
+        evidence_through=max((each.seq for each in evidence), default=state.decided_through),
+        observations=tuple(each.observation for each in evidence),
+        conditions=cluster.ledger.conditions(),
+        nodes=tuple(sorted(nodes, key=lambda node: node.node)),
+        jobs=tuple(sorted(merge_jobs(jobs, learned, now=now), key=lambda job: job.job)),
+        telemetry=() if gpu_telemetry is None else gpu_telemetry.statuses,
+        is_telemetry_available=gpu_telemetry is not None and any(each.gpus_seen for each in gpu_telemetry.statuses),
+        incidents=state.incidents,
+        incident_count=state.incident_count,
+        records=state.records,
+        is_paused=state.pause is not None,
+        costs=learned.costs,
+    )

@@ -1,0 +1,214 @@
+"""What a person does by hand, through the same guardrails, ledger and witnesses as the autopilot.
+
+Mode and pause do not bind a person; budgets, declared nodes and foreign drains do.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.judge import drain_owner, drain_reason
+from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.flow.acts.perform import Progress, Stage, perform
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
+from ops_pipelines.ports.source_error import SourceError
+
+_POLL_SECONDS = 0.2
+
+
+class ByHandRefused(RuntimeError):
+    """What the person asked for was not done, or is not known to be. The message says why and what to do next."""
+
+
+def drain_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str, why: str) -> Incident:
+    """Drain a node on a person's word and return the incident that owns the drain until `return_by_hand`.
+
+    Asked again after it was cut short, it goes on with the incident that it opened then: a drain has one owner. A drain
+    that may still take effect stays owned, by a person: only what provably was never done is closed.
+    """
+    status = _status(node, cluster)
+    state = cluster.ledger.read_state(cluster.clock.now())
+    incident = _cut_short_drain(node, state)
+    if incident is None:
+        if status.is_drained:
+            raise ByHandRefused(f"{node} is already drained {_by_whom(status, state)}. Nothing was changed.")
+        incident = _open(node, cluster, state, actor=actor, why=why)
+    action = Action(
+        verb=Verb.DRAIN,
+        incident=incident.incident,
+        node=node,
+        text=drain_reason(incident.incident, f"{actor}: {why}"),
+        try_number=_next_try(Verb.DRAIN, incident, cluster),
+    )
+    progress = _until_settled(action, cluster, lease=lease, actor=actor)
+    if progress.stage is Stage.DONE:
+        return incident
+    now = cluster.clock.now()
+    if all(_was_refused(record) for record in cluster.ledger.records(incident.incident)):
+        given_up = advance(incident, IncidentEvent.CLEARED, at=now, note=f"not drained: {progress.reason}")
+        cluster.ledger.change_incident(given_up, actor=actor, now=now)
+        raise ByHandRefused(f"{node} was not drained: {progress.reason}")
+    note = f"{_asked_for(actor, why)}; whether it took effect is not known: {progress.reason}"
+    cluster.ledger.change_incident(replace(incident, note=note, changed_at=now), actor=actor, now=now)
+    raise ByHandRefused(
+        f"{node} may or may not be drained: {progress.reason}. {incident.incident} stays yours: look at the node, then "
+        f"drain it again, return it, or end it with `ops-pipelines close {incident.incident}`."
+    )
+
+
+def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str, why: str) -> tuple[Incident, ...]:
+    """Return a node of ours to service on a person's word and close the incidents that a person had on it.
+
+    Asked again after it was cut short, it takes note of the return that it sent then.
+    """
+    status = _status(node, cluster)
+    state = cluster.ledger.read_state(cluster.clock.now())
+    owned = [incident for incident in state.incidents if node in incident.nodes and incident.is_open]
+    cut_short = None if status.is_drained else _cut_short_return(node, owned, state)
+    if not status.is_drained and cut_short is None:
+        raise ByHandRefused(f"{node} is not drained; there is nothing to return.")
+    if status.is_drained and drain_owner(status, state.records) is None:
+        raise ByHandRefused(
+            f"{node} is drained by someone else ({status.reason}); only whoever drained it returns it, with `scontrol`."
+        )
+    busy = [incident for incident in owned if incident.state is not IncidentState.ESCALATED]
+    if busy:
+        raise ByHandRefused(
+            f"{busy[0].incident} is still {busy[0].state.value} on {node}; wait until it ends or is escalated."
+        )
+    if not owned:
+        raise ByHandRefused(f"no open incident owns {node}; use `scontrol update nodename={node} state=resume`.")
+    action = cut_short or Action(
+        verb=Verb.RESUME,
+        incident=owned[0].incident,
+        node=node,
+        text=why,
+        try_number=_next_try(Verb.RESUME, owned[0], cluster),
+    )
+    progress = _until_settled(action, cluster, lease=lease, actor=actor)
+    if progress.stage is not Stage.DONE:
+        raise ByHandRefused(f"{node} was not returned: {progress.reason}")
+    _put_back(action, state, cluster, lease=lease, actor=actor)
+    now = cluster.clock.now()
+    closed = []
+    for incident in owned:
+        done = advance(incident, IncidentEvent.RECOVERED, at=now, note=f"returned by hand by {actor}: {why}")
+        cluster.ledger.change_incident(done, actor=actor, now=now)
+        closed.append(done)
+    return tuple(closed)
+
+
+def _put_back(resume: Action, state: LedgerState, cluster: Cluster, *, lease: Lease, actor: str) -> None:
+    """Let a returned node be chosen like any other, if a probation of ours made it last choice and did not end.
+
+    Where that fails the node is back all the same; the next pass of the autopilot puts it back.
+    """
+    marks = [each for each in state.records if each.action.verb is Verb.PUT_LAST and each.action.node == resume.node]
+    if not marks:
+        return
+    put_back = replace(resume, verb=Verb.PUT_BACK, text="")
+    with suppress(SourceError, LedgerConflict):
+        _until_settled(put_back, cluster, lease=lease, actor=actor)
+
+
+def _open(node: NodeName, cluster: Cluster, state: LedgerState, *, actor: str, why: str) -> Incident:
+    now = cluster.clock.now()
+    incident = Incident(
+        incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
+        state=IncidentState.ESCALATED,
+        response=Response.PAGE,
+        nodes=frozenset({node}),
+        gpus=frozenset(),
+        victims=frozenset(),
+        findings=(),
+        opened_at=now,
+        changed_at=now,
+        note=_asked_for(actor, why),
+    )
+    cluster.ledger.change_incident(incident, actor=actor, now=now)
+    return incident
+
+
+def _asked_for(actor: str, why: str) -> str:
+    return f"drained by hand by {actor}: {why}"
+
+
+def _cut_short_drain(node: NodeName, state: LedgerState) -> Incident | None:
+    """Return the incident of a drain by hand of which nobody knows that it was done, None if there is none."""
+    done = {
+        record.action.incident
+        for record in state.records
+        if record.action.verb is Verb.DRAIN and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    }
+    begun = [
+        incident
+        for incident in state.incidents
+        # Of the incidents on a node, only what a person opened has no findings.
+        if incident.nodes == {node} and not incident.findings and incident.state is IncidentState.ESCALATED
+    ]
+    return next((incident for incident in begun if incident.incident not in done), None)
+
+
+def _cut_short_return(node: NodeName, owned: Sequence[Incident], state: LedgerState) -> Action | None:
+    """Return the return that a person's command sent before it was cut short, None if there is none."""
+    mine = {incident.incident for incident in owned if incident.state is IncidentState.ESCALATED}
+    return next(
+        (
+            record.action
+            for record in state.records
+            if record.action.verb is Verb.RESUME
+            and record.action.node == node
+            and record.action.incident in mine
+            and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
+        ),
+        None,
+    )
+
+
+def _by_whom(status: NodeStatus, state: LedgerState) -> str:
+    owner = drain_owner(status, state.records)
+    incident = next((each for each in state.incidents if each.incident == owner), None)
+    if incident is None:
+        return f"by {'someone else' if owner is None else owner} ({status.reason})"
+    return f"by {owner}, which is {incident.state.value} ({incident.note})"
+
+
+def _was_refused(record: ActionRecord) -> bool:
+    """Return whether a command was answered no, and never accepted: then it has no effect."""
+    outcome = record.outcome
+    return record.sent_at is None and outcome is not None and outcome.kind is OutcomeKind.FAILED
+
+
+def _next_try(verb: Verb, incident: Incident, cluster: Cluster) -> int:
+    """Return a number that no such act of this incident has ended under; one under way is continued."""
+    ended = [
+        record.action.try_number
+        for record in cluster.ledger.records(incident.incident)
+        if record.action.verb is verb and record.outcome is not None
+    ]
+    return max([incident.plan_count, *ended]) + 1
+
+
+def _status(node: NodeName, cluster: Cluster) -> NodeStatus:
+    if not cluster.rules.topology.knows(node):
+        raise ByHandRefused(f"{node} is not declared in cluster.yaml; only declared nodes are acted on.")
+    for status in cluster.scheduler.read_nodes():
+        if status.node == node:
+            return status
+    raise ByHandRefused(f"the scheduler does not know {node}; check its name in cluster.yaml.")
+
+
+def _until_settled(action: Action, cluster: Cluster, *, lease: Lease, actor: str) -> Progress:
+    give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit + timedelta(seconds=2)
+    while True:
+        progress = perform(action, cluster, plan=None, lease=lease, actor=actor)
+        if progress.stage is not Stage.UNDER_WAY or cluster.clock.now() >= give_up_at:
+            return progress
+        cluster.clock.wait(_POLL_SECONDS)

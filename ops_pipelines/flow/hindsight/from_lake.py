@@ -1,0 +1,246 @@
+"""What was known when, read back from the lake: the input of `retrace`.
+
+The same detectors and the same rules of lines as live, over the hours before a moment. What the lake does not hold is
+said (`gaps`), never guessed. How the scheduler saw a node at a time is not kept: `inventory` shows each hour as it was
+when the hour was filled. Who did not answer it is found by the series that end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ops_pipelines.domain.observation import JobStatus, Observation
+from ops_pipelines.domain.topology import Topology
+from ops_pipelines.flow.hindsight.retrace import Event, Spell
+from ops_pipelines.flow.lake.window import FAILURES_REACH
+from ops_pipelines.flow.observatory import hour_of
+from ops_pipelines.ports.lake import Lake, Rows
+
+if TYPE_CHECKING:
+    from ops_pipelines.frames.panels.detection import Detection
+    from ops_pipelines.frames.panels.panel import Panel
+
+Detect = Callable[["Panel"], "Sequence[Detection]"]
+READ_AT_ONCE = timedelta(hours=2)
+"""Bounds memory: a day of a large cluster is many times what fits."""
+_JOB_END_LIMIT = timedelta(days=30)
+"""Assumption: no attempt that matters holds nodes for longer. Accounting lists attempts by the hour in which they
+ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStretch:
+    """All that the lake knows of [start, end], for `retrace.turns`."""
+
+    start: datetime
+    end: datetime
+    events: tuple[Event, ...]
+    """What lines said, by time."""
+    spells: tuple[Spell, ...]
+    """What the detectors saw and for how long, by the time at which they were sure of it."""
+    jobs: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]
+    """What the scheduler would have said of all jobs that ran or had just ended, at each change."""
+    gaps: tuple[str, ...]
+    """What the lake does not hold of the stretch, in words: what was not seen there is not known to be well."""
+    is_blind: bool
+    """It holds no sample of anything."""
+
+
+def evidence_from_lake(
+    lake: Lake,
+    *,
+    at: datetime,
+    back: timedelta,
+    topology: Topology,
+    step_seconds: int | None = None,
+    release: Mapping[str, str] | None = None,
+    detect: Detect | None = None,
+) -> RecordedStretch:
+    """Return what was known in [at - back, at]. Raises LakeError; ValueError for a stretch that is empty.
+
+    Nothing later than `at` is used, but for accounting of attempts that were still running then: it says which nodes
+    they held, and they are told as running.
+
+    `step_seconds` None: the grid that most GPU samples stand on. `detect` None: all detectors.
+    """
+    from ops_pipelines.frames.detectors.detect import detect as detect_all
+    from ops_pipelines.frames.past_states import attempts_of, jobs_over_time
+
+    if back <= timedelta(0):
+        raise ValueError(f"the stretch is {back} long; expected more than nothing")
+    start, end = at.astimezone(UTC) - back, at.astimezone(UTC)
+    step = step_seconds or _grid_step(lake, at=end)
+    look = detect or (lambda panel: detect_all(panel, topology=topology, release=release or {}))
+    attempts = attempts_of(*_attempt_rows(lake, start=start, end=end))
+    known = [each for each in attempts if each.started_at is not None and each.started_at <= end]
+    seen = _Seen(step=timedelta(seconds=step))
+    gaps: list[str] = []
+    is_blind = True
+    begin = start
+    while begin <= end:
+        until = min(begin + READ_AT_ONCE, end + timedelta(microseconds=1))
+        panel, absent, has_samples = _panel(lake, begin=begin, until=until, step=step, topology=topology, jobs=known)
+        gaps += absent
+        is_blind &= not has_samples
+        seen.take(look(panel), begin=begin, until=until)
+        begin = until
+    spells = seen.spells(end)
+    spells += _failures(known, start=start, end=end)
+    return RecordedStretch(
+        start=start,
+        end=end,
+        events=_events(lake, start=start, end=end, topology=topology),
+        spells=tuple(sorted(spells, key=lambda each: (each.known_at, each.observation.position))),
+        jobs=jobs_over_time(known, start=start, end=end),
+        gaps=(*gaps, *_hours_without_jobs(lake, start=start, end=end)),
+        is_blind=is_blind,
+    )
+
+
+def _grid_step(lake: Lake, *, at: datetime) -> int:
+    """Return the distance of the samples in the hour before; 15 s where there are too few."""
+    from ops_pipelines.frames.panels.rows import grid_step_of
+
+    return grid_step_of(lake.read("gpu_telemetry", start=at - timedelta(hours=1), end=at, columns=("time",))) or 15
+
+
+def _panel(
+    lake: Lake, *, begin: datetime, until: datetime, step: int, topology: Topology, jobs: Sequence[JobStatus]
+) -> "tuple[Panel, list[str], bool]":
+    """Return the panel of [begin, until) with as much before it as detectors look back; which tables have no sample in
+    [begin, until), in words; and whether any has."""
+    from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
+    from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
+    from ops_pipelines.frames.panels.rows import panel_rows
+    from ops_pipelines.frames.panels.tables import panel_from_tables
+    from ops_pipelines.frames.schema import TELEMETRY_TABLES
+
+    start = begin - timedelta(seconds=LOOKBACK_SECONDS + step)
+    tables: dict[str, Rows] = {}
+    absent: list[str] = []
+    has_samples = False
+    for table in PANEL_COLUMNS:
+        first = hour_of(start) if table == "job_allocations" else start
+        rows = lake.read(table, start=first, end=until, columns=columns_to_read(table))
+        tables[table] = panel_rows(table, rows)
+        if table not in TELEMETRY_TABLES:
+            continue
+        if lake.read(table, start=begin, end=until, columns=("time",)).num_rows:
+            has_samples = True
+        else:
+            absent.append(f"{table}: no sample from {begin:%Y-%m-%d %H:%M} to {until:%H:%M}")
+    panel = panel_from_tables(tables, start=start, end=until, step_seconds=step, topology=topology, jobs=jobs)
+    return panel, absent, has_samples
+
+
+def _hours_without_jobs(lake: Lake, *, start: datetime, end: datetime) -> list[str]:
+    """Return the hours of which no allocation is kept: usually, their partitions were never filled."""
+    found: list[str] = []
+    hour = hour_of(start)
+    while hour < end:
+        if not lake.read("job_allocations", start=hour, end=hour + timedelta(hours=1), columns=("time",)).num_rows:
+            found.append(f"job_allocations: no row of {hour:%Y-%m-%d %H:%M}: which jobs ran in that hour is not known")
+        hour += timedelta(hours=1)
+    return found
+
+
+class _Seen:
+    """What detectors saw, put together over stretches that were read one after the other."""
+
+    def __init__(self, *, step: timedelta) -> None:
+        self._step = step
+        self._spells: list[Spell] = []
+        self._last: dict[str, tuple[Observation, datetime, datetime]] = {}
+
+    def take(self, detections: "Sequence[Detection]", *, begin: datetime, until: datetime) -> None:
+        """Take in what was seen in [begin, until): what began earlier and goes on was taken in before."""
+        for each in sorted(detections, key=lambda each: each.first_seen_at):
+            if each.last_seen_at < begin or each.first_seen_at >= until:
+                continue
+            known_at = max(begin, each.first_seen_at)
+            before = self._last.get(each.position)
+            if before is not None and known_at - before[2] <= self._step:
+                self._last[each.position] = (before[0], before[1], max(before[2], each.last_seen_at))
+                continue
+            if before is not None:
+                self._close(before)
+            self._last[each.position] = (each.observation(), known_at, each.last_seen_at)
+
+    def spells(self, end: datetime) -> list[Spell]:
+        """Return all of them; one that held at the newest grid time is not gone."""
+        for before in self._last.values():
+            self._close(before, end=end)
+        self._last = {}
+        return self._spells
+
+    def _close(self, held: tuple[Observation, datetime, datetime], *, end: datetime | None = None) -> None:
+        observation, known_at, last_at = held
+        gone_at = last_at + self._step
+        is_there = end is not None and gone_at > end
+        self._spells.append(Spell(observation=observation, known_at=known_at, gone_at=None if is_there else gone_at))
+
+
+def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) -> list[Spell]:
+    """Return verdicts over many attempts, judged anew whenever one has ended."""
+    from ops_pipelines.frames.detectors.job_failures import detect_failures
+    from ops_pipelines.frames.past_states import ended_attempts
+
+    over = ended_attempts(attempts)
+    present: dict[str, tuple[Observation, datetime]] = {}
+    found: list[Spell] = []
+    times = sorted({each.ended_at for each in over if start <= each.ended_at <= end} | {start, end})
+    for at in times:
+        young = [each for each in over if at - FAILURES_REACH <= each.ended_at <= at]
+        now = {each.position: each.observation() for each in detect_failures(young, at=at)}
+        for position in [each for each in present if each not in now]:
+            observation, since = present.pop(position)
+            found.append(Spell(observation=observation, known_at=since, gone_at=at))
+        for position, observation in now.items():
+            present.setdefault(position, (observation, at))
+    found += [Spell(observation=observation, known_at=since) for observation, since in present.values()]
+    return found
+
+
+def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -> tuple[Event, ...]:
+    """Return what lines say: codes of the driver by the sensor's own reader, every other signature by the tables."""
+    from ops_pipelines.frames.logs.observations import coded_observations, observations_of
+    from ops_pipelines.frames.panels.rows import addresses_of
+
+    until = end + timedelta(microseconds=1)
+    columns = {
+        "kernel_events": ("source", "position", "time", "node", "signature", "pci_address", "device", "text"),
+        "job_logs": ("source", "position", "time", "node", "job", "signature", "text"),
+    }
+    seats = lake.read(
+        "gpu_telemetry", start=max(start, end - timedelta(hours=1)), end=until, columns=("node", "pci_address")
+    )
+    gpus = addresses_of(seats)
+    found: list[Observation] = []
+    begin = start
+    while begin < until:
+        stop = min(begin + READ_AT_ONCE, until)
+        for table, names in columns.items():
+            rows = lake.read(table, start=begin, end=stop, columns=names)
+            found += observations_of(rows, table=table, gpus=gpus)
+            if table == "kernel_events":
+                found += coded_observations(rows, received_at=end, known_nodes=tuple(topology.places))
+        begin = stop
+    found.sort(key=lambda each: (each.observed_at, each.source, each.position))
+    return tuple(Event(observation=each, known_at=each.observed_at) for each in found)
+
+
+def _attempt_rows(lake: Lake, *, start: datetime, end: datetime) -> tuple[Rows, Rows]:
+    """Return the rows of accounting and allocations that may name an attempt of the stretch."""
+    from ops_pipelines.frames.past_states import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS
+
+    accounting = lake.read(
+        "job_accounting",
+        start=hour_of(start - FAILURES_REACH),
+        end=end + _JOB_END_LIMIT,
+        columns=ACCOUNTING_COLUMNS,
+    )
+    allocations = lake.read(
+        "job_allocations", start=hour_of(start), end=end + timedelta(hours=1), columns=ALLOCATION_COLUMNS
+    )
+    return accounting, allocations

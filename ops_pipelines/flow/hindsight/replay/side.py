@@ -1,0 +1,147 @@
+"""One policy's side of a replay: which acts it begins first when, which plans wait, what holds incidents back."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, Action, Verb
+from ops_pipelines.domain.guardrails.blast_radius import TouchedJob
+from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.steps.timing import Moment
+from ops_pipelines.flow.hindsight.replay.course import Course, Courses, Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTime:
+    """The first time that a side begins an act."""
+
+    at: datetime
+    action: Action
+    plan: IncidentPlan
+    incident: Incident
+    other_why: str
+    """Why the other side does not begin it then; empty where it does."""
+
+    @property
+    def moment(self) -> Moment | None:
+        """Return when the job of the act is interrupted; None for acts that interrupt none."""
+        if self.action.verb is not Verb.HOLD:
+            return None
+        return next((each.moment for each in self.plan.timings if each.attempt == self.action.attempt), None)
+
+    @property
+    def lost_gpu_hours(self) -> float | None:
+        """Return what the job of a hold is expected to lose; None where nobody knows, or for other acts."""
+        job = self._held_job
+        return None if job is None else job.lost_gpu_hours
+
+    @property
+    def team(self) -> str:
+        """Return the account whose job a hold interrupts; empty where nobody knows, or for other acts."""
+        job = self._held_job
+        return "" if job is None else job.account
+
+    @property
+    def _held_job(self) -> TouchedJob | None:
+        if self.action.verb is not Verb.HOLD or self.plan.proof is None or self.action.attempt is None:
+            return None
+        job = self.action.attempt.job
+        return next((each for each in self.plan.proof.jobs if each.job == job), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Side:
+    """What one policy does, decision by decision."""
+
+    begun: dict[ActionKey, FirstTime] = field(default_factory=dict)
+    waiting: dict[PlanId, tuple[Course, str]] = field(default_factory=dict)
+    """Plans that are not begun, or not to their end, with what held them back: a person's yes may come."""
+    approvals: set[PlanId] = field(default_factory=set)
+    """Plans that ask a person for a yes."""
+    held: dict[str, set[IncidentId]] = field(default_factory=dict)
+    """By guardrail: the incidents that it kept waiting."""
+    incidents: set[IncidentId] = field(default_factory=set)
+    """Incidents that it sees open."""
+
+    def take(self, mine: Courses, other: Courses | None, *, at: datetime) -> None:
+        """Take note of one decision; `other` is what the other side does at the same moment, None if nobody knows."""
+        for name, course in mine.by_incident.items():
+            self.incidents.add(name)
+            theirs = None if other is None else other.by_incident.get(name)
+            self.begin(course, course.begun, at=at, theirs=theirs, is_known=other is not None)
+            if course.refusal is not None:
+                self.held.setdefault(course.refusal.guardrail, set()).add(name)
+            if course.plan is not None and course.refusal is not None:
+                self.waiting[course.plan.plan] = (course, course.refusal.guardrail)
+                if course.refusal.guardrail == "approval":
+                    self.approvals.add(course.plan.plan)
+
+    def begin(
+        self,
+        course: Course,
+        actions: Collection[Action],
+        *,
+        at: datetime,
+        theirs: Course | None,
+        is_known: bool,
+    ) -> None:
+        """Take note that acts of a course are begun."""
+        assert course.plan is not None or not actions, "only plans have acts"
+        for action in actions:
+            if action.key not in self.begun and course.plan is not None:
+                self.begun[action.key] = FirstTime(
+                    at=at,
+                    action=action,
+                    plan=course.plan,
+                    incident=course.incident,
+                    other_why=_why_not(action, course.plan, theirs) if is_known else "",
+                )
+
+    def approve(self, plan: PlanId, *, at: datetime) -> None:
+        """Take note of a person's yes to a plan: what waits for it is begun."""
+        waits = self.waiting.get(plan)
+        if waits is not None and waits[1] == "approval":
+            course, _ = self.waiting.pop(plan)
+            self.begin(course, course.after_approval, at=at, theirs=None, is_known=False)
+
+    def go_on(self, plan: PlanId, *, at: datetime) -> str | None:
+        """Take note that a plan that was held back was begun after all; return by which guardrail it was held."""
+        waits = self.waiting.get(plan)
+        if waits is None or waits[0].standing is not Standing.HELD or waits[0].plan is None:
+            return None
+        course, guardrail = self.waiting.pop(plan)
+        self.begin(course, waits[0].plan.actions, at=at, theirs=None, is_known=False)
+        return guardrail
+
+    def plans(self) -> Iterator[tuple[IncidentPlan, frozenset[ActionKey]]]:
+        """Yield each plan of which anything is begun, with the keys of what is."""
+        keys: dict[PlanId, set[ActionKey]] = {}
+        plans: dict[PlanId, IncidentPlan] = {}
+        for key, first in self.begun.items():
+            plans.setdefault(first.plan.plan, first.plan)
+            keys.setdefault(first.plan.plan, set()).add(key)
+        for name, plan in plans.items():
+            yield plan, frozenset(keys[name])
+
+    def touched(self) -> frozenset[IncidentId]:
+        """Return the incidents for which it takes a node or a job away."""
+        return frozenset(
+            each.incident.incident for each in self.begun.values() if each.action.verb in DESTRUCTIVE_VERBS
+        )
+
+
+def _why_not(action: Action, plan: IncidentPlan, theirs: Course | None) -> str:
+    """Return why the other side does not begin this act of `plan`; empty where it does."""
+    if theirs is None:
+        return "no such incident is open"
+    if any(each.key == action.key for each in theirs.begun):
+        return ""
+    if theirs.plan is None or theirs.standing is not Standing.BEGUN:
+        return theirs.why_not
+    if any(each.key == action.key for each in theirs.plan.actions):
+        return theirs.why_not
+    mine = {each.key for each in plan.actions}
+    instead = ", ".join(each.verb.value.replace("_", " ") for each in theirs.plan.actions if each.key not in mine)
+    return f"another plan: {instead or 'the same'} {'instead' if instead else 'without it'}"

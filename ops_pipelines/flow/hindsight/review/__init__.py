@@ -1,0 +1,1 @@
+"""The weekly reliability review: counts what a week brought, by team and component."""

@@ -1,0 +1,1 @@
+"""Hours and cycles of the lake: filled, read as a window, imported."""

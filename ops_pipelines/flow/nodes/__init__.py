@@ -1,0 +1,1 @@
+"""The way of a node back into service: tests, verification, probation."""
