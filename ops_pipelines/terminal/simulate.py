@@ -147,6 +147,7 @@ def _print(found: "Simulation", varied: "Mapping[str, Simulation]") -> None:
     console = Console()
     console.print(f"effective training time ({_SAID}, {found.ours.seed_count} seeds)", highlight=False)
     console.print(_table_of_policies(found))
+    console.print("of one run: people called, healthy nodes drained (wrong)", highlight=False)
     lost = sorted(found.ours.lost_minutes_by_cause.items(), key=lambda item: -item[1])
     total = sum(minutes for _, minutes in lost) or 1.0
     said = ", ".join(f"{cause.replace('_', ' ')} {minutes / total:.0%}" for cause, minutes in lost if minutes > 0)
@@ -169,8 +170,8 @@ def _table_of_policies(found: "Simulation") -> "Table":
     from rich.table import Table
 
     table = Table()
-    for heading in ("policy", "ETTR", "95 %", "stops/day", "min/stop", "people", "wrong drains"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    for heading in ("policy", "ETTR", "95 %", "stops/day", "min/stop", "people", "wrong"):
+        table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for name, each in sorted((*found.peers.items(), ("this policy", found.ours)), key=lambda item: item[1].ettr_mean):
         low, high = each.ettr_ci95
         table.add_row(
@@ -189,10 +190,10 @@ def _table_of_policies(found: "Simulation") -> "Table":
 def _table_of_assumptions(found: "Simulation", varied: "Mapping[str, Simulation]") -> "Table":
     from rich.table import Table
 
-    peers = ("llama3_ref", "byterobust_like", "oracle")
+    peers = ("byterobust_like", "oracle")
     table = Table()
-    for heading in ("assumption", "this policy", "stops/day", *peers):
-        table.add_column(heading, justify="left" if heading == "assumption" else "right")
+    for heading in ("assumption", "policy", "stops/day", *peers):
+        table.add_column(heading, justify="left" if heading == "assumption" else "right", no_wrap=True)
     for name, each in {"as above": found, **varied}.items():
         row = (f"{each.peers[peer].ettr_mean:.2%}" for peer in peers)
         table.add_row(name, f"{each.ours.ettr_mean:.2%}", f"{each.ours.interruptions_per_day:.1f}", *row)
