@@ -16,8 +16,8 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
 
-lab: $(READY)             ## a real Slurm, Prometheus and PostgreSQL on loopback; ONCE=1 runs the fixed drill
-	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once)
+lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it
+	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
 
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),3) --dist=loadfile --no-loadscope-reorder
@@ -30,6 +30,7 @@ bench: $(READY)           ## telemetry, diagnosis, then the real lab: latency, t
 	@$(BIN)/python -m bench.diagnosis
 	@$(BIN)/python -m bench.real_cases
 	@$(BIN)/python -m bench.timing
+	@$(BIN)/python -m bench.whatif
 	@$(BIN)/python -m bench.titan
 	@$(BIN)/python -m bench.wear
 	@$(BIN)/python -m bench.intake || echo "the burst bound of the intake is missed: docs/DIAGNOSIS.md says by how much"

@@ -1,4 +1,4 @@
-"""Draws the document of `ops-pipelines simulate --json` for docs/EFFECTIVE_TRAINING_TIME.md: where each policy's time goes.
+"""Draws what `ops-pipelines simulate --json` printed, for docs/EFFECTIVE_TRAINING_TIME.md: where the time goes.
 
 ops-pipelines simulate --policy deploy/policy-large-training.yaml --json > runs.json
 python -m bench.whatif_picture runs.json docs/images/effective_training_time.png

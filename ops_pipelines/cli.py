@@ -192,6 +192,7 @@ def serve(
     """
     from ops_pipelines import server
     from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.resources import http_process
     from ops_pipelines.resources.config.files import read_cluster
 
     config = read_cluster(cluster_file.absolute())
@@ -200,8 +201,8 @@ def serve(
     except LedgerError as problem:
         complain(f"note: {problem}. It is tried again with each request; until then /healthz says blind")
     try:
-        listening = server.listen(host, port)
-    except server.CannotListen as problem:
+        listening = http_process.listen(host, port)
+    except http_process.CannotListen as problem:
         complain(str(problem))
         raise typer.Exit(ExitCode.USAGE) from problem
     shown = f"[{host}]" if ":" in host else host
@@ -212,7 +213,7 @@ def serve(
         sender=server.sender_of(config.alertmanager),
         cluster_file=cluster_file.absolute(),
     )
-    server.serve(pages, listening, announce=lambda: typer.echo(said))
+    http_process.serve(pages, listening, announce=lambda: typer.echo(said))
 
 
 @app.command()

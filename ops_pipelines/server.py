@@ -5,24 +5,20 @@ Every page asks for nothing but what it shows; what a page says is `pages`, who 
 Loopback by default; in production the site's proxy stands before it, with TLS and whoever may read.
 """
 
-import asyncio
-import errno
 import math
-import signal
-import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,21 +39,29 @@ from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
 from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.ports.page_shelf import ShelfError
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
+from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.status_views import HealthView, view_health
 from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
+from ops_pipelines.terminal.weekly_pages import NoReview, PageInMaking, WeeklyPages
 
-_GRACE_SECONDS = 5
-_CONCURRENT_COUNT = 20
-"""More requests at once are turned away with 503: a hanging database must not pile up threads without end."""
+_PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
+"""How many requests of each kind are answered at once; whoever comes beyond is told to come again. A database that
+hangs piles up no threads, and nothing slow keeps health from being told. All in all fewer than the 40 threads that
+there are."""
 _READING_COUNT = 4
-"""Bodies that are read at once: slow senders must not take every place, and health is asked for meanwhile."""
+"""Bodies that are read at once, of each way to be admitted: forged signatures show only when all is read, and must not
+keep those out who have the token."""
 _BODY_SECONDS = 10
 """For a whole body. # Assumption: 1 MiB arrives well within it from anywhere near."""
+_LATELY = timedelta(hours=24)
+_MAKING_SECONDS = 30
+"""After so long a page that is being made is worth another look."""
 _HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -69,10 +73,6 @@ _HEADERS = {
 
 OpenCluster = Callable[[], Cluster]
 """Returns the cluster, opened once; raises LedgerError each time that its ledger cannot be opened."""
-
-
-class CannotListen(RuntimeError):
-    """The address cannot be listened on. The message says why and what to do."""
 
 
 class NoSuchPage(LookupError):
@@ -89,6 +89,9 @@ class Site:
     """How alerts name nodes, and this cluster."""
     cluster_file: Path | None = None
     """Where the lake and the cluster's own files are found; None where only the ledger is served (tests)."""
+    places: Mapping[str, Places] = field(
+        default_factory=lambda: {kind: Places(count) for kind, count in _PLACES.items()}
+    )
 
 
 Write = Callable[[Site, Request], str]
@@ -109,7 +112,9 @@ def build_app(
         sender=sender or Sender(),
         cluster_file=cluster_file,
     )
-    app = Starlette(routes=_routes(site))
+    app = Starlette(routes=_routes(site), exception_handlers={Exception: _unforeseen})
+    # Else a slash too much is answered with a redirect to whatever host the request names.
+    app.router.redirect_slashes = False
     app.add_middleware(_WithHeaders)
     return app
 
@@ -161,6 +166,7 @@ def _write_index(site: Site, request: Request) -> str:
         cluster=cluster.name,
         health=judge_health(signs),
         incidents=state.incidents,
+        lately=cluster.ledger.incidents_since(now - _LATELY),
         listed=_LISTED,
         has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
         now=now,
@@ -173,7 +179,8 @@ def _write_incident(site: Site, request: Request) -> str:
 
     name = str(request.path_params["incident"])
     cluster = site.open_cluster()
-    incident = cluster.ledger.incident(IncidentId(name))
+    # PostgreSQL takes no zero byte, and no name of ours has one.
+    incident = cluster.ledger.incident(IncidentId(name)) if name.isprintable() else None
     if incident is None:
         raise NoSuchPage(f"there is no incident {name[:80]}; `ops-pipelines incidents --all` lists the recent ones")
     return write_incident_page(report_on(incident, cluster))
@@ -197,8 +204,6 @@ def _write_policy_comparison(site: Site, request: Request) -> str:
 
 def _weekly(site: Site) -> Route:
     """Return the route of the weekly review: the page that was kept, else one that is made, where the lake is."""
-    from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
-
     pages = WeeklyPages()
 
     def write(site: Site, request: Request) -> str:
@@ -214,10 +219,10 @@ def _weekly(site: Site) -> Route:
         except NoReview as problem:
             raise NoSuchPage(str(problem)) from problem
 
-    return _page(site, "/weekly", write)
+    return _page(site, "/weekly", write, kind="reviews")
 
 
-def _page(site: Site, path: str, write: Write) -> Route:
+def _page(site: Site, path: str, write: Write, *, kind: str = "pages") -> Route:
     """Return the route of one page for people: GET only, and errors in words."""
 
     def answer(request: Request) -> Response:
@@ -225,10 +230,25 @@ def _page(site: Site, path: str, write: Write) -> Route:
             return HTMLResponse(write(site, request))
         except NoSuchPage as problem:
             return _trouble(HTTPStatus.NOT_FOUND, str(problem))
-        except (LedgerError, SourceError, LakeError) as problem:
+        except PageInMaking as problem:
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, str(problem), retry_seconds=_MAKING_SECONDS)
+        except (LedgerError, SourceError, LakeError, ShelfError, PolicyError) as problem:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
 
-    return Route(path, answer, methods=["GET"])
+    return _route(site, path, answer, kind=kind, refuse=_trouble)
+
+
+def _route(site: Site, path: str, answer: Callable[[Request], Response], *, kind: str, refuse: "Refuse") -> Route:
+    """Return the route of what is answered in a thread, once there is a place for it: databases are slow."""
+
+    async def in_turn(request: Request) -> Response:
+        try:
+            with site.places[kind].one():
+                return await run_in_threadpool(answer, request)
+        except RequestRefused as refused:
+            return refuse(refused.status, str(refused), retry_seconds=refused.retry_seconds)
+
+    return Route(path, in_turn, methods=["GET"])
 
 
 def _approval(site: Site) -> list[BaseRoute]:
@@ -238,25 +258,29 @@ def _approval(site: Site) -> list[BaseRoute]:
     def show(request: Request) -> Response:
         return _in_words(lambda: HTMLResponse(show_plan(request.path_params["token"], site.open_cluster())))
 
-    async def approve(request: Request) -> Response:
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > LONGEST_FORM_BYTES:
-                return _trouble(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The form that we gave out is shorter.")
+    def take(request: Request, body: bytes) -> Response:
         form = SentForm(
             content_type=request.headers.get("content-type", ""),
             fetch_site=request.headers.get("sec-fetch-site"),
             origin=request.headers.get("origin"),
             host=request.headers.get("host", ""),
-            body=bytes(body),
+            body=body,
         )
-        token = request.path_params["token"]
-        return await run_in_threadpool(
-            lambda: _in_words(lambda: HTMLResponse(take_yes(token, form, site.open_cluster())))
-        )
+        return _in_words(lambda: HTMLResponse(take_yes(request.path_params["token"], form, site.open_cluster())))
 
-    return [Route(path, show, methods=["GET"]), Route(path, approve, methods=["POST"])]
+    async def approve(request: Request) -> Response:
+        try:
+            with site.places["approvals"].one():
+                remedy = "the form that we gave out is shorter. Nothing was approved."
+                body = await read_body(request, most_bytes=LONGEST_FORM_BYTES, seconds=_BODY_SECONDS, remedy=remedy)
+                return await run_in_threadpool(take, request, body)
+        except RequestRefused as refused:
+            return _trouble(refused.status, str(refused), retry_seconds=refused.retry_seconds)
+
+    return [
+        _route(site, path, show, kind="approvals", refuse=_trouble),
+        Route(path, approve, methods=["POST"]),
+    ]
 
 
 def _in_words(answer: Callable[[], Response]) -> Response:
@@ -282,8 +306,24 @@ def _without_paths(problem: Exception) -> str:
     return str(problem)
 
 
-def _trouble(status: HTTPStatus, words: str) -> Response:
-    return HTMLResponse(render("trouble.html", {"title": status.phrase, "words": words}), status_code=status)
+def _trouble(status: HTTPStatus, words: str, *, retry_seconds: int | None = None) -> Response:
+    """Return a page for a person who gets none. The connection ends, as with `_told`."""
+    page = render("trouble.html", {"title": status.phrase, "words": words})
+    return HTMLResponse(page, status_code=status, headers=_ending(retry_seconds))
+
+
+def _ending(retry_seconds: int | None) -> dict[str, str]:
+    """Return the headers with which a connection ends, so that what is left of a body is not read."""
+    return {"Connection": "close"} | ({} if retry_seconds is None else {"Retry-After": str(retry_seconds)})
+
+
+def _unforeseen(request: Request, problem: Exception) -> Response:
+    """Answer what nobody thought of; the log has it in full, a stranger gets nothing of it."""
+    answer = _trouble(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "this should not happen; the log of `ops-pipelines serve` has it"
+    )
+    answer.headers.update(_HEADERS)  # Of the answers of the outermost layer our middleware sees nothing.
+    return answer
 
 
 def _metrics(site: Site) -> Route:
@@ -293,7 +333,7 @@ def _metrics(site: Site) -> Route:
     def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    return Route("/metrics", metrics, methods=["GET"])
+    return _route(site, "/metrics", metrics, kind="health", refuse=_told)
 
 
 def _healthz(site: Site) -> Route:
@@ -302,7 +342,7 @@ def _healthz(site: Site) -> Route:
         status = HTTPStatus.SERVICE_UNAVAILABLE if view.word == HealthWord.BLIND.value else HTTPStatus.OK
         return Response(to_json(view), status_code=status, media_type="application/json")
 
-    return Route("/healthz", healthz, methods=["GET"])
+    return _route(site, "/healthz", healthz, kind="health", refuse=_told)
 
 
 def _alerts(site: Site) -> Route:
@@ -310,31 +350,38 @@ def _alerts(site: Site) -> Route:
     gate = WebhookGate(site.settings.webhook)
     one_at_a_time = threading.Lock()  # Deliveries are changes to what is remembered.
     names_of = cache(NodeNames)
-    reading_count = 0
+    reading = {admission: Places(_READING_COUNT) for admission in Admission}
+
+    async def read(request: Request, admission: Admission) -> bytes:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json")
+        most_bytes = site.settings.webhook.max_body_bytes
+        remedy = "lower max_alerts in Alertmanager, or raise serve.webhook.max_body_bytes"
+        with reading[admission].one():
+            return await read_body(request, most_bytes=most_bytes, seconds=_BODY_SECONDS, remedy=remedy)
 
     async def alerts(request: Request) -> Response:
-        nonlocal reading_count
         try:
             admission = gate.admit(request.headers)
             if admission is Admission.REFUSED:
                 return _told(HTTPStatus.FORBIDDEN, gate.why_refused())
-            if reading_count >= _READING_COUNT:
-                return _told(HTTPStatus.SERVICE_UNAVAILABLE, "others are being read; send it again", retry_seconds=1)
-            reading_count += 1
-            try:
-                body = await _read_body(request, most_bytes=site.settings.webhook.max_body_bytes)
-            finally:
-                reading_count -= 1
+            body = await read(request, admission)
             if admission is Admission.NEEDS_SIGNATURE and not gate.is_signed(request.headers, body):
                 return _told(HTTPStatus.FORBIDDEN, gate.why_refused())
             wait_seconds = gate.seconds_to_wait(SystemClock().now())
             if wait_seconds > 0:
                 words = "too many requests; raise group_interval, or serve.webhook.max_requests_per_minute_count"
                 return _told(HTTPStatus.TOO_MANY_REQUESTS, words, retry_seconds=math.ceil(wait_seconds))
-            return await run_in_threadpool(take, body)
-        except _Refused as refused:
-            return _told(refused.status, str(refused))
-        except (SourceError, LedgerError) as problem:  # Alertmanager sends it again after a 5xx, and only then.
+            with site.places["alerts"].one():
+                return await run_in_threadpool(take, body)
+        except RequestRefused as refused:
+            return _told(refused.status, str(refused), retry_seconds=refused.retry_seconds)
+        except (
+            SourceError,
+            LedgerError,
+            PolicyError,
+        ) as problem:  # Alertmanager tries again after a 5xx, and only then.
             return _told(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
 
     def take(body: bytes) -> Response:
@@ -358,44 +405,13 @@ def _alerts(site: Site) -> Route:
     return Route("/alerts", alerts, methods=["POST"])
 
 
-class _Refused(Exception):
-    """A body that is not read to its end. The message says what was expected."""
-
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
-        self.status = status
-
-
-async def _read_body(request: Request, *, most_bytes: int) -> bytes:
-    """Return the body; raise _Refused for one that is too large, too slow or of another kind. Keeps no more of it."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json")
-    declared = request.headers.get("content-length", "0")
-    too_large = _Refused(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"expected at most {most_bytes} bytes; lower max_alerts in Alertmanager, or raise serve.webhook.max_body_bytes",
-    )
-    if not declared.isdecimal() or len(declared) > 12 or int(declared) > most_bytes:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > most_bytes:
-                    raise too_large
-                body += chunk
-    except TimeoutError:
-        raise _Refused(HTTPStatus.REQUEST_TIMEOUT, f"expected the whole body within {_BODY_SECONDS} s") from None
-    except ClientDisconnect:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "the sender went away before the end of the body") from None
-    return bytes(body)
-
-
 def _told(status: HTTPStatus, words: str, *, retry_seconds: int | None = None) -> Response:
-    """Return an answer for a program: one sentence. The connection ends, so that what is left of a body is not read."""
-    headers = {"Connection": "close"} | ({} if retry_seconds is None else {"Retry-After": str(retry_seconds)})
-    return PlainTextResponse(words + "\n", status_code=status, headers=headers)
+    """Return an answer for a program: one sentence."""
+    return PlainTextResponse(words + "\n", status_code=status, headers=_ending(retry_seconds))
+
+
+Refuse = Callable[..., Response]
+"""`_told` or `_trouble`: for a program, for a person."""
 
 
 def _calendar(site: Site) -> Route:
@@ -406,23 +422,26 @@ def _calendar(site: Site) -> Route:
         try:
             cluster = site.open_cluster()
             feed = write_calendar(planned_times(cluster), cluster=cluster.name, now=cluster.clock.now())
-        except LedgerError as problem:
+        except (LedgerError, PolicyError) as problem:
             return _told(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
         return Response(feed, media_type=MEDIA_TYPE)
 
-    return Route("/calendar.ics", calendar, methods=["GET"])
+    return _route(site, "/calendar.ics", calendar, kind="pages", refuse=_told)
 
 
 def _read_health(open_cluster: OpenCluster) -> HealthView:
     try:
         signs = read_vital_signs(open_cluster())
-    except LedgerError as problem:
+    except (LedgerError, PolicyError) as problem:
         return view_health(blind_without_ledger(str(problem)), None)
     return view_health(judge_health(signs), signs)
 
 
 class _WithHeaders:
-    """Puts the headers of `_HEADERS` on every answer, errors included."""
+    """Puts the headers of `_HEADERS` on every answer, errors included; refuses what proxies may read otherwise.
+
+    A body with two lengths is where a proxy and we could disagree about which request comes next (RFC 9112, 6.1).
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -433,46 +452,7 @@ class _WithHeaders:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, on any free port for 0; raise CannotListen if there cannot be one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as problem:
-        remedy = (
-            "Stop the program that listens there (`ss -ltnp` names it), or choose another with --port"
-            if problem.errno == errno.EADDRINUSE
-            else "Choose an address of this machine with --host, and a port that this user may open with --port"
-        )
-        what = (problem.strerror or str(problem)).partition(" (while")[0]
-        raise CannotListen(f"cannot listen on {host} port {port}: {what}. {remedy}") from problem
-
-
-def serve(app: Starlette, listening: socket.socket, *, announce: Callable[[], None]) -> None:
-    """Answer on `listening` until SIGTERM or SIGINT; requests under way are finished first. Main thread only.
-
-    `announce` is called once whoever tells this process to end is heard.
-    """
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        limit_concurrency=_CONCURRENT_COUNT,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )
-    server = uvicorn.Server(config)
-
-    def stop(number: int, frame: object) -> None:
-        # uvicorn raises the signal once more after its graceful stop: the default handler would end us as killed.
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    announce()
-    server.run(sockets=[listening])
+        named = {name for name, _ in scope.get("headers", ())}
+        has_two_lengths = {b"content-length", b"transfer-encoding"} <= named
+        refusal = _told(HTTPStatus.BAD_REQUEST, "expected one length of the body, found two")
+        await (refusal if has_two_lengths else self._app)(scope, receive, send_with_headers)

@@ -16,13 +16,14 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
+from ops_pipelines.flow.hindsight.incident_report import IncidentReport, history_of, report_on
 from ops_pipelines.flow.hindsight.story.words import gpu_hours_words
 from ops_pipelines.ports.page_shelf import PageShelf, ShelfError
 
 BACK = timedelta(days=7)
 WRITTEN_AT_ONCE = 3
-"""Assumption: a tenth of a second each, so that the next run that acts is not late."""
+"""Assumption: a tenth of a second each, so that the next run that acts is not late. What all of them compare with is
+read once: with 10,000 incidents in a quarter that is 0.6 s."""
 _OPEN_ONES_EVERY = timedelta(minutes=1)
 """What an open incident's acts change is not the incident: its page is written anew this often."""
 _JITTER = timedelta(milliseconds=1)
@@ -71,8 +72,9 @@ def write_stale_pages(
 
     stale = [each for each in incidents if _is_stale(each, shelf.shows(each.incident), now=now)]
     written = []
+    history = history_of(stale[:WRITTEN_AT_ONCE], cluster.ledger, now=now)
     for incident in stale[:WRITTEN_AT_ONCE]:
-        report = report_on(incident, cluster)
+        report = report_on(incident, cluster, history=history)
         place = shelf.keep(incident.incident, write_incident_page(report), shows=now)
         written.append(WrittenReport(report=report, place=place))
     shelf.tidy(now)

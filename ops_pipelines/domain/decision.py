@@ -170,7 +170,9 @@ def plan_all(
     present = {incident.incident: incident for incident in snapshot.incidents} | {
         incident.incident: incident for incident in changed
     }
-    facts = cluster_facts(snapshot, rules)
+    # What was found in this very decision counts: the other replica on a node that broke with this one serves nobody.
+    stricken = stricken_nodes(present.values(), snapshot.records, rules.catalogue.hazards)
+    facts = replace(cluster_facts(snapshot, rules), stricken=stricken)
     plans: list[IncidentPlan] = []
     refusals: list[tuple[IncidentId, Refusal]] = []
     for name in sorted(present):

@@ -7,6 +7,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import NewType
 
 NodeName = NewType("NodeName", str)
@@ -50,6 +51,7 @@ def parse_job_id(text: str) -> JobId:
     return JobId(text)
 
 
+@lru_cache(maxsize=4_096)  # a reading names each of a node's few addresses dozens of times
 def parse_pci_address(text: str) -> PciAddress:
     """Return the normal form of `PCI:0000:1b:00`, `00000000:1B:00.0` or `0000:1b:00`; raise ValueError otherwise.
 

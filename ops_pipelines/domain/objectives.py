@@ -44,7 +44,8 @@ class ObjectiveKind(Enum):
     """What is promised."""
 
     UPTIME = "uptime"
-    """The share of the wanted running time (GPU-hours) in which a job ran, less what hardware or we took from it."""
+    """The share of the wanted time (GPU-hours) in which jobs ran, and did not wait after hardware or we had
+    interrupted them. Work that was lost is not in it: effective training time tells of that."""
     QUEUE_WAIT = "queue_wait"
     """The share of jobs that waited for their first start no longer than the limit."""
     INFERENCE_P99 = "inference_p99"

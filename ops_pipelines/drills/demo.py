@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,13 +22,25 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
+from ops_pipelines.drills.browser import open_page
+from ops_pipelines.drills.dagster_api import DagsterApiError
+from ops_pipelines.drills.demo_consent import answer_what_waits, begin_asking
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
 from ops_pipelines.drills.demo_ladder import mend_by_hand
+from ops_pipelines.drills.demo_pages import show_pages
 from ops_pipelines.drills.demo_parts import ALONE, LEAF_SECONDS, PARTS, SIDE_BY_SIDE, nodes_of_leaf
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
-from ops_pipelines.drills.stack import DagsterStack, StackError, port_number, project_file, sole_owner
+from ops_pipelines.drills.stack import (
+    LOOPBACK,
+    DagsterStack,
+    StackError,
+    port_beside,
+    port_number,
+    project_file,
+    sole_owner,
+)
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.simulator.course import Course, Cure
@@ -60,8 +72,12 @@ _NOT_PRETENDED = ("job_steps", "job_logs")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--once", action="store_true", help="run the fixed ten-part drill, print the verdict, and end")
-    parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
+    parser.add_argument(
+        "--once", action="store_true", help="run the fixed eleven-part drill, print the verdict, and end"
+    )
+    parser.add_argument(
+        "--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1; its pages take the next"
+    )
     parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
     options = parser.parse_args(argv)
     console = Console()
@@ -70,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sole_owner(options.state.resolve()):
             return _run(options.state.resolve(), port=options.port, is_once=options.once, console=console)
-    except StackError as problem:
+    except (StackError, DagsterApiError) as problem:
         console.print(f"[bold red]demo:[/] {problem}", highlight=False)
         return 1
     except KeyboardInterrupt:
@@ -88,31 +104,62 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
         stack.stop()  # What an earlier demo left behind when it was killed.
     stack.refuse_taken_port()
     clear(state)
-    cluster_file = write_configuration(state)
+    pages_port = port_beside(port)
+    pages_url = f"http://{LOOPBACK}:{pages_port}"
+    cluster_file = write_configuration(state, pages_url=pages_url)
     past = _PAST_OF_DRILL if is_once else _PAST
     twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock(), past=past)
     cluster = open_cluster(cluster_file)
     try:
         with console.status("starting the Dagster processes") as status:
             stack.start(lambda what: status.update(f"starting the {what}"))
+            status.update("starting the pages")
+            serve = ["ops-pipelines", "serve", "--cluster", str(cluster_file), "--port", str(pages_port)]
+            stack.start_beside("pages", serve, port=pages_port)
         console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
+        console.print(f"pages: [link={pages_url}/]{pages_url}/[/]  (reports, reviews, approvals, calendar)")
         observatory = open_observatory(cluster_file)
+        desk = _Desk(cluster=cluster, twin=twin, stack=stack, console=console, state=state, pages_url=pages_url)
         if is_once:
-            return _drill(cluster, twin, stack, console, state=state, observatory=observatory)
-        _endless(cluster, twin, stack, console, state=state, observatory=observatory)
+            return _drill(desk, observatory)
+        _endless(desk, observatory)
         return 0
     finally:
         with console.status("stopping"):
             stack.stop()
 
 
-def _drill(
-    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, state: Path, observatory: Observatory
-) -> int:
-    """Break ten things, wait for the stated ends, and print the verdict as the last line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """What the drill has in hand."""
+
+    cluster: Cluster
+    twin: Twin
+    stack: DagsterStack
+    console: Console
+    state: Path
+    pages_url: str
+
+    def call(self, words: Sequence[str]) -> str:
+        return call_program(words, cluster_file=self.state / "cluster.yaml")
+
+    def evidence(self, injected: Injected) -> Evidence:
+        return Evidence(
+            twin=self.twin,
+            cluster=self.cluster,
+            injected=injected,
+            state=self.state,
+            call=self.call,
+            browse=lambda url, form: open_page(url, form=form),
+        )
+
+
+def _drill(desk: _Desk, observatory: Observatory) -> int:
+    """Break ten things, ask for a yes, wait for the stated ends, and print the verdict as the last line."""
+    cluster, twin, stack, console = desk.cluster, desk.twin, desk.stack, desk.console
     since = cluster.clock.now()
-    view = _View(cluster, twin, stack, console, parts=PARTS)
-    drill = _Drill(cluster, twin, view, state=state)
+    view = _View(desk, parts=PARTS)
+    drill = _Drill(desk, view)
     with view.shown():
         _wait_for_training(twin, view)
         has_seen_jobs = _CyclesSeen(observatory, since=since).are_enough
@@ -125,10 +172,13 @@ def _drill(
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
             open_parts = drill.differences(PARTS)
+        pages = show_pages(cluster, url=desk.pages_url, state=desk.state, since=since, call=desk.call)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
     for line in drill.stories(PARTS):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"{fill}", soft_wrap=True, highlight=False)
+    for line in pages.lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     lost = read_lost_gpu_hours(twin)
     console.print(
         f"{(cluster.clock.now() - since).total_seconds():.0f} s, {lost.total:.2f} GPU-hours lost, "
@@ -137,8 +187,11 @@ def _drill(
     expected = len(PARTS) - len(open_parts)
     for difference in fill.differences:
         console.print(f"lake: {difference}", soft_wrap=True, highlight=False, markup=False)
-    if fill.differences:
-        console.print(f"{expected}/{len(PARTS)} as expected, but the lake is not")
+    for difference in pages.differences:
+        console.print(f"pages: {difference}", soft_wrap=True, highlight=False, markup=False)
+    if fill.differences or pages.differences:
+        what = " and ".join([*["the lake"] * bool(fill.differences), *["its pages"] * bool(pages.differences)])
+        console.print(f"{expected}/{len(PARTS)} as expected, but not {what}")
         return 1
     if not open_parts:
         console.print(f"{expected}/{len(PARTS)} as expected")
@@ -190,11 +243,10 @@ class _CyclesSeen:
 class _Drill:
     """The parts on their way: each is begun at its moment and looked at until its end or its time limit."""
 
-    def __init__(self, cluster: Cluster, twin: Twin, view: "_View", *, state: Path) -> None:
-        self._cluster = cluster
-        self._twin = twin
+    def __init__(self, desk: _Desk, view: "_View") -> None:
+        self._desk = desk
+        self._twin = desk.twin
         self._view = view
-        self._state = state
         self._injected: dict[str, Injected] = {}
 
     def run(
@@ -238,40 +290,41 @@ class _Drill:
 
     def _is_late(self, part: Part) -> bool:
         injected = self._injected.get(part.letter)
-        return injected is None or (self._cluster.clock.now() - injected.at).total_seconds() > part.limit_seconds
+        return injected is None or (self._desk.cluster.clock.now() - injected.at).total_seconds() > part.limit_seconds
 
     def _evidence(self, part: Part) -> Evidence:
-        injected = self._injected[part.letter]
-        call = partial(call_program, cluster_file=self._state / "cluster.yaml")
-        return Evidence(twin=self._twin, cluster=self._cluster, injected=injected, state=self._state, call=call)
+        return self._desk.evidence(self._injected[part.letter])
 
 
 def _always() -> bool:
     return True
 
 
-def _endless(
-    cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, state: Path, observatory: Observatory
-) -> None:
-    """Break something every half minute until the user has seen enough."""
+def _endless(desk: _Desk, observatory: Observatory) -> None:
+    """Break something every half minute until the user has seen enough.
+
+    What waits for hands or for a yes then gets both; whoever wants to give the yes has until then.
+    """
     chance = random.Random(SEED)
-    start_fill(stack, observatory, hour_count=2)
-    view = _View(cluster, twin, stack, console, parts=())
+    start_fill(desk.stack, observatory, hour_count=2)
+    view = _View(desk, parts=())
+    twin = desk.twin
     with view.shown():
         _wait_for_training(twin, view)
+        asked = desk.evidence(begin_asking(twin))
         while True:
+            answer_what_waits(asked)
             _break_something(twin, chance)
-            _mend_what_waits(cluster, twin, state=state)
+            _mend_what_waits(desk)
             view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
 
 
-def _mend_what_waits(cluster: Cluster, twin: Twin, *, state: Path) -> None:
+def _mend_what_waits(desk: _Desk) -> None:
     """Let a technician see to the repair queue, half a minute after a node was put there."""
-    now = cluster.clock.now()
-    for incident in cluster.ledger.read_state(now).incidents:
+    now = desk.cluster.clock.now()
+    for incident in desk.cluster.ledger.read_state(now).incidents:
         if incident.state is IncidentState.IN_REPAIR and now - incident.changed_at > _HANDS_AFTER:
-            call = partial(call_program, cluster_file=state / "cluster.yaml")
-            mend_by_hand(incident, twin=twin, state=state, call=call)
+            mend_by_hand(incident, twin=desk.twin, state=desk.state, call=desk.call)
 
 
 def _break_something(twin: Twin, chance: random.Random) -> None:
@@ -309,17 +362,13 @@ def _break_something(twin: Twin, chance: random.Random) -> None:
 class _View:
     """The live picture, and the only place where the demo lets time pass."""
 
-    def __init__(
-        self, cluster: Cluster, twin: Twin, stack: DagsterStack, console: Console, *, parts: Sequence[Part]
-    ) -> None:
-        self._cluster = cluster
-        self._twin = twin
-        self._stack = stack
-        self._console = console
-        self._since = cluster.clock.now()
+    def __init__(self, desk: _Desk, *, parts: Sequence[Part]) -> None:
+        self._cluster, self._twin, self._stack, self._console = desk.cluster, desk.twin, desk.stack, desk.console
+        self._urls = (desk.stack.url, desk.pages_url)
+        self._since = desk.cluster.clock.now()
         self._told: dict[IncidentId, IncidentState] = {}
         self._lines = {part.letter: PartLine(letter=part.letter, title=part.title, state="waits") for part in parts}
-        self._live = Live(console=console, auto_refresh=False, screen=False, transient=not sys.stdout.isatty())
+        self._live = Live(console=self._console, auto_refresh=False, screen=False, transient=not sys.stdout.isatty())
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -352,7 +401,7 @@ class _View:
             self._stack.refuse_dead()
             if self._console.is_terminal:
                 picture = draw(
-                    self._cluster, self._twin, url=self._stack.url, since=self._since, parts=tuple(self._lines.values())
+                    self._cluster, self._twin, urls=self._urls, since=self._since, parts=tuple(self._lines.values())
                 )
                 self._live.update(picture, refresh=True)
             elif not self._lines:

@@ -13,8 +13,10 @@ from pathlib import Path
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.drills.browser import Shown
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.notifier import Audience
+from ops_pipelines.ports.outbox import BATCH_PREFIX
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth, read_nodes, read_progress, read_split_brains
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.twin import Twin
@@ -48,6 +50,8 @@ class Evidence:
     """The demo's own directory: messages, reports."""
     call: Callable[[Sequence[str]], str]
     """Runs `ops-pipelines` with these words and returns what it prints; a refusal is a RuntimeError."""
+    browse: Callable[[str, dict[str, str] | None], Shown]
+    """Opens an address of ours as a browser does; with a form, sends it."""
 
     @property
     def messages(self) -> Path:
@@ -135,10 +139,12 @@ class Evidence:
         )
 
     def message_count(self, audience: Audience, incidents: Iterable[Incident]) -> int:
+        """Return how many pages and notices of plans were sent. The notes about them are told beside, and not here."""
         names = {incident.incident for incident in incidents}
         lines = self.messages.read_text().splitlines() if self.messages.exists() else []
         sent = [json.loads(line) for line in lines]
-        return sum(message["audience"] == audience.value and message["thread"] in names for message in sent)
+        acts = [message for message in sent if not message["key"].startswith(BATCH_PREFIX)]
+        return sum(message["audience"] == audience.value and message["thread"] in names for message in acts)
 
 
 def at_once(_twin: Twin) -> bool:

@@ -10,6 +10,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
+from ops_pipelines.drills.demo_consent import consent_part
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect, incident_words
 from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.ports.notifier import Audience
@@ -190,6 +191,8 @@ def _inject_many(twin: Twin) -> Injected:
     return Injected(part="f", at=entry.at, nodes=nodes, job=None)
 
 
+_CONSENT = consent_part(reboot_count=3)  # of (a), (i) and (j)
+
 PARTS: tuple[Part, ...] = (
     Part(
         letter="a",
@@ -243,8 +246,9 @@ PARTS: tuple[Part, ...] = (
     TIMING,
     STUBBORN,
     HANDS,
+    _CONSENT,
 )
-SIDE_BY_SIDE: tuple[Part, ...] = (*PARTS[:4], STUBBORN, HANDS, TIMING, PARTS[4])
+SIDE_BY_SIDE: tuple[Part, ...] = (*PARTS[:4], STUBBORN, HANDS, _CONSENT, TIMING, PARTS[4])
 """They hit different nodes, and begin as soon as their moment has come, in this order."""
 ALONE = PARTS[5:7]
 """Each of them hits too many nodes for anything else to happen meanwhile."""

@@ -3,6 +3,7 @@
 The program is configured by files, as everywhere; that durations are short is all that is special about the demo.
 """
 
+import secrets
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,16 @@ from pathlib import Path
 from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.drills.stack import project_file
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
+from ops_pipelines.resources.comparison_pages import PAGE_NAME
 from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
+from ops_pipelines.resources.page_files import REPORT_DIRECTORY
 from ops_pipelines.wiring import TWIN_DIRECTORY
 
 POLICY = """\
 # The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
 mode: auto
+# Before a reboot a person is asked: docs/APPROVALS.md.
+consents: {reboot: approve}
 drain_budget: {max_out_count: 10, max_out_per_rack_count: 6, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
 # Seven nodes are repaired side by side here; the switch that goes down has 16.
 mass_event: {min_node_count: 12, window_seconds: 60, brake_window_seconds: 60}
@@ -37,28 +42,43 @@ durations:
 ladder: {max_gpu_resets_count: 10, max_reboots_count: 10, max_power_cycles_count: 10, cool_down_seconds: 3}
 recovery: {max_requeues_count: 24, interactive_notice_seconds: 9}
 """
+LINK_KEY_FILE = "link.key"
+ANSWERS_FILE = "answers.jsonl"
+"""What the person who is asked did with each link."""
+PAGES_DIRECTORY = "pages"
+PROPOSED_FILE = "policy.stricter.yaml"
+_KEY_BYTES = 48
 _COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seconds=60.0)
 """Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""
-_LEFTOVERS = ("ledger.sqlite*", "messages.jsonl*", "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE)
+_LEFTOVERS = (
+    *("ledger.sqlite*", "messages.jsonl*", ANSWERS_FILE, "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE),
+    *(LINK_KEY_FILE, PROPOSED_FILE, PAGE_NAME),
+)
 
 
 def clear(state: Path) -> None:
     """Remove what an earlier demo left; what anybody else put there stays."""
-    for leftover in ("dagster", TWIN_DIRECTORY, "lake", BUNDLE_DIRECTORY):
+    for leftover in ("dagster", TWIN_DIRECTORY, "lake", BUNDLE_DIRECTORY, REPORT_DIRECTORY, PAGES_DIRECTORY):
         shutil.rmtree(state / leftover, ignore_errors=True)
     for pattern in _LEFTOVERS:
         for path in state.glob(pattern):
             path.unlink()
 
 
-def write_configuration(state: Path) -> Path:
-    """Write what the program reads; return its cluster.yaml. Raise StackError outside of the project's directory."""
+def write_configuration(state: Path, *, pages_url: str) -> Path:
+    """Write what the program reads; return its cluster.yaml. Raise StackError outside of the project's directory.
+
+    Messages and approval links name `pages_url`, where `ops-pipelines serve` is.
+    """
     cluster_file = state / "cluster.yaml"
     shipped = project_file("cluster.yaml").read_text()
     text = shipped.replace("name: simulated", "name: demo", 1).replace(
         "state_directory: .ops_pipelines", "state_directory: .", 1
     )
-    cluster_file.write_text(text)
+    cluster_file.write_text(f"{text}\nserve: {{base_url: '{pages_url}', link_key_file: {LINK_KEY_FILE}}}\n")
+    key = state / LINK_KEY_FILE
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_urlsafe(_KEY_BYTES))
     (state / "policy.yaml").write_text(POLICY)
     JobFactsFile(state).keep_costs(_COSTS)
     return cluster_file

@@ -1,8 +1,8 @@
 """`make lab`: the same program on a real Slurm, watched by a real Prometheus, on loopback, in one directory.
 
-Real: scheduler, accounting, jobs, metrics server, Dagster, and the PostgreSQL that Dagster and the ledger are kept on.
-Pretended: the GPUs, as the twin's exporter and kernel log show them. The drill breaks a node under a training job, and
-judges the end on what Slurm itself says.
+Real: scheduler, accounting, jobs, metrics server, Alertmanager, Dagster, `ops-pipelines serve`, and the PostgreSQL that
+Dagster and the ledger are kept on. Pretended: the GPUs, as the twin's exporter and kernel log show them, and the site
+that gets our messages. The drill breaks nodes under training jobs, and judges the end on what Slurm itself says.
 """
 
 import argparse
@@ -20,9 +20,11 @@ from rich.console import Console
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
+from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
 from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.lab_moments import squeue_program
+from ops_pipelines.drills.lab_surroundings import Surroundings
 from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
@@ -84,15 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Bring the lab up; with --once run the drill, print the verdict and end."""
     parser = argparse.ArgumentParser(prog="make lab", description=__doc__)
     parser.add_argument("--once", action="store_true", help="run the fixed drill, print the verdict, and end")
+    parser.add_argument("--acts", nargs="+", metavar="NAME", help="with --once: play these acts only")
     parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=None, help="where the lab keeps its state")
     options = parser.parse_args(argv)
+    if options.acts and not options.once:
+        parser.error("--acts names what --once plays; add --once")
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     state = options.state.resolve() if options.state is not None else _default_state()
     try:
         with sole_owner(state):
-            return _run(state, port=options.port, is_once=options.once, console=console)
+            return _run(state, port=options.port, is_once=options.once, acts=options.acts, console=console)
     except (LabError, DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
         console.print(f"lab: {problem}", style="bold red", markup=False)
         return 1
@@ -114,15 +119,17 @@ def _default_state() -> Path:
     return Path(tempfile.gettempdir()).resolve() / f"ops-lab-{mark}"
 
 
-def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
+def _run(state: Path, *, port: int, is_once: bool, acts: Sequence[str] | None, console: Console) -> int:
     lab = Lab(state, port=port)
     lab.clean()
     try:
         with console.status("starting") as status:
             lab.start(lambda what: status.update(f"starting {what}"))
-        console.print(f"Dagster UI: {lab.stack.url}   Prometheus: {lab.prometheus_url}")
+        around = lab.around.addresses
+        console.print(f"Dagster UI: {lab.stack.url}   serve: {around.serve_url}   Prometheus: {lab.prometheus_url}")
+        console.print(f"Alertmanager: {around.alertmanager_url or 'not installed: no alert is sent or silenced'}")
         if is_once:
-            LabDrill(lab.stage(), console).run()
+            LabDrill(lab.stage(), console, names=acts).run()
             console.print("the lab ended as expected")
             return 0
         _explain(lab, console)
@@ -136,6 +143,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
 def _explain(lab: "Lab", console: Console) -> None:
     console.print(f"Slurm:      export SLURM_CONF={lab.slurm.settings.slurm_conf}; then sinfo, squeue, sbatch ...")
     console.print(f"break one:  {sys.executable} -m ops_pipelines.drills.lab_hardware break_gpu {lab.state} gpu003 5")
+    console.print(f"messages:   {lab.around.addresses.site.messages}")
     console.print(f"look:       {Path(sys.executable).with_name('ops-pipelines')} status --cluster {lab.cluster_file}")
     console.print("Ctrl-C stops everything.")
 
@@ -179,6 +187,7 @@ class Lab:
         self._prometheus_port = free_port()
         self._exporter_port = free_port()
         self._daemons = Daemons(run=state / "run", log=state / "log")
+        self.around = Surroundings(state, daemons=self._daemons)
 
     @property
     def prometheus_url(self) -> str:
@@ -204,6 +213,7 @@ class Lab:
 
     def start(self, progress: Callable[[str], None]) -> None:
         """Start everything and return when each part answers."""
+        self.around.refuse_if_required()
         for name in ("run", "log", "prometheus"):
             (self.state / name).mkdir(parents=True, exist_ok=True)
         progress("PostgreSQL")
@@ -218,11 +228,16 @@ class Lab:
         scenario = lab_scenario(_NODE_COUNT)
         self.twin = Twin.create(self.state / TWIN_DIRECTORY, scenario, seed=_SEED, clock=SystemClock())
         self.application_log.touch()
+        self.around.write_files()
         self._start_exporter()
+        self.around.start_monitoring(_environment())
         self._start_prometheus(scenario)
         self._write_configuration(scenario)
         progress("Dagster")
         self.stack.start(lambda what: progress(f"Dagster: {what}"))
+        progress("serve")
+        self.around.start_serve(self.cluster_file, _environment())
+        self.around.await_answers()
 
     def stop(self) -> None:
         self.stack.stop()
@@ -244,7 +259,7 @@ class Lab:
             cluster_file=self.cluster_file,
             checkpoints=self.checkpoints,
             application_log=self.application_log,
-            messages=self.state / "messages.jsonl",
+            around=self.around.addresses,
         )
 
     def _put_squeue_first(self) -> None:
@@ -287,30 +302,9 @@ class Lab:
         server = shutil.which("prometheus")
         if server is None:
             raise LabError("the program prometheus is missing; run: apt-get install --no-install-recommends prometheus")
-        targets = [
-            {
-                "targets": [f"{LOOPBACK}:{self._exporter_port}"],
-                "labels": {"__metrics_path__": f"/metrics/{node.name}", "instance": node.name},
-            }
-            for node in scenario.nodes
-        ]
-        settings = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-            "scrape_configs": [
-                {"job_name": "nodes", "static_configs": targets},
-                {
-                    "job_name": "facility",
-                    "static_configs": [
-                        {
-                            "targets": [f"{LOOPBACK}:{self._exporter_port}"],
-                            "labels": {"__metrics_path__": "/facility"},
-                        }
-                    ],
-                    "metric_relabel_configs": [{"action": "labeldrop", "regex": "instance"}],
-                },
-                {"job_name": "prometheus", "static_configs": [{"targets": [f"{LOOPBACK}:{self._prometheus_port}"]}]},
-            ],
-        }
+        settings = prometheus_settings(
+            scenario, self.around, exporter_port=self._exporter_port, own_port=self._prometheus_port
+        )
         configuration = self.state / "prometheus" / "prometheus.yml"
         configuration.write_text(yaml.safe_dump(settings))
         self._daemons.start(
@@ -325,41 +319,16 @@ class Lab:
         )
 
     def _write_configuration(self, scenario: Scenario) -> None:
-        racks: dict[str, list[str]] = {}
-        for node in scenario.nodes:
-            racks.setdefault(node.rack, []).append(node.name)
-        hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
-        plain = ("inspect", "reboot", "power_off", "power_on", "power_state")
-        configuration = {
-            "name": "lab",
-            "state_directory": ".",
-            "policy": "policy.yaml",
-            "gpus_per_node": scenario.gpus_per_node,
-            "racks": [{"name": rack, "nodes": ",".join(nodes)} for rack, nodes in racks.items()],
-            "scheduler": {
-                "kind": "slurm",
-                "slurm_conf": str(self.slurm.settings.slurm_conf),
-                "checkpoint_roots": [str(self.checkpoints)],
-            },
-            "telemetry": {
-                "kind": "prometheus",
-                "url": self.prometheus_url,
-                "step_seconds": 1,
-                "look_back_seconds": 5,
-            },
-            "logs": {"kind": "files", "paths": [str(self.kernel_log), str(self.application_log)]},
-            "fleet": {
-                "kind": "commands",
-                **{verb: [*hardware, verb, str(self.state), "{node}"] for verb in plain},
-                "reset_gpu": [*hardware, "reset_gpu", str(self.state), "{node}", "{gpu}"],
-                "start_check": [*hardware, "start_check", str(self.state), "{node}", "{key}", "{suite}", "{tests}"],
-                "read_check": [*hardware, "read_check", str(self.state), "{node}", "{key}"],
-            },
-            "lake": {"step_seconds": 5},
-            "job_logs": {"kind": "files", "paths": [str(self.checkpoints / "%j.out")]},
-            "ledger": {"url_file": _LEDGER_URL_FILE},
-            "notifier": {"kind": "file"},
-        }
+        configuration = cluster_settings(
+            self.state,
+            scenario,
+            self.around,
+            slurm_conf=self.slurm.settings.slurm_conf,
+            prometheus_url=self.prometheus_url,
+            logs=(self.kernel_log, self.application_log),
+            checkpoints=self.checkpoints,
+            ledger_url_file=_LEDGER_URL_FILE,
+        )
         url_file = self.state / _LEDGER_URL_FILE
         url_file.touch(mode=0o600)  # it holds the password
         url_file.write_text(self.postgres.url(_LEDGER_DATABASE))
@@ -368,7 +337,8 @@ class Lab:
 
 
 def _environment() -> dict[str, str]:
-    return {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TZ") if key in os.environ}
+    names = ("PATH", "HOME", "LANG", "TZ", "SLURM_CONF")
+    return {key: os.environ[key] for key in names if key in os.environ}
 
 
 if __name__ == "__main__":

@@ -16,9 +16,11 @@ from ops_pipelines.drills.lab_acts import (
     GpuFallsOff,
     SilentNode,
 )
+from ops_pipelines.drills.lab_alertmanager import AlertmanagerView
+from ops_pipelines.drills.lab_alerts import AlertedNode
 from ops_pipelines.drills.lab_hostile import HostileWords
 from ops_pipelines.drills.lab_interruptions import AccountingDown, ControllerKilled, DatabaseRestarted, WorkerKilled
-from ops_pipelines.drills.lab_judge import judge_drill
+from ops_pipelines.drills.lab_judge import judge_drill, judge_telling
 from ops_pipelines.drills.lab_ladder import NeverDrains, ProbationFails, RebootHangs, ResetDoesNotHelp, TestsFailTwice
 from ops_pipelines.drills.lab_moments import OldCheckpoint, RequeueLoop, YoungCheckpoint
 from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
@@ -37,7 +39,8 @@ _HEAL_SECONDS = 600.0
 class LabDrill:
     """The drill: many faults at a time, each on nodes and under a job of its own."""
 
-    def __init__(self, stage: Stage, console: Console) -> None:
+    def __init__(self, stage: Stage, console: Console, *, names: Sequence[str] | None = None) -> None:
+        """Describe it; `names` are the acts to be played, None: all. Raises DrillError for a name that no act has."""
         self._console = console
         self._watch = WriterWatch(stage.checkpoints)
         self._view = view = LabView(stage, console, self._watch)
@@ -56,11 +59,17 @@ class LabDrill:
         )
         self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), OldCheckpoint(view, "old"))
         self._hostile = HostileWords(view, "hostile")
-        self._acts: Sequence[Act] = (
+        self._alerted = AlertedNode(view, "alerted")
+        every: Sequence[Act] = (
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
             *(self._database, self._foreign_before, self._foreign_meanwhile),
-            *(*self._slow, *self._timed, self._hostile),
+            *(*self._slow, *self._timed, self._hostile, self._alerted),
         )
+        left_out: Sequence[Act] = ()
+        if stage.around.alertmanager_url is None:
+            left_out = (self._alerted,)
+            view.say(f"{self._alerted.name} is left out: prometheus-alertmanager is not installed")
+        self._acts = choose_acts(every, names, left_out=left_out)
 
     def run(self) -> None:
         """Play everything, print the verdict; raise DrillError naming every demand that is not met."""
@@ -76,7 +85,7 @@ class LabDrill:
         finally:
             self._watch.stop()
         failures = judge_drill(self._view, self._acts, self._console)
-        failures = (*broken_off, *failures, *self._fill_lake())
+        failures = (*broken_off, *failures, *self._fill_lake(), *self._judge_telling())
         self._tell_ledger()
         if failures:
             raise DrillError("the drill did not end as stated:\n  " + "\n  ".join(failures))
@@ -92,28 +101,30 @@ class LabDrill:
         view.wait("every job to save", self._do_all_save, limit_seconds=_READY_SECONDS)
         view.say(f"{len(self._acts)} jobs train and save")
 
-        self._controller.play()
+        self._begin(self._controller)
         # Until they do, none of them is room for a job, and when to move a job depends on that.
         view.wait("the nodes to answer", self._do_all_answer, limit_seconds=_READY_SECONDS)
-        begun = (*self._slow, self._hostile, self._application, self._foreign_before)
-        for act in (*begun, self._accounting, self._gpu):
-            act.play()
+        begun = (self._alerted, *self._slow, self._hostile, self._application, self._foreign_before)
+        self._begin(*begun, self._accounting, self._gpu)
         self._wait_for(*begun, self._accounting, self._gpu, self._controller)
         # Slurm gives a silent node up by itself and starts its jobs elsewhere: the hold must come before. So it falls
         # silent when little else is going on, and what delays our runs is played after it. In the minute in which
         # nobody knows of it yet, nothing delays the move of a job either.
-        self._silent.play()
-        for act in self._timed:
-            act.play()
-        self._wait_until(self._silent.is_held, "the silent node's job to be held")
-        self._worker.play()
-        self._database.play()
-        self._foreign_meanwhile.play()
+        self._begin(self._silent, *self._timed)
+        if self._silent in self._acts:
+            self._wait_until(self._silent.is_held, "the silent node's job to be held")
+        self._begin(self._worker, self._database, self._foreign_meanwhile)
         self._wait_for(*self._acts)
 
+    def _begin(self, *acts: Act) -> None:
+        for act in acts:
+            if act in self._acts:
+                act.play()
+
     def _wait_for(self, *acts: Act) -> None:
-        names = ", ".join(act.name for act in acts if not act.is_over)
-        self._wait_until(lambda: all(act.is_over for act in acts), f"the end of {names}")
+        awaited = [act for act in acts if act in self._acts]
+        names = ", ".join(act.name for act in awaited if not act.is_over)
+        self._wait_until(lambda: all(act.is_over for act in awaited), f"the end of {names}")
 
     def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         def is_so_now() -> bool:
@@ -143,6 +154,12 @@ class LabDrill:
         self._console.print(f"{fill}", markup=False, soft_wrap=True)
         return [f"lake: {difference}" for difference in fill.differences]
 
+    def _judge_telling(self) -> tuple[str, ...]:
+        """Judge silences and messages last: our silences end within a look of ours after the last return."""
+        url = self._view.stage.around.alertmanager_url
+        alertmanager = None if url is None else AlertmanagerView(url=url)
+        return judge_telling(self._view, alertmanager, self._console, kept=self._alerted.kept_silences)
+
     def _tell_ledger(self) -> None:
         ledger = self._view.stage.cluster.ledger
         for incident in self._view.incidents():
@@ -158,3 +175,18 @@ class LabDrill:
                 )
         verdict = ledger.verify_chain()
         self._console.print(f"  {verdict.entry_count} entries, head {verdict.head_hash[:16]}")
+
+
+def choose_acts(every: Sequence[Act], names: Sequence[str] | None, *, left_out: Sequence[Act]) -> tuple[Act, ...]:
+    """Return the acts of these names (None: all) without those that cannot be played here, in the drill's order.
+
+    Raises DrillError for a name that no act has, and if no act is left: a drill of nothing proves nothing.
+    """
+    known = [act.name for act in every]
+    unknown = sorted(set(names or ()).difference(known))
+    if unknown:
+        raise DrillError(f"there is no act {', '.join(unknown)}; expected some of {', '.join(known)}")
+    chosen = tuple(act for act in every if (names is None or act.name in names) and act not in left_out)
+    if not chosen:
+        raise DrillError(f"no act is left to play; expected some of {', '.join(known)}")
+    return chosen

@@ -49,7 +49,7 @@ class HostileWords(ForeignDrainBefore):
         job = self.view.job(self.job)
         is_whole = job is not None and job.name == self.job_name
         yield Demand(is_so=is_whole, otherwise=f"the job reads as {None if job is None else job.name!r}")
-        messages = self.view.stage.messages.read_text(encoding="utf-8")
+        messages = self.view.stage.around.site.messages.read_text(encoding="utf-8")
         yield Demand(
             is_so=bool(messages) and self._canary.name not in messages and "onerror" not in messages,
             otherwise="words of the job or of the reason are in the messages",

@@ -6,7 +6,8 @@ Judged on what others wrote down as well as on our ledger: Slurm's log, the twin
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,10 @@ from rich.text import Text
 from ops_pipelines.domain.action import NODE_VERBS, SOFT, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_act import NOTE_LENGTH, Act
+from ops_pipelines.drills.lab_alertmanager import AlertmanagerView
+from ops_pipelines.drills.lab_alerts import find_silences, find_unsent, read_notes
 from ops_pipelines.drills.lab_stage import Demand, LabView
 from ops_pipelines.drills.writer_watch import find_overlaps
 from ops_pipelines.ports.ledger import Entry, EntryKind
@@ -30,6 +34,9 @@ _SWITCHED = {
 }
 _REPAIRS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON})
 """What the machines are told, and how they wrote it down."""
+
+_TOLD_SECONDS = 120.0
+"""Six looks at the silences, on a loaded machine."""
 
 
 def judge_drill(view: LabView, acts: Sequence[Act], console: Console) -> tuple[str, ...]:
@@ -49,6 +56,33 @@ def judge_drill(view: LabView, acts: Sequence[Act], console: Console) -> tuple[s
         failures += [f"{title}: {words}" for words in broken]
         console.print(f"  {title}: {'; '.join(broken) or 'yes'}", markup=False, soft_wrap=True)
     return tuple(failures)
+
+
+def judge_telling(
+    view: LabView, alertmanager: AlertmanagerView | None, console: Console, *, kept: Collection[str]
+) -> tuple[str, ...]:
+    """Print and return every demand on silences and messages that is not met; `kept`: ids of people's silences.
+
+    What is not yet so is waited for: silences are looked after every 20 s, messages every 5 s.
+    """
+    judged: list[tuple[str, Callable[[], Iterator[Demand]]]] = [
+        ("every message arrived", lambda: find_unsent(read_notes(view)))
+    ]
+    if alertmanager is not None:
+        judged.append(("only people's silences are left", lambda: find_silences(alertmanager.silences(), kept=kept)))
+    failures: list[str] = []
+    for title, look in judged:
+        broken = _broken_at_last(title, look)
+        failures += [f"{title}: {words}" for words in broken]
+        console.print(f"  {title}: {'; '.join(broken) or 'yes'}", markup=False, soft_wrap=True)
+    return tuple(failures)
+
+
+def _broken_at_last(title: str, look: Callable[[], Iterator[Demand]]) -> list[str]:
+    """Return what is not met once everything is, or when it was waited for in vain."""
+    with suppress(TimeoutError):
+        wait_until(title, lambda: not _broken(look()), timeout_seconds=_TOLD_SECONDS, every_seconds=0.5)
+    return _broken(look())
 
 
 def _demands_of(act: Act) -> Iterator[Demand]:

@@ -18,6 +18,7 @@ from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.drills.daemon_processes import wait_until
+from ops_pipelines.drills.lab_surroundings import Addresses
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.stack import DagsterStack
@@ -49,8 +50,8 @@ class Stage:
     cluster_file: Path
     checkpoints: Path
     application_log: Path
-    messages: Path
-    """What people were told, a line of JSON each."""
+    around: Addresses
+    """The site's chat, in which messages arrive; Alertmanager, if it is installed; our own web process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

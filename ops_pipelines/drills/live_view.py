@@ -50,7 +50,9 @@ class PartLine:
     """`waits`, `running`, `as expected`, or what differs."""
 
 
-def draw(cluster: Cluster, twin: Twin, *, url: str, since: datetime, parts: Sequence[PartLine]) -> RenderableType:
+def draw(
+    cluster: Cluster, twin: Twin, *, urls: Sequence[str], since: datetime, parts: Sequence[PartLine]
+) -> RenderableType:
     """Return the picture of this instant."""
     incidents = cluster.ledger.incidents_since(since)
     records = [record for incident in incidents for record in cluster.ledger.records(incident.incident)]
@@ -59,7 +61,10 @@ def draw(cluster: Cluster, twin: Twin, *, url: str, since: datetime, parts: Sequ
         rows.append(_parts(parts))
     rows += [_incidents(incidents, cluster.clock.now()), _actions(records)]
     return Panel(
-        Group(*rows), title=f"[bold]{cluster.name}[/]  {url}", subtitle="Ctrl-C stops everything", border_style="blue"
+        Group(*rows),
+        title=f"[bold]{cluster.name}[/]  {'  '.join(urls)}",
+        subtitle="Ctrl-C stops everything",
+        border_style="blue",
     )
 
 

@@ -28,6 +28,8 @@ _DRILL_MARK = ".drill"
 """Stands in the state directory of every drill."""
 _SERVER_PORTS = (16_800, 32_000)
 """Linux gives clients the ports from 32768 up."""
+_ROOM_FOR_PAGES = 10
+"""Two drills side by side need more than neighbouring ports: the pages of one stand beside its Dagster UI."""
 _START_LIMIT_SECONDS = 90.0
 """A loaded machine with two cores takes about 20 s to import Dagster three times."""
 
@@ -62,7 +64,7 @@ class DagsterStack:
         if is_port_taken(self._port):
             raise StackError(
                 f"port {self._port} on {LOOPBACK} is in use by another program, so the Dagster UI cannot start there. "
-                f"Stop that program, or choose another port: make demo PORT={self._port + 1}"
+                f"Stop that program, or choose another port: make demo PORT={self._port + _ROOM_FOR_PAGES}"
             )
 
     def start(self, progress: Callable[[str], None]) -> None:
@@ -90,12 +92,18 @@ class DagsterStack:
         self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
         self._await(WEBSERVER, self._answers)
 
+    def start_beside(self, name: str, argv: list[str], *, port: int) -> None:
+        """Start one more program of this environment, which ends with the stack, and return when it listens there."""
+        self._start(name, argv)
+        self._await(name, lambda: is_port_taken(port))
+
     def stop(self) -> None:
         """Stop what this stack started, run workers included. Stopping twice, or a stack of an earlier run, is fine."""
         if not self._run.exists():
             return
         # A grace of seconds: the code server needs 20 s to end by itself, the state is crash-safe, and a user waits.
-        self._daemons.stop([DAEMON, WEBSERVER, CODE_SERVER], grace_seconds=3.0)
+        beside = set(self._daemons.names()) - {DAEMON, WEBSERVER, CODE_SERVER}
+        self._daemons.stop([DAEMON, WEBSERVER, CODE_SERVER, *sorted(beside)], grace_seconds=3.0)
         kill_processes(find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(self._home)))
 
     def refuse_dead(self) -> None:
@@ -185,6 +193,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def port_beside(port: int) -> int:
+    """Return the port after this one if nobody listens there, else another free one."""
+    following = port + 1
+    return following if following <= 65_535 and _can_bind(following) else free_ports(1)
 
 
 def free_ports(count: int) -> int:

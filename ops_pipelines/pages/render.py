@@ -1,7 +1,7 @@
 """Fills the templates: everything is escaped, nothing is fetched, no script runs. Knows no page's meaning.
 
 What came from logs, jobs and users is text in a page and never markup: autoescape is on for every template, and a
-missing value is an error instead of a hole.
+missing value is an error instead of a hole. What a reader cannot see (controls, direction marks) is shown as a sign.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from ops_pipelines.flow.hindsight.story.words import span_words
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
@@ -34,6 +36,7 @@ def _environment() -> Environment:
         loader=PackageLoader("ops_pipelines.pages"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_seen,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -44,6 +47,20 @@ def _environment() -> Environment:
     return environment
 
 
+def _seen(value: object) -> object:
+    """Return a text in which nothing is hidden: a direction mark could turn the words of an approval around.
+
+    Lone surrogates, which no page can be encoded with, go the same way.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(char if char.isprintable() or char in _SPACES else _UNSEEN for char in str(value))
+
+
+_SPACES = frozenset("\n\t\u00a0\u2009\u202f")
+_UNSEEN = "\ufffd"
+
+
 def moment(at: datetime | None) -> str:
     """Return a time as `2026-11-22 08:15:02 UTC`; a dash where there is none."""
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -51,15 +68,7 @@ def moment(at: datetime | None) -> str:
 
 def duration(span: timedelta | None) -> str:
     """Return a span in its two largest units, as `2 h 5 min`; a dash where there is none."""
-    if span is None:
-        return "-"
-    seconds = round(span.total_seconds())
-    if seconds < 0:
-        return f"-{duration(-span)}"
-    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
-    first = next((index for index, (count, _) in enumerate(parts) if count), len(parts) - 1)
-    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
-    return " ".join(shown) or "0 s"
+    return "-" if span is None else span_words(span.total_seconds())
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:

@@ -84,6 +84,8 @@ def _of_parts(review: WeeklyReview) -> str:
             f"No part failed.{waiting}" if review.numbers.presence.hour_count else f"No failure is on record.{waiting}"
         )
     named = ", ".join(f"{each.component} {each.failures.event_count}" for each in failed[:3])
+    others = sum(each.failures.event_count for each in failed[3:])
+    named += f", others {others}" if others else ""
     repaired = [each.repairs for each in review.components if each.repairs is not None]
     took = ""
     if repaired:
@@ -91,7 +93,7 @@ def _of_parts(review: WeeklyReview) -> str:
         mean = sum((each.mean * each.count for each in repaired), timedelta()) / ended
         took = f" {ended} {plural(ended, 'repair', 'repairs')} ended, after {duration(mean)} on average."
     count = review.numbers.failure_count
-    return f"{count} {plural(count, 'part', 'parts')} failed: {named}.{took}{waiting}"
+    return f"Parts failed {times(count)}: {named}.{took}{waiting}"
 
 
 def _of_us(numbers: WeekNumbers) -> str:
@@ -108,7 +110,10 @@ def _of_us(numbers: WeekNumbers) -> str:
         said += f"; {wrong} {words} ({shown_hours(cost)} GPU-hours)"
     else:
         said += "; no node is known to have been taken out for nothing"
-    return f"{said}; people acted or were paged {times(numbers.person_count)}."
+    people = (
+        f"people acted or were paged {times(numbers.person_count)}" if numbers.person_count else "nobody was needed"
+    )
+    return f"{said}; {people}."
 
 
 def _of_promises(budgets: Sequence[Budget]) -> str:

@@ -80,7 +80,7 @@ def tiles_of(review: WeeklyReview) -> tuple[Tile, ...]:
             scale=share,
         ),
         tile(
-            "nodes taken out for nothing, at most",
+            "nodes taken out for nothing, perhaps",
             str(len(now.wrong)),
             lambda week: float(len(week.wrong)),
             Better.LESS,

@@ -411,6 +411,14 @@ class Ledger(Protocol):
         """Return lines of the chain with a sequence number above `after`, in order."""
         ...
 
+    def entries_about(self, incident: IncidentId) -> tuple[Entry, ...]:
+        """Return the lines about one incident and every decision that changed or planned for it, in order.
+
+        The decision before a person's change of it may be among them: whom a decision names, its body says. Cost
+        grows with these lines, not with the chain: an incident may have been open for months.
+        """
+        ...
+
     def verify_chain(self) -> ChainVerdict:
         """Recompute every hash from the first line and check the projections against the chain."""
         ...

@@ -14,6 +14,8 @@ from typing import Protocol
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.ports.notifier import Audience, Severity
 
+BATCH_PREFIX = "MSG-"
+"""Begins the name of every batch, which is the key of its message."""
 NOT_SENT = "not sent: "
 """Begins the receipt of a note that was settled before it went out: nobody heard it."""
 

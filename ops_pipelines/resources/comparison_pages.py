@@ -1,11 +1,11 @@
 """Files of policy comparisons: the proposed policy that is read, and the newest page, which `serve` shows."""
 
-import os
 from pathlib import Path
 
 from ops_pipelines.domain.policy import Policy, PolicyError
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.resources.config.policy_file import read_policy
+from ops_pipelines.resources.whole_file import put_whole
 
 PAGE_NAME = "policy_comparison.html"
 
@@ -19,15 +19,13 @@ class ComparisonPages:
     def keep(self, html: str) -> str:
         """Put a page in place of the one before, and return where it is. Raises OSError."""
         self._page.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._page.with_suffix(f".{os.getpid()}.draft")
-        draft.write_text(html, encoding="utf-8")
-        draft.replace(self._page)
+        put_whole(self._page, html)
         return str(self._page)
 
     def newest(self) -> str | None:
         """Return the newest page, None if none was written yet. Raises OSError."""
         try:
-            return self._page.read_text(encoding="utf-8")
+            return self._page.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
 

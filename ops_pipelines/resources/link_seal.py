@@ -74,9 +74,10 @@ def read_link_key(path: Path) -> bytes:
     """
     key = f"serve.link_key_file {path}"
     try:
-        with path.open("rb") as file:
+        # Without waiting: a pipe in its place would hold us up for good.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            text = file.read(_LONGEST_KEY_BYTES + 1)
+            text = file.read(_LONGEST_KEY_BYTES + 1) if stat.S_ISREG(mode) else b""
     except OSError as problem:
         raise PolicyError(f"{key} cannot be read: {problem.strerror or problem}. {_REMEDY}") from problem
     if not stat.S_ISREG(mode):

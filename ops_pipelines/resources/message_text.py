@@ -5,19 +5,28 @@ takes for a command is sent to all of them, changed visibly so that a reader see
 """
 
 import html
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
 from ops_pipelines.ports.notifier import Link
 
-_DISARMED = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "\uff20": "(at)"})
-"""Angle brackets become single guillemets: Slack's and Teams' commands, and HTML, need the real ones."""
+_DISARMED = str.maketrans(
+    dict.fromkeys("<\uff1c\ufe64", "\u2039")
+    | dict.fromkeys(">\uff1e\ufe65", "\u203a")
+    | dict.fromkeys("@\uff20\ufe6b", "(at)")
+)
+"""Angle brackets become single guillemets: Slack's and Teams' commands, and HTML, need the real ones. So do their wide
+and small forms, which a service that normalises text would make real again."""
 _KEPT_CONTROLS = frozenset("\n\t")
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, direction marks, zero-width characters, surrogates, private use: what a reader cannot see."""
-_SPLIT = (("://", "[:]//"), ("www.", "www[.]"), ("](", "] ("), ("WWW.", "WWW[.]"))
+_SPLIT = (("://", "[:]//"), ("](", "] ("))
+_WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
+_DOMAIN = re.compile(r"\b([a-z0-9-]{1,63})\.([a-z]{2,24})/", re.IGNORECASE)
+"""A host and a path: some services make a link of that without `http`."""
 _LONGEST_LINE = 200
-_ENDS_A_LINK = frozenset(" <>\"'`\\|\t\r\n")
+_ENDS_A_LINK = frozenset(" <>\"'`\\|")
 
 
 def disarm(text: str) -> str:
@@ -28,7 +37,7 @@ def disarm(text: str) -> str:
     plain = seen.translate(_DISARMED)
     for sign, instead in _SPLIT:
         plain = plain.replace(sign, instead)
-    return plain
+    return _DOMAIN.sub(r"\1[.]\2/", _WWW.sub(r"\1[.]", plain))
 
 
 def one_line(text: str) -> str:
@@ -39,9 +48,7 @@ def one_line(text: str) -> str:
 def is_address(url: str) -> bool:
     """Return whether an address of ours may be shown: http(s), ASCII, nothing in it that ends a link or a line."""
     return (
-        url.startswith(("https://", "http://"))
-        and url.isascii()
-        and not any(each in " <>\"'`\\|\t\r\n" for each in url)
+        url.startswith(("https://", "http://")) and url.isascii() and url.isprintable() and _ENDS_A_LINK.isdisjoint(url)
     )
 
 

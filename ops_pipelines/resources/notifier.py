@@ -57,7 +57,9 @@ class FileNotifier:
             }
         )
         try:
-            with self._path.open("a+b") as stream:
+            # For owner and group alone: it names users and their jobs.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with os.fdopen(descriptor, "a+b") as stream:
                 # Two processes may write; the lock also makes the line number true.
                 fcntl.flock(stream, fcntl.LOCK_EX)
                 stream.seek(0)

@@ -3,15 +3,14 @@
 The time that a page shows is the time of its file, so that a shelf needs no list that could disagree with it.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from secrets import token_hex
 
 from ops_pipelines.ports.page_shelf import ShelfError
+from ops_pipelines.resources.whole_file import delete_drafts, put_whole
 
 REPORT_DIRECTORY = "reports"
 KEPT_FOR = timedelta(days=90)
@@ -20,6 +19,8 @@ MAX_PAGE_COUNT = 500
 """At 100 kB a page, 50 MB."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _SUFFIX = ".html"
+_DRAFT_LIFE = timedelta(hours=1)
+"""A page is written within seconds: an older draft is of a process that was killed."""
 
 
 class PageFiles:
@@ -33,18 +34,9 @@ class PageFiles:
     def keep(self, name: str, html: str, *, shows: datetime) -> str:
         """Keep a page; see `ports.page_shelf`. Readable for its owner and group: it names users and their jobs."""
         target = self._file(name)
-        beside = target.with_name(f".{target.name}.{token_hex(4)}")
         with _told(f"the page {name} cannot be kept in {self._root}"):
-            self._root.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-                    file.write(html)
-                os.utime(beside, (shows.timestamp(), shows.timestamp()))
-                beside.replace(target)
-            finally:
-                with suppress(FileNotFoundError):
-                    beside.unlink()
+            self._root.mkdir(mode=0o750, parents=True, exist_ok=True)
+            put_whole(target, html, written_at=shows)
         return str(target)
 
     def shows(self, name: str) -> datetime | None:
@@ -57,7 +49,7 @@ class PageFiles:
     def read(self, name: str) -> str | None:
         with _told(f"the page {name} cannot be read in {self._root}"):
             try:
-                return self._file(name).read_text(encoding="utf-8")
+                return self._file(name).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
 
@@ -68,15 +60,21 @@ class PageFiles:
         with _told(f"old pages cannot be deleted in {self._root}"):
             if not self._root.is_dir():
                 return 0
-            pages = sorted(
-                (file.stat().st_mtime, file) for file in self._root.glob(f"*{_SUFFIX}") if not file.is_symlink()
-            )
+            delete_drafts(self._root, before=now - _DRAFT_LIFE)
+            pages = sorted(self._written())
             oldest = (now - self._kept_for).timestamp()
             surplus = len(pages) - self._max_page_count
             gone = [file for place, (at, file) in enumerate(pages) if at < oldest or place < surplus]
             for file in gone:
                 file.unlink(missing_ok=True)
             return len(gone)
+
+    def _written(self) -> Iterator[tuple[float, Path]]:
+        """Yield each page with its time; another process may tidy at the same time."""
+        for file in self._root.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):
+                if not file.is_symlink():
+                    yield file.stat().st_mtime, file
 
     def _file(self, name: str) -> Path:
         if not _NAME.fullmatch(name):

@@ -12,6 +12,7 @@ from apprise.plugins.pagerduty import NotifyPagerDuty, PagerDutyAction
 
 from ops_pipelines.domain.identity import digest_of
 from ops_pipelines.ports.notifier import Message, Severity
+from ops_pipelines.resources.channel_log import hide_secrets
 from ops_pipelines.resources.message_text import is_address, one_line
 
 _TYPES = {
@@ -20,6 +21,7 @@ _TYPES = {
     Severity.WARNING: NotifyType.WARNING,
     Severity.CRITICAL: NotifyType.FAILURE,
 }
+hide_secrets()
 _CALLS = frozenset({Severity.WARNING, Severity.CRITICAL})
 
 

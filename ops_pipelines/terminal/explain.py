@@ -42,7 +42,7 @@ def explain(incident: Incident, cluster: Cluster) -> ExplanationView:
     """Return the explanation of an incident. What a system did not tell is left out, and `problems` names it."""
     outlook = Outlook(cluster)
     problems = list(outlook.problems)
-    entries = tuple(entries_of(incident, cluster.ledger, head_seq=outlook.state.head_seq))
+    entries = entries_of(incident, cluster.ledger)
     jobs: tuple[JobStatus, ...] = ()
     if incident.victims:
         try:

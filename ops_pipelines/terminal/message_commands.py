@@ -3,6 +3,7 @@
 Its shape is `message_views`; delivering is the message sensor's business.
 """
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,7 +56,7 @@ def _print(view: "MessagesView") -> None:
     )
     lines = [f"{view.cluster}: {counts}"]
     for note in view.notes:
-        lines += ["", _head(note), f"  {note.said}", f"  {_fate(note)}"]
+        lines += ["", _head(note), f"  {note.said}", f"  {_fate(note, now=view.taken_at)}"]
     print_lines(console(), lines)
 
 
@@ -63,10 +64,15 @@ def _head(note: "NoteView") -> str:
     return f"{note.state.upper()}  {note.incident}  to {note.recipient} ({note.audience}, {note.severity})"
 
 
-def _fate(note: "NoteView") -> str:
+def _fate(note: "NoteView", *, now: datetime) -> str:
+    """Return what became of a note. One that was due long ago waits for its recipient's next turn, not for a time."""
     from ops_pipelines.terminal.tables import moment
 
     if note.sent_at is not None:
         return f"{note.message} at {moment(note.sent_at)}: {note.receipt}"
     tried = f"tried {note.attempt_count} time(s): {note.problem}" if note.problem else "not tried yet"
-    return tried if note.next_at is None else f"{tried}; next at {moment(note.next_at)}"
+    if note.next_at is None:
+        return tried
+    if note.next_at <= now:
+        return f"{tried}; due since {moment(note.next_at)}, goes out with the next message that its recipient may get"
+    return f"{tried}; next at {moment(note.next_at)}"

@@ -5,7 +5,7 @@ that a plan which the cluster has outgrown is never offered for approval. How an
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -47,8 +47,6 @@ from ops_pipelines.terminal.ledger_views import (
 from ops_pipelines.terminal.status_views import StatusView, count_words, view_health
 
 _LATELY = timedelta(hours=24)
-_CLOCK_TOLERANCE = timedelta(hours=1)
-"""How far the clocks of two writers of the ledger may be apart before `entries_of` misses a line."""
 _ENTRIES_AT_ONCE = 1000
 
 
@@ -151,7 +149,7 @@ def read_incidents(cluster: Cluster, *, closed_within: timedelta | None) -> Inci
 def read_story(incident: Incident, cluster: Cluster) -> StoryView:
     """Return one incident from its findings to its last line in the ledger."""
     outlook = Outlook(cluster)
-    entries = tuple(entries_of(incident, cluster.ledger, head_seq=outlook.state.head_seq))
+    entries = entries_of(incident, cluster.ledger)
     return StoryView(
         cluster=cluster.name,
         taken_at=cluster.clock.now(),
@@ -192,33 +190,9 @@ def read_status(cluster: Cluster) -> StatusView:
     )
 
 
-def entries_of(incident: Incident, ledger: Ledger, *, head_seq: int) -> Iterator[Entry]:
-    """Return the lines of the chain about one incident, in order, reading no more of the chain than its life."""
-    after = _seq_before(incident, ledger, head_seq=head_seq)
-    while True:
-        page = ledger.entries(after=after, limit=_ENTRIES_AT_ONCE)
-        for entry in page:
-            if entry.incident == incident.incident:
-                yield entry
-        if len(page) < _ENTRIES_AT_ONCE:
-            return
-        if incident.closed_at is not None and page[-1].written_at > incident.closed_at + _CLOCK_TOLERANCE:
-            return
-        after = page[-1].seq
-
-
-def _seq_before(incident: Incident, ledger: Ledger, *, head_seq: int) -> int:
-    """Return a sequence number below the first line of an incident: the chain is in the order of its times."""
-    begin = incident.opened_at - _CLOCK_TOLERANCE
-    low, high = 0, head_seq
-    while low < high:
-        middle = (low + high) // 2
-        line = ledger.entries(after=middle, limit=1)
-        if not line or line[0].written_at >= begin:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def entries_of(incident: Incident, ledger: Ledger) -> tuple[Entry, ...]:
+    """Return the lines of the chain about one incident, in order; the decisions that they followed are left out."""
+    return tuple(each for each in ledger.entries_about(incident.incident) if each.incident == incident.incident)
 
 
 def _newest_plan(entries: tuple[Entry, ...]) -> PlanId | None:

@@ -118,8 +118,7 @@ def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | 
     incident = cluster.ledger.incident(plan.incident)
     if incident is None:
         return None
-    head = cluster.ledger.read_state(cluster.clock.now()).head_seq
-    for entry in entries_of(incident, cluster.ledger, head_seq=head):
+    for entry in entries_of(incident, cluster.ledger):
         if entry.kind is EntryKind.PLAN and documents.loads(entry.body)["plan"] == name:
             return entry.seq
     return None

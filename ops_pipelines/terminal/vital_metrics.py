@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ops_pipelines.domain.health import VitalSigns
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.policy import Mode, PolicyError
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import read_vital_signs
 from ops_pipelines.ports.ledger import LedgerError
@@ -28,7 +28,7 @@ class VitalSignsCollector(Collector):
             cluster = self._open_cluster()
             signs = read_vital_signs(cluster)
             notes = {} if cluster.outbox is None else cluster.outbox.count_notes()
-        except LedgerError:
+        except (LedgerError, PolicyError):
             yield _gauge("ledger_up", "Whether the ledger could be read for this scrape.", 0)
             return
         yield _gauge("ledger_up", "Whether the ledger could be read for this scrape.", 1)

@@ -178,8 +178,8 @@ class CarryingOut:
 
     def _act(self, plan: IncidentPlan) -> None:
         """Drain at once, and hold the job once its run has begun, unless the job is to be left where it is."""
-        if plan.incident not in self._autopilot.incidents:
-            return
+        if not self._is_acting(plan):
+            return  # A yes that comes after its incident went on by itself is void.
         for action in plan.actions:
             if action.verb is Verb.DRAIN and action.node is not None:
                 self.wrong_drain_count += self._world.holds(action.node) and not self._world.troubled(action.node)
@@ -205,7 +205,7 @@ class CarryingOut:
             for action in plan.actions
             if action.verb is Verb.DRAIN and action.node is not None and self._world.holds(action.node)
         )
-        if plan.incident not in self._autopilot.incidents or not nodes:
+        if not self._is_acting(plan) or not nodes:
             self._stop_moving(trouble)  # Somebody was faster.
             return
         now = self._world.now()
@@ -226,8 +226,12 @@ class CarryingOut:
         if trouble is not None:
             self._moving.discard(trouble)
 
+    def _is_acting(self, plan: IncidentPlan) -> bool:
+        incident = self._autopilot.incidents.get(plan.incident)
+        return incident is not None and incident.state is IncidentState.ACTING
+
     def _finish(self, plan: IncidentPlan) -> None:
-        if plan.incident in self._autopilot.incidents:
+        if self._is_acting(plan):
             self._autopilot.end(plan.incident, IncidentEvent.STEPS_DONE, now=self._world.now())
 
 

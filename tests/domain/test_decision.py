@@ -19,8 +19,10 @@ from ops_pipelines.domain.decision import (
 from ops_pipelines.domain.guardrails.judge import drain_owner, nodes_out_of_service
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import Observation, Signal
+from ops_pipelines.domain.observation import Observation, Signal, Workload
 from ops_pipelines.domain.policy import DrainBudget
+from ops_pipelines.domain.steps.timing import Moment
+from ops_pipelines.resources.catalogue_hazards import read_hazards
 from tests.domain import builders
 from tests.domain.builders import GPU, NOW, node_names, observation, our_drain, policy, rules, snapshot
 from tests.domain.snapshots import cases
@@ -222,7 +224,7 @@ def test_a_plan_touches_only_the_culprit_and_the_jobs_on_it(case: tuple[Snapshot
         for action in plan.actions:
             if action.verb in MESSAGES:
                 continue
-            assert present[plan.incident].response in REPAIRS
+            assert plan.response in REPAIRS  # Of an isolation the incident itself asks for eyes only.
             assert action.node is None or action.node in culprits
             if action.attempt is not None:
                 assert culprits & jobs[action.attempt.job].nodes or action.attempt in held_before
@@ -260,3 +262,26 @@ def test_a_stranger_among_the_nodes_is_reported_and_never_touched() -> None:
 
     (plan,) = decision.plans
     assert [action.verb for action in plan.actions] == [Verb.PAGE_HUMAN]
+
+
+def test_replicas_on_two_nodes_that_broke_in_one_decision_do_not_count_on_each_other() -> None:
+    """What this very decision found counts: the other one may be dead, whatever the scheduler calls it."""
+    catalogue = replace(builders.CATALOGUE, hazards=read_hazards())
+    first, second = (
+        builders.job(
+            name,
+            nodes=frozenset({node}),
+            gpu_count=7,
+            workload=Workload.INFERENCE,
+            service="chat",
+            min_serving_count=1,
+        )
+        for name, node in (("1", "gpu001"), ("2", "gpu005"))
+    )
+
+    decision = decide(
+        snapshot(lost_gpu("gpu001"), lost_gpu("gpu005"), jobs=[first, second]), replace(rules(), catalogue=catalogue)
+    )
+
+    assert len(decision.plans) == 2
+    assert {timing.moment for plan in decision.plans for timing in plan.timings} == {Moment.JOB_END}

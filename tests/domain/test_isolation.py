@@ -191,6 +191,28 @@ def test_what_may_be_the_first_of_many_waits_for_the_others(signal: Signal, seco
     assert isinstance(found, Refusal) == waits
 
 
+@pytest.mark.parametrize("earlier", ["an alert", "another trouble"])
+def test_what_stood_before_says_nothing_of_how_new_the_trouble_is_that_may_be_shared(earlier: str) -> None:
+    """Whoever can hand alerts in chooses their dates; a link may be the first of its switch on a node that was hot."""
+    told = replace(observation(Signal.ALERT, seconds_ago=86_400, source=ALERT_SOURCE), signature="NodeBondingDegraded")
+    old = find(told, CATALOGUE) if earlier == "an alert" else seen(Signal.GPU_HOT, seconds_ago=86_400)
+
+    found = may_be_shared(believed(old, seen(seconds_ago=30)), facts(), policy=policy())
+
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith("seen for 30 s; its own after 120 s")
+
+
+def test_an_alert_confirms_no_condition_that_has_just_begun() -> None:
+    told = replace(observation(Signal.ALERT, seconds_ago=86_400, source=ALERT_SOURCE), signature="NodeRAIDDegraded")
+    slow = seen(Signal.GPU_SLOW, seconds_ago=1)
+
+    found = plan_remediation(believed(find(told, CATALOGUE), slow), facts(), policy=policy(), topology=topology())
+
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith("seen for 1 s")
+
+
 # -- the plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -329,3 +351,21 @@ def test_the_wait_for_neighbours_is_no_longer_than_the_window_of_the_policy() ->
 
     assert may_be_shared(believed(seen(seconds_ago=299)), facts(), policy=patient) is not None
     assert may_be_shared(believed(seen(seconds_ago=300)), facts(), policy=patient) is None
+
+
+@pytest.mark.parametrize(("seconds_ago", "waits"), [(0.0, True), (59.0, True), (60.0, False)])
+def test_page_about_a_line_of_a_log_waits_a_minute_for_what_our_own_sources_see(
+    seconds_ago: float, waits: bool
+) -> None:
+    said = observation(Signal.LOG_SIGNATURE, seconds_ago=seconds_ago)
+    what = believed(replace(seen(seconds_ago=seconds_ago), is_lasting=False, evidence=(said,)))
+
+    plan = plan_remediation(what, facts(), policy=policy(), topology=topology())
+
+    assert what.response is Response.PAGE
+    if waits:
+        assert isinstance(plan, Refusal)
+        assert "our own sources may show the same" in plan.reason
+    else:
+        assert isinstance(plan, IncidentPlan)
+        assert [each.verb for each in plan.actions] == [Verb.PAGE_HUMAN]

@@ -1,6 +1,7 @@
 """On whose word a plan goes on: a yes that holds, or one on which something was begun that needed it."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -58,6 +59,21 @@ def under(mode: Mode = Mode.AUTO, **consents: str) -> Policy:
         pytest.param(
             state(begun(REBOOT, seconds_ago=301), past=(YES,)), under(reboot="approve"), True, id="the reboot did"
         ),
+        pytest.param(
+            state(begun(DRAIN, seconds_ago=600), past=(YES,)),
+            under(Mode.APPROVE),
+            True,
+            id="begun at the yes",
+        ),
+        pytest.param(
+            state(begun(DRAIN, seconds_ago=601), past=(YES,)), under(Mode.APPROVE), False, id="begun before the yes"
+        ),
+        pytest.param(
+            state(begun(HOLD, seconds_ago=601), past=(YES,)),
+            under(power="approve"),
+            False,
+            id="held before anybody said yes to the power switch",
+        ),
         pytest.param(state(begun(DRAIN)), under(Mode.APPROVE), False, id="begun in auto, before the mode was changed"),
         pytest.param(
             state(begun(HOLD, seconds_ago=301), past=(YES,)),
@@ -113,6 +129,19 @@ def test_who_is_waited_for_shows_in_the_ledger_alone(
     found = awaited_act(in_force, plan_of(DRAIN, REBOOT), known, by)
 
     assert (None if found is None else found.verb) is expected
+
+
+def test_return_waits_for_the_yes_to_the_mark_that_comes_before_it() -> None:
+    """A node on probation is marked first, and marking is of the class of drains."""
+    verifying = incident(xid(79), state=IncidentState.VERIFYING, plan=PLAN, plan_count=1)
+    watched, plain = under(isolate="approve"), under(isolate="approve")
+    watched = replace(watched, durations=replace(watched.durations, probation=timedelta(hours=1)))
+    plain = replace(plain, durations=replace(plain.durations, probation=timedelta(0)))
+    tested = state(ended(DRAIN), ended(REBOOT))
+
+    marks = [awaited_act(verifying, plan_of(DRAIN, REBOOT), tested, each) for each in (watched, plain)]
+
+    assert [None if each is None else each.verb for each in marks] == [Verb.PUT_LAST, None]
 
 
 def test_plan_that_was_superseded_waits_for_nobody() -> None:

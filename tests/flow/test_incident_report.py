@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import ActionKey, JobAttempt, NodeName
+from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult, TestRun
@@ -198,12 +198,12 @@ def test_chain_is_read_whatever_stands_in_it(stage: Stage) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(stage.cluster.ledger, name)
 
-        def entries(self, *, after: int, limit: int) -> tuple[Entry, ...]:
-            lines = stage.cluster.ledger.entries(after=after, limit=limit)
+        def entries_about(self, incident: IncidentId) -> tuple[Entry, ...]:
+            lines = stage.cluster.ledger.entries_about(incident)
             return tuple(replace(each, body=self.body) for each in lines)
 
     for body in ("", "{", "[]", "null", "{}", '{"action": 3, "refusal": [], "state": 1, "expires_at": "never"}'):
-        chain = read_chain(stage.incident(), Rewritten(body), now=stage.clock.now())  # type: ignore[arg-type]  # all else is the ledger's
+        chain = read_chain(stage.incident(), Rewritten(body))  # type: ignore[arg-type]  # all else is the ledger's
         assert chain.lines
         assert chain.plans == ()
 

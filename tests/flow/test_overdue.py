@@ -9,6 +9,7 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.observation import Workload
 from ops_pipelines.flow.hands.by_hand import drain_by_hand
 from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.ports.ledger import Begun
@@ -16,7 +17,7 @@ from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
-from tests.simulator.small_cluster import GPU1, SESSION
+from tests.simulator.small_cluster import GPU1, SESSION, TRAINING
 
 LIMIT_SECONDS = POLICY.durations.command_limit.total_seconds()
 
@@ -126,4 +127,27 @@ def test_owner_who_cannot_be_told_to_save_is_told_to_a_person_and_handed_over_in
     (reminder,) = reminded
     assert "the owner of job 1001 was not told to save" in reminder.body
     assert autopilot.incident().state is IncidentState.ESCALATED
+    assert autopilot.received(EntryKind.HOLD) == ()
+
+
+def test_replica_that_keeps_a_broken_node_busy_is_told_to_a_person_before_it_is_handed_over(tmp_path: Path) -> None:
+    """It ends by no limit of its own, and the repair would wait in silence until `job_end_limit`."""
+    durations = replace(POLICY.durations, run_patience=timedelta(seconds=1), waiting_limit=timedelta(seconds=60))
+    replica = replace(TRAINING, workload=Workload.INFERENCE, node_count=1, gpus_per_node=1, service="chat")
+    replica = replace(replica, min_serving_count=1, checkpoint_interval_seconds=None)
+    autopilot = SmallAutopilot(
+        tmp_path, replica, node_count=3, gpus_per_node=2, policy=replace(POLICY, durations=durations)
+    )
+    autopilot.let_pass(15)
+    (node,) = autopilot.job("pretrain").nodes
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, node, gpu=1)
+
+    autopilot.run_for(50)
+    before = autopilot.pages()
+    autopilot.run_for(30)
+
+    (reminder,) = autopilot.pages()
+    assert before == []
+    assert "of service chat is left running: minimum serves no more" in reminder.body
+    assert autopilot.incident().state is IncidentState.ACTING
     assert autopilot.received(EntryKind.HOLD) == ()

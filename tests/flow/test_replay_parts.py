@@ -15,14 +15,16 @@ from ops_pipelines.domain.identity import IncidentId, NodeName, PciAddress
 from ops_pipelines.domain.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode, Policy
+from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
 from ops_pipelines.flow.hindsight.replay.compare import mark_counterfactual
+from ops_pipelines.flow.hindsight.replay.course import Standing, courses_of
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.lake_hours import hours_without_decisions
 from ops_pipelines.flow.hindsight.replay.learned import RECURS_WITHIN, learn
 from ops_pipelines.flow.hindsight.replay.policy_keys import compare_policies
 from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Source, Verdict
+from ops_pipelines.flow.hindsight.replay.side import Side
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.chronicle import Chronicle, Decided
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -113,6 +115,55 @@ def test_only_what_follows_the_first_divergence_of_its_node_is_counterfactual() 
     marked = mark_counterfactual(rows)
 
     assert [each.is_counterfactual for each in marked] == [False, False, False, True, False, True, False, True]
+
+
+# -- what was held back and went on later ------------------------------------------------------------------------------
+
+
+def test_a_plan_that_a_guardrail_lets_go_begins_what_policy_allows_and_the_rest_on_a_yes() -> None:
+    asking = builders.policy(consents={ActionClass.REBOOT: Consent.APPROVE})
+    seen = builders.observation(code=79, gpu=builders.GPU)
+    free = courses_of(builders.snapshot(seen), builders.rules(asking))
+    ((incident, course),) = free.by_incident.items()
+    assert course.plan is not None
+    refusal = wait("rack_budget", "somebody took the last place in between")
+    course = replace(course, standing=Standing.HELD, once_free=course.begun, begun=(), refusal=refusal)
+    held = replace(free, by_incident={incident: course})
+    name, side = free.decision.plans[0].plan, Side()
+
+    def verbs() -> set[Verb]:
+        return {each.action.verb for each in side.begun.values()}
+
+    side.take(held, held, at=AT)
+    at_first = verbs()
+    guardrail = side.go_on(name, at=AT + MINUTE)
+    by_itself = verbs()
+    side.use_yes(name)
+    without_yes = verbs()
+    side.approve(name, at=AT + 2 * MINUTE)
+    side.use_yes(name)
+
+    assert (at_first, guardrail) == (set(), "rack_budget")
+    assert Verb.DRAIN in by_itself
+    assert Verb.REBOOT not in by_itself
+    assert without_yes == by_itself
+    assert Verb.REBOOT in verbs()
+    assert {each.at for each in side.begun.values() if each.action.verb is Verb.REBOOT} == {AT + 2 * MINUTE}
+
+
+def test_what_the_policy_itself_held_back_never_goes_on_by_itself() -> None:
+    observing = courses_of(
+        builders.snapshot(builders.observation(code=79, gpu=builders.GPU)),
+        builders.rules(builders.policy(Mode.OBSERVE)),
+    )
+    (course,) = observing.by_incident.values()
+    assert course.plan is not None
+    side = Side()
+
+    side.take(observing, observing, at=AT)
+
+    assert side.go_on(course.plan.plan, at=AT + MINUTE) is None
+    assert side.begun == {}
 
 
 # -- what was learned later -------------------------------------------------------------------------------------------

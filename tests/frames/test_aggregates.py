@@ -69,7 +69,7 @@ def test_infinities_do_not_break_the_mean() -> None:
     assert (row["power_watts_min"], row["power_watts_max"]) == (float("-inf"), float("inf"))
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from("ab"), st.integers(0, 3599)), st.none() | st.floats(-1e9, 1e9, width=32), max_size=20

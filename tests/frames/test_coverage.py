@@ -333,7 +333,7 @@ def there(gaps: set[tuple[str, str, int]], silent: set[tuple[str, str]]) -> Call
     return keep
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_gaps, _silent, _gaps)
 def test_coverage_is_a_share_and_losing_samples_never_raises_it(
     gaps: set[tuple[str, str, int]], silent: set[tuple[str, str]], more: set[tuple[str, str, int]]
@@ -351,7 +351,7 @@ def test_coverage_is_a_share_and_losing_samples_never_raises_it(
             assert key in some
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_gaps, _silent, _silent)
 def test_what_reports_at_every_step_is_never_missing_and_absence_never_begins_earlier_than_it_did(
     gaps: set[tuple[str, str, int]], silent: set[tuple[str, str]], then: set[tuple[str, str]]

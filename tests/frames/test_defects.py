@@ -224,7 +224,7 @@ def test_the_batch_is_week_and_year_of_the_serial(serial: str, batch: str) -> No
 # -- the exact test -----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50))
 def test_the_binomial_tail_is_what_the_sum_says(count: int, more: int, share: Fraction) -> None:
     total = count + more
@@ -254,7 +254,7 @@ def test_clopper_and_pearson_as_tabled(count: int, total: int, expected: tuple[f
         clopper_pearson(0, 0)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 299), st.integers(0, SIZE - 1)), max_size=60), st.randoms(use_true_random=False))
 def test_order_and_duplicates_change_nothing(listed: list[tuple[float, int]], random: Random) -> None:
     told = [*listed, *listed[::3]]
@@ -265,7 +265,7 @@ def test_order_and_duplicates_change_nothing(listed: list[tuple[float, int]], ra
     assert again == compare_groups(service(), failures(*listed), at=NOW)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 89), st.integers(0, SIZE - 1)), min_size=10, max_size=60))
 def test_no_alarm_without_enough_parts_and_a_raised_bound(listed: list[tuple[float, int]]) -> None:
     rules = AlarmRules()

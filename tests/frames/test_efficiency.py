@@ -345,7 +345,7 @@ def test_the_order_of_rows_changes_nothing() -> None:
 _ratios = st.one_of(st.none(), st.floats(0, 1))
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -81,7 +81,7 @@ def test_no_parts_and_empty_parts_give_the_empty_table() -> None:
     assert merge(TABLE, (table(), table())).num_rows == 0
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(consistent_rows(), st.randoms(use_true_random=False), st.integers(1, 4))
 def test_agreeing_rows_give_the_same_table_in_any_order_and_split(
     rows: list[Row], chance: random.Random, part_count: int
@@ -95,7 +95,7 @@ def test_agreeing_rows_give_the_same_table_in_any_order_and_split(
     assert _same_bits(merge(TABLE, (merged, merged)), merged)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(consistent_rows(), st.integers(0, 8))
 def test_dictionary_encoded_texts_merge_as_plain_ones(rows: list[Row], cut: int) -> None:
     plain, other = table(*rows[:cut]), table(*rows[cut:])

@@ -78,7 +78,7 @@ def test_where_not_all_fit_open_ones_come_first_and_the_rest_is_counted() -> Non
     assert len(words_of(drawn)) >= 3
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.builds(

@@ -1,5 +1,6 @@
 """The picture of one incident, and its axis: order is kept, quiet times are cut and said, words stay text."""
 
+import re
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
@@ -133,3 +134,19 @@ def test_times_outside_the_picture_are_drawn_at_its_edge() -> None:
 
     assert 'x="150.0"' in wide
     assert 'width="878.0"' in wide
+
+
+def test_the_number_of_the_last_milestone_is_not_cut_off_at_the_edge() -> None:
+    begins_at = datetime(2026, 11, 21, 7, tzinfo=UTC)
+    ends_at = begins_at + timedelta(minutes=1)
+    lane = StoryLane(title="node", rows=(StoryRow(name="", marks=(Mark(at=begins_at, tint=Tint.GREY),)),))
+
+    found = story_picture(
+        [lane], milestones={1: begins_at, 10: ends_at, 11: ends_at}, key={}, begins_at=begins_at, ends_at=ends_at
+    )
+
+    for uri, width in ((found.wide, 1040), (found.narrow, 360)):
+        svg = b64decode(uri.partition(",")[2]).decode()
+        (label,) = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="(\w+)"[^>]*>10-11</text>', svg)
+        half = 5 * 6.6 / 2
+        assert float(label[0]) + (half if label[1] == "middle" else 0) <= width

@@ -472,7 +472,7 @@ _POINTS = st.lists(
 _SERIES = st.lists(st.tuples(_NAMES, _LABELS, _POINTS), max_size=8)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_SERIES, st.sampled_from([None, ["gpu001"], ["gpu001", "gpu002"]]))
 def test_whatever_comes_the_counts_close_and_rows_are_sorted_and_unique(
     series: list[Series], known: list[str] | None
@@ -490,7 +490,7 @@ def test_whatever_comes_the_counts_close_and_rows_are_sorted_and_unique(
     assert len({refused.record for refused in parsed.refused}) <= len(parsed.refused)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     _SERIES.filter(lambda series: len({(name, *sorted(labels.items())) for name, labels, _ in series}) == len(series))
 )
@@ -514,7 +514,7 @@ _NAMED_GPUS = st.fixed_dictionaries(
 _GRID = st.lists(st.integers(0, 3), unique=True, max_size=4).map(sorted)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(

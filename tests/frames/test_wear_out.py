@@ -189,7 +189,7 @@ def test_a_slope_needs_three_points() -> None:
     assert theil_sen(np.arange(3.0), np.arange(3.0)).low == -np.inf
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.floats(-1e3, 1e3), min_size=8, max_size=40),
     st.floats(0.1, 10),
@@ -204,7 +204,7 @@ def test_the_slope_goes_with_the_units(values: list[float], factor: float, offse
     assert scaled.median == pytest.approx(slope.median * factor, rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 0.02), min_size=20, max_size=60))
 def test_dates_lie_in_order_and_ahead_of_the_newest_reading(steps: list[float]) -> None:
     found = told(list(np.minimum(np.cumsum(steps), 0.99)))

@@ -22,7 +22,8 @@ from ops_pipelines.frames.formats.alertmanager import Sender
 from ops_pipelines.ports.silencer import Silencer
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
-from ops_pipelines.server import build_app, listen
+from ops_pipelines.resources.http_process import listen
+from ops_pipelines.server import build_app
 from tests.lab.metrics_servers import start_alertmanager
 from tests.ports.ledger_samples import begin, decide, drain, incident, outcome
 from tests.ports.silencer_contract import SilencerContract

@@ -145,10 +145,10 @@ def test_the_sentences_say_what_changes_for_jobs_operators_and_guardrails() -> N
 
     assert acts.startswith("Of 2 acts, 0 stay the same, 1 would no longer be done, 1 would be new")
     assert "Jobs interrupted: 1 → 1; by team: research 0 → 1, vision 1 → 0;" in jobs
-    assert "1.00 → 3.50 (0 and 1 job(s) of unknown loss not counted)" in jobs
+    assert "1.00 → 3.50 (without jobs whose loss nobody knows: 0 → 1)" in jobs
     assert "pages 1 → 4" in operators
     assert guardrails == "Incidents held back at least once, by guardrail: drain_budget 2 → 0."
-    assert "1 were proven real or false later" in lessons
+    assert "1 was found real or false later" in lessons
 
 
 def test_a_record_that_cannot_be_reproduced_is_said_to_be_so() -> None:

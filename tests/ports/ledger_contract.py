@@ -83,6 +83,26 @@ class LedgerContract(
         assert (verdict.entry_count, verdict.head_hash) == (len(lines), lines[-1].entry_hash)
         assert {line.kind for line in lines} == set(EntryKind)
 
+    def test_lines_about_an_incident_come_with_the_decisions_that_made_them_and_with_no_others(
+        self, ledger: Ledger
+    ) -> None:
+        fill(ledger)
+        decide(ledger, incident(3), plans=(plan(3, drain(3)),), through=1)
+        chain = ledger.entries(after=0, limit=NO_LIMIT)
+
+        about = {number: ledger.entries_about(IncidentId(f"INC-{number:04d}")) for number in (1, 2, 3, 4)}
+
+        for number in (1, 2, 3):
+            name = IncidentId(f"INC-{number:04d}")
+            decisions = [each for each in about[number] if each.kind is EntryKind.DECISION]
+            assert [each for each in about[number] if each.incident == name] == [
+                each for each in chain if each.incident == name
+            ]
+            assert len(decisions) == 1
+            assert name in decisions[0].body
+            assert list(about[number]) == sorted(about[number], key=lambda each: each.seq)
+        assert about[4] == ()
+
     # -- hostile text --
 
     def test_hostile_text_is_kept_as_text_and_breaks_nothing(self, ledger: Ledger) -> None:
@@ -104,6 +124,7 @@ class LedgerContract(
         assert isinstance(answer, Refusal)
         assert ledger.verify_chain().problem == ""
         assert ledger.incident(hostile_incident.incident) is not None
+        assert len(ledger.entries_about(hostile_incident.incident)) == 3
         assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 2
         assert len(ledger.conditions()) == len(ledger.rejected(limit=9)) == 1
         assert ledger.cursor(HOSTILE) is not None

@@ -110,6 +110,8 @@ class Mischief:
 
     telemetry: TelemetryLie | None = None
     scheduler: SchedulerLie | None = None
+    has_denied_jobs: bool = False
+    """Whether the scheduler ever said that it knows no job: who is told so has nothing left to release."""
     checks: CheckLie | None = None
     about: NodeName = NodeName("gpu001")
     """The node that the lies of one node are about."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, LadderLimits, MassEvent, Mode
+from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, LadderLimits, MassEvent, Mode
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed
 from tests.safety.hostile_plans import WIDE
@@ -51,6 +51,11 @@ def lower(what: Lowered, *, node: int = 0) -> Move:
 def fail_call(name: str) -> Move:
     """Return the move after which calls of that name get no answer, and have no effect."""
     return Move(kind=MoveKind.FAIL_CALL, number=FAILING.index(name))
+
+
+def change(kind: ActionClass, word: Consent) -> Move:
+    number = list(ActionClass).index(kind) + list(Consent).index(word) * len(ActionClass)
+    return Move(kind=MoveKind.CHANGE_CONSENTS, number=number)
 
 
 def story_of(*moves: Move | Deed, setting: Setting | None = None) -> Story:

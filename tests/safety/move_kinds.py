@@ -45,6 +45,16 @@ class MoveKind(Enum):
     """The operator allows less from now on, whatever was planned before."""
     SHOW_PART = "show_part"
     """The detectors see something of one part of a node that needs eyes or hands; or nothing of any any more."""
+    ALERT = "alert"
+    """Alertmanager tells something: that a well node is broken, that a broken one is well, all at once."""
+    SAY_YES = "say_yes"
+    """Somebody says yes in one of the ways there are: late, twice, to an old plan, with a link that was used."""
+    CHANGE_CONSENTS = "change_consents"
+    """The operator changes the word for one class of acts."""
+
+
+DRAWN_APART = frozenset({MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS})
+"""Kinds that came later: a share of the stories has them besides, so that every seed keeps its moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import CheckLie, Rumour, SchedulerLie, TelemetryLie
 from tests.safety.move_kinds import Move, MoveKind
+from tests.safety.moves_of_alerts import tell
+from tests.safety.moves_of_consent import MOVES_OF_CONSENT
 from tests.safety.moves_of_people import MOVES_OF_PEOPLE, Lowered
 from tests.safety.stage import Stage
 
@@ -124,6 +126,7 @@ def _bend_scheduler(stage: Stage, move: Move) -> None:
     stage.mischief.yesterday_nodes, stage.mischief.yesterday_jobs = truth.read_nodes(), truth.read_jobs()
     stage.mischief.scheduler = tuple(SchedulerLie)[move.number % len(SchedulerLie)]
     stage.mischief.about = stage.node(move.node)
+    stage.mischief.has_denied_jobs |= stage.mischief.scheduler is SchedulerLie.NO_JOBS
 
 
 def _straighten_scheduler(stage: Stage, move: Move) -> None:
@@ -227,5 +230,7 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.STRAIGHTEN_CHECKS: _straighten_checks,
     MoveKind.FORGET_WEIGHTS: _forget_weights,
     MoveKind.SHOW_PART: _show_part,
+    MoveKind.ALERT: tell,
     **MOVES_OF_PEOPLE,
+    **MOVES_OF_CONSENT,
 }

@@ -6,13 +6,14 @@ right when the plan was made would be unsafe now. The other guardrails have thei
 
 from collections.abc import Mapping
 
-from ops_pipelines.domain.policy import LadderLimits
+from ops_pipelines.domain.policy import ActionClass, Consent, LadderLimits
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import give_up, hide_jobs_while_fencing, release_training, requeue_training, undeclare
 from tests.safety.directed_stories import (
     MEND_CALLS,
     PASS,
     break_by,
+    change,
     fail_call,
     lose_gpu,
     number_of,
@@ -77,6 +78,15 @@ OUTDATED_PLANS: Mapping[str, Story] = {
         # Where a job that ends is shown as ending its hold no longer matters; here nobody can tell that it does.
         Move(kind=MoveKind.BEND_SCHEDULER, number=number_of(SchedulerLie.STRANGE_STATE)),
         MEND_CALLS,
+        PASS,
+    ),
+    "consent": story_of(
+        fail_call("reboot"),
+        lose_gpu(3),
+        PASS,
+        change(ActionClass.REBOOT, Consent.FORBID),
+        MEND_CALLS,
+        wait(20),
         PASS,
     ),
     "known_node": waiting_plan(undeclare(0)),

@@ -8,7 +8,7 @@ answer was bent, or changed after it was read. Then it rests on what the sender 
 from collections.abc import Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.action import MESSAGES, Verb
+from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
 from ops_pipelines.domain.identity import ActionKey
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from tests.safety.rules_of_drains import NEEDS_OUR_DRAIN, RULES_OF_DRAINS
@@ -56,10 +56,19 @@ _GIVES_BACK: Mapping[Verb, Verb | None] = {
 """What is brought to its end without a new yes, once the same cause has begun the other."""
 
 
-def _consent_to(verb: Verb, scene: Scene) -> Consent:
+def _consent_to(kind: ActionClass, scene: Scene) -> Consent:
     policy = scene.orders.policy
-    kind = next(each for each, verbs in _CLASSES.items() if verb in verbs)
     return policy.consents.get(kind, Consent.APPROVE if policy.mode is Mode.APPROVE else Consent.AUTO)
+
+
+def _classes_of(verb: Verb, scene: Scene) -> tuple[ActionClass, ...]:
+    """Return the classes of an act and of what must follow it: a silent node's job is let go by the power switch."""
+    own = next(each for each, verbs in _CLASSES.items() if verb in verbs)
+    nodes, job = scene.told.nodes, scene.told_job
+    is_cut_off = job is not None and any(name in nodes and not nodes[name].is_responding for name in job.nodes)
+    if verb is Verb.HOLD and is_cut_off:
+        return (own, ActionClass.POWER)
+    return (own, ActionClass.MOVE_JOBS) if verb is Verb.RESERVE else (own,)
 
 
 def _is_given_back(scene: Scene) -> bool:
@@ -76,29 +85,35 @@ def _is_given_back(scene: Scene) -> bool:
 def _consent(scene: Scene) -> str | None:
     if scene.is_by_hand or scene.record is None or _is_given_back(scene):
         return None
-    verb = scene.record.action.verb
-    return f"policy.yaml forbids {verb.value}" if _consent_to(verb, scene) is Consent.FORBID else None
+    classes = _classes_of(scene.record.action.verb, scene)
+    forbidden = [kind.value for kind in classes if _consent_to(kind, scene) is Consent.FORBID]
+    return f"policy.yaml forbids {forbidden[0]}" if forbidden else None
 
 
 def _approval(scene: Scene) -> str | None:
+    """Judge an act by the yeses to its plan: one that holds now, or one on which something was begun that needed it."""
     if scene.is_by_hand or scene.record is None or _is_given_back(scene):
         return None
-    if _consent_to(scene.record.action.verb, scene) is not Consent.APPROVE:
+    if all(_consent_to(kind, scene) is not Consent.APPROVE for kind in _classes_of(scene.record.action.verb, scene)):
         return None
-    plan = scene.record.plan
+    plan, at = scene.record.plan, scene.command.said_at
     given = () if plan is None else scene.orders.approved.get(plan, ())
-    if not given:
-        return f"nobody approved {plan}"
-    acts = [
-        each
-        for each in scene.state.records
-        if each.plan == plan
-        and each.action.verb not in MESSAGES
-        and _consent_to(each.action.verb, scene) is Consent.APPROVE
-    ]
-    first = min(each.begun_at for each in acts)
-    is_covered = any(since <= first < until for since, until in given)
-    return None if is_covered else f"{plan} was begun at {first}, outside of its approval"
+    if any(since <= at < until for since, until in given):
+        return None
+    begun = [each.begun_at for each in scene.state.records if each.plan == plan and _needed_a_yes(each, scene)]
+    if any(since <= each < until for each in begun for since, until in given):
+        return None
+    first = min(begun, default=at)
+    return f"{plan} was begun at {first}, outside of its approval" if given else f"nobody approved {plan}"
+
+
+def _needed_a_yes(record: ActionRecord, scene: Scene) -> bool:
+    """Return whether an act of a plan was, or may have been, begun on somebody's yes."""
+    if record.action.verb in MESSAGES:
+        return False
+    kinds = [each for each, verbs in _CLASSES.items() if record.action.verb in verbs]
+    kinds += [ActionClass.POWER] if record.action.verb is Verb.HOLD else []
+    return any(_consent_to(kind, scene) is Consent.APPROVE for kind in kinds)
 
 
 def _known_node(scene: Scene) -> str | None:

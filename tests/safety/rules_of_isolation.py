@@ -6,11 +6,12 @@ Rules like those of `rules`; that it is returned only after a test that can show
 from collections.abc import Mapping
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Response
+from ops_pipelines.domain.observation import ALERT_SOURCE, Signal
 from tests.safety.scene import Rule, Scene
 
 _TOUCHES = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.REIMAGE, Verb.POWER_OFF})
+_TAKES_OUT = _TOUCHES | {Verb.DRAIN, Verb.HOLD, Verb.RESERVE}
 _OF_SWITCHES = frozenset({Signal.LINK_DOWN, Signal.LINK_FLAPS, Signal.LINK_ERRORS, Signal.NVLINK_ERRORS})
 
 
@@ -33,7 +34,7 @@ def _neighbours_first(scene: Scene) -> str | None:
     if len(incident.nodes) != 1 or incident.suspect is not None:
         return f"it is one of {len(incident.nodes)} nodes, or a shared part is blamed"
     links = [each for each in incident.findings if not each.is_secondary and each.evidence[0].signal in _OF_SWITCHES]
-    stood = scene.command.said_at - min((each.found_at for each in incident.findings), default=scene.command.said_at)
+    stood = scene.command.said_at - min((each.found_at for each in links), default=scene.command.said_at)
     window = scene.orders.policy.mass_event.window
     return (
         f"its link shows trouble for {stood}, others have {window} to show the same"
@@ -42,5 +43,24 @@ def _neighbours_first(scene: Scene) -> str | None:
     )
 
 
-RULES_OF_ISOLATION: Mapping[str, Rule] = {"untouched_part": _untouched_part, "neighbours_first": _neighbours_first}
+def _first_hand(scene: Scene) -> str | None:
+    """Judge what takes a node or a job out of service by what is left of its cause without the alerts."""
+    incident = scene.incident
+    if scene.is_by_hand or incident is None or scene.command.verb not in _TAKES_OUT:
+        return None
+    own = [
+        each
+        for each in incident.findings
+        if not each.is_secondary
+        and (each.response in REPAIRS or each.first_action in ISOLATED_FOR)
+        and any(told.source != ALERT_SOURCE for told in each.evidence)
+    ]
+    return None if own else f"nothing but alerts speaks of {', '.join(sorted(incident.nodes))}"
+
+
+RULES_OF_ISOLATION: Mapping[str, Rule] = {
+    "untouched_part": _untouched_part,
+    "neighbours_first": _neighbours_first,
+    "first_hand": _first_hand,
+}
 """No guardrail keeps them: the planner does, and is made to err by `slips`."""

@@ -13,6 +13,7 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.node_health.node_check import TestResult
 from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction, has_moved_on
+from ops_pipelines.domain.policy import ActionClass, Consent
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from tests.safety.scene import Rule, Scene
@@ -140,6 +141,9 @@ def _proven(scene: Scene) -> str | None:
         for each in ours[repaired + 1 :]
         if each.action.verb is Verb.CHECK and each.action.try_number == incident.plan_count
     ]
+    if not checks and scene.orders.policy.consents.get(ActionClass.CHECK) is Consent.FORBID:
+        # The operator wants no tests: everything else must be well, and something must have been repaired.
+        return _why_not_whole(scene) if repaired >= 0 else "nothing was repaired, and nothing was tested"
     if not checks:
         return "no test was begun since its repair"
     outcome = checks[-1].outcome

@@ -11,25 +11,42 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.facts import stricken_nodes
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.policy import LadderLimits
+from ops_pipelines.domain.policy import ActionClass, Consent, LadderLimits
 from ops_pipelines.domain.repair import repair_steps
-from ops_pipelines.domain.repair.isolation import may_be_shared
+from ops_pipelines.domain.repair.isolation import is_second_hand, may_be_shared
 from ops_pipelines.domain.repair.job_moves import ActionMaker
 from ops_pipelines.domain.repair.repair_steps import Situation
 from ops_pipelines.domain.returning.verification import Recovery, Verdict, judge_recovery
 from ops_pipelines.flow.acts import commands
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.repairs import mark_repaired
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.people.approval_links import LinkClaim
+from ops_pipelines.flow.plans.escalation import escalate
 from ops_pipelines.flow.plans.moments import why_it_waits
 from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.simulator.journal import FaultKind
-from tests.safety.directed_stories import PASS, break_by, lose_gpu, number_of, story_of, wait, waiting_plan
+from tests.safety.directed_stories import (
+    MEND_CALLS,
+    PASS,
+    break_by,
+    change,
+    fail_call,
+    lose_gpu,
+    number_of,
+    story_of,
+    wait,
+    waiting_plan,
+)
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import CheckLie
 from tests.safety.moves import Move, MoveKind
+from tests.safety.moves_of_alerts import Told
+from tests.safety.moves_of_consent import Yes
 from tests.safety.mutations import replaced
 from tests.safety.stage import Setting
 from tests.safety.stories import Story
@@ -94,6 +111,40 @@ def _waits_for_no_neighbour() -> AbstractContextManager[None]:
     return replaced(may_be_shared, lambda *_, **__: None)
 
 
+def _believes_alerts() -> AbstractContextManager[None]:
+    """Take what an alert says for what was seen."""
+    return replaced(is_second_hand, lambda _: False)
+
+
+def _hands_over_in_silence() -> AbstractContextManager[None]:
+    """Give an incident up, and the job that is held for it, without a word to anybody."""
+
+    def give_up(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:
+        now = cluster.clock.now()
+        given_up = advance(incident, IncidentEvent.NEEDS_HUMAN, at=now, note=why)
+        cluster.ledger.change_incident(given_up, actor=AUTOPILOT, now=now)
+        return True
+
+    return replaced(escalate, give_up)
+
+
+def _takes_dead_links() -> AbstractContextManager[None]:
+    """Take a yes with a link for as long as its plan waits, as often as somebody says it."""
+
+    def approve_again(claim: LinkClaim, cluster: Cluster) -> object:
+        return orders.approve(claim.plan, cluster, actor=claim.person, valid_for=timedelta(hours=1))
+
+    return replaced(orders.approve_by_link, approve_again)
+
+
+def alert(told: Told, node: int, *, name: int = 0) -> Move:
+    return Move(kind=MoveKind.ALERT, node=node, number=number_of(told) + name * len(Told))
+
+
+def say(way: Yes) -> Move:
+    return Move(kind=MoveKind.SAY_YES, number=number_of(way))
+
+
 def show_link(node: int, *, seconds_ago: int) -> Move:
     return Move(
         kind=MoveKind.SHOW_PART,
@@ -129,5 +180,32 @@ SLIPS: Mapping[str, Slip] = {
     ),
     "untouched_part": Slip(happens=_repairs_what_it_isolates, story=story_of(show_link(3, seconds_ago=70), PASS, PASS)),
     "neighbours_first": Slip(happens=_waits_for_no_neighbour, story=story_of(show_link(3, seconds_ago=20), PASS, PASS)),
+    "first_hand": Slip(happens=_believes_alerts, story=story_of(alert(Told.FIRES, 3), PASS, wait(8), PASS)),
+    # The power switch does not answer, and then is forbidden: without it nobody can let the held job go.
+    "stranded": Slip(
+        happens=_hands_over_in_silence,
+        story=story_of(
+            break_by(FaultKind.NODE_UNREACHABLE, 0),
+            wait(5),
+            PASS,
+            wait(6),
+            fail_call("power_off"),
+            PASS,
+            change(ActionClass.POWER, Consent.FORBID),
+            MEND_CALLS,
+            PASS,
+            PASS,
+        ),
+    ),
+    "dead_link": Slip(
+        happens=_takes_dead_links,
+        story=story_of(
+            lose_gpu(3),
+            PASS,
+            say(Yes.BY_LINK),
+            say(Yes.BY_EVERY_LINK_AGAIN),
+            setting=Setting(budget=WIDE, consents={ActionClass.ISOLATE: Consent.APPROVE}),
+        ),
+    ),
 }
 """By the one rule that the judge must see broken."""

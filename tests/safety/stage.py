@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Checkpointing, Observation, Signal, Workload
+from ops_pipelines.domain.observation import (
+    MAY_HAVE_PROCESSES,
+    Checkpointing,
+    JobState,
+    Observation,
+    Signal,
+    Workload,
+    has_moved_on,
+)
 from ops_pipelines.domain.policy import (
     ActionClass,
     BlastCaps,
@@ -33,14 +42,16 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.plans.reflex import react
+from ops_pipelines.ports.ledger import Entry as LedgerEntry
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.ledger import Ledger, LedgerConflict
 from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
+from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.scenario import JobSpec
-from tests.safety.border import Border, Crash, Mischief
+from tests.safety.border import Border, Command, Crash, Mischief
 from tests.safety.judge import Judge
 from tests.safety.quick_ledger import Memory, QuickLedger, empty_ledger
 from tests.safety.scene import PERSON, Orders
@@ -75,6 +86,20 @@ class Training(Enum):
     UNTOLD = "untold"
     """Every 40 s, and with a time limit: nobody knows when the next one comes."""
     NEVER = "never"
+
+
+@dataclass(slots=True, kw_only=True)
+class GivenLink:
+    """One link that somebody was sent, as the person knows it."""
+
+    token: str
+    plan: PlanId
+    until: datetime
+    is_used: bool = False
+
+    @property
+    def why_dead(self) -> str:
+        return "used before" if self.is_used else f"good until {self.until}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +159,9 @@ class Stage:
         self.crash_count = 0
         self.shown: dict[tuple[NodeName, Signal], Observation] = {}
         """What the detectors see: the twin has no switch, and no job of it hangs by a single rank."""
+        self.given_links: list[GivenLink] = []
+        self.link_faults: list[str] = []
+        """Yeses that were taken with a link that was dead."""
         self.mischief = Mischief()
         self._dress = dress
         jobs = _jobs_of(setting)
@@ -275,9 +303,7 @@ class Stage:
         """Return the newest plans first."""
         entries = self.ledger.entries(after=0, limit=10_000)
         plans = [
-            self.ledger.plan(PlanId(_quoted(entry.body, "plan")))
-            for entry in reversed(entries)
-            if entry.kind is LedgerEntryKind.PLAN
+            self.ledger.plan(self.plan_of(entry)) for entry in reversed(entries) if entry.kind is LedgerEntryKind.PLAN
         ]
         waiting = {
             each.incident
@@ -285,6 +311,45 @@ class Stage:
             if each.state is IncidentState.OPEN
         }
         return tuple(plan.plan for plan in plans if plan is not None and plan.incident in waiting)
+
+    @staticmethod
+    def plan_of(entry: LedgerEntry) -> PlanId:
+        """Return the plan that a line of the ledger made known."""
+        return PlanId(_quoted(entry.body, "plan"))
+
+    def _stranded(self) -> list[str]:
+        """Return the jobs that we hold for an incident that nobody works on any more, and of which nobody was told.
+
+        A job is ours to release where our hold came last. What is OPEN or ACTING still has its plan, or will have one.
+        """
+        if self.mischief.has_denied_jobs:
+            return []
+        last: dict[JobId, tuple[Command, ActionRecord | None]] = {}
+        for command, record in self.judge.accepted:
+            if command.job is not None and command.verb in (Verb.HOLD, Verb.RELEASE):
+                last[command.job] = (command, record)
+        at_work = (IncidentState.OPEN, IncidentState.ACTING)
+        found = []
+        for job in SimulatedScheduler(self.twin).read_jobs():
+            command, record = last.get(job.job, (None, None))
+            if command is None or record is None or command.verb is Verb.RELEASE or not job.is_held:
+                continue
+            attempt = record.action.attempt
+            is_over = job.state not in MAY_HAVE_PROCESSES | {JobState.PENDING}
+            ends_by_itself = job.state is JobState.COMPLETING and job.ended_at is not None
+            if is_over or ends_by_itself or attempt is None or has_moved_on(job, attempt):
+                continue
+            incident = self.ledger.incident(record.action.incident)
+            if incident is None or incident.state in at_work or self._is_told_of(job.job, incident.incident):
+                continue
+            found.append(f"stranded: job {job.job} is held for {incident.incident}, which is {incident.state.value}")
+        return found
+
+    def _is_told_of(self, job: JobId, incident: IncidentId) -> bool:
+        return any(
+            each.audience is Audience.ON_CALL and each.thread == incident and job in each.body
+            for each in self.processes["first"].messages.messages
+        )
 
     def _floods(self) -> list[str]:
         """Return the messages that came too often.
@@ -314,6 +379,8 @@ class Stage:
             if any(at <= brain.seen_at for each, at in released_at.items() if each in (job, None)):
                 found.append(f"split_brain: job {job} has {len(brain.attempts)} writers since {brain.seen_at}")
         found += self._floods()
+        found += self._stranded()
+        found += [f"dead_link: {each}" for each in self.link_faults]
         broken = self.ledger.verify_chain()
         if broken.first_broken_seq is not None:
             found.append(f"chain: broken at {broken.first_broken_seq}")

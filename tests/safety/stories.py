@@ -6,13 +6,15 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.policy import (
+    ActionClass,
     BlastCaps,
+    Consent,
     DrainBudget,
     FreezeWindow,
     LadderLimits,
@@ -22,6 +24,7 @@ from ops_pipelines.domain.policy import (
 )
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed
+from tests.safety.move_kinds import DRAWN_APART
 from tests.safety.moves import Move, MoveKind, make
 from tests.safety.quick_ledger import warm_engines
 from tests.safety.stage import Leases, Setting, Stage, Training
@@ -128,7 +131,8 @@ def draw_story(seed: int) -> Story:
         moves += [Move(kind=MoveKind.REPAIR_DONE), Move(kind=MoveKind.WAIT, number=9)]
         moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
-    return Story(setting=setting, moves=tuple(_with_parts(moves, seed)))
+    moves = _with_alerts(_with_parts(moves, seed), seed)
+    return _with_consents(Story(setting=setting, moves=tuple(moves)), seed)
 
 
 def _with_parts(moves: list[Move], seed: int) -> list[Move]:
@@ -140,6 +144,45 @@ def _with_parts(moves: list[Move], seed: int) -> list[Move]:
         shown = Move(kind=MoveKind.SHOW_PART, node=rng.randrange(6), number=rng.randrange(10_000))
         moves.insert(rng.randrange(len(moves)), shown)
     return [*moves, Move(kind=MoveKind.WAIT, number=19), Move(kind=MoveKind.PASS, number=1)]
+
+
+def _with_alerts(moves: list[Move], seed: int) -> list[Move]:
+    """Return the moves of one story in four with alerts, drawn apart; most of them say what is not so."""
+    rng = random.Random(f"alerts of {seed}")
+    if rng.random() < 0.75:
+        return moves
+    for _ in range(rng.randint(1, 4)):
+        during = rng.randint(1, 40) if rng.random() < 0.25 else None
+        told = Move(kind=MoveKind.ALERT, node=rng.randrange(6), number=rng.randrange(10_000), during=during)
+        moves.insert(rng.randrange(len(moves)), told)
+    return moves
+
+
+_WORDS = (Consent.AUTO, Consent.AUTO, Consent.APPROVE, Consent.APPROVE, Consent.FORBID)
+
+
+def _with_consents(story: Story, seed: int) -> Story:
+    """Return one story in three with a word of its own for some classes of acts, and people who say yes, drawn apart.
+
+    A policy that forbids every drain and allows something else is refused when it is read.
+    """
+    rng = random.Random(f"consents of {seed}")
+    if rng.random() < 0.67:
+        return story
+    consents = {kind: rng.choice(_WORDS) for kind in ActionClass if rng.random() < 0.5}
+    if consents.get(ActionClass.ISOLATE) is Consent.FORBID:
+        consents[ActionClass.ISOLATE] = Consent.APPROVE
+    moves = list(story.moves)
+    for _ in range(rng.randint(1, 5)):
+        kind = MoveKind.SAY_YES if rng.random() < 0.75 else MoveKind.CHANGE_CONSENTS
+        # A policy is read when a run begins: what is changed meanwhile holds from the next one on.
+        during = rng.randint(1, 40) if kind is MoveKind.SAY_YES and rng.random() < 0.25 else None
+        move = Move(kind=kind, node=rng.randrange(6), number=rng.randrange(10_000), during=during)
+        moves.insert(rng.randint(1, len(moves)), move)
+    for seconds in (6, 12):
+        moves += [Move(kind=MoveKind.SAY_YES, number=0), Move(kind=MoveKind.WAIT, number=seconds)]
+        moves.append(Move(kind=MoveKind.PASS, number=1))
+    return Story(setting=replace(story.setting, consents=consents), moves=tuple(moves))
 
 
 _BEHIND = (FaultKind.HIDDEN_DEFECT, FaultKind.BOOT_HANGS, FaultKind.UNKILLABLE_PROCESS)
@@ -232,7 +275,7 @@ def _draw_move(rng: random.Random, setting: Setting) -> Move:
     node, number = rng.randrange(setting.node_count), rng.randrange(10_000)
     if rng.random() < 0.15:
         return Move(kind=rng.choice(INTERRUPTIONS), node=node, number=number, during=rng.randint(1, 40))
-    kinds = [kind for kind in MoveKind if kind not in (MoveKind.PASS, MoveKind.SHOW_PART)]
+    kinds = [kind for kind in MoveKind if kind is not MoveKind.PASS and kind not in DRAWN_APART]
     kind = rng.choices(kinds, [WEIGHTS.get(kind, 2) for kind in kinds])[0]
     if kind is MoveKind.BREAK:
         return _draw_break(rng, setting)

@@ -12,6 +12,9 @@ from tests.safety.stories import play
 SEEN_BY_THE_JUDGE = {"before_entry", "twice", "fresh_reading"}
 """Rules of the ledger and of old news, broken by commands that pass the program by, in `test_judge`."""
 
+SEEN_AT_THE_END = {"stranded", "dead_link"}
+"""Of no single command: seen on the stage when a story is over."""
+
 
 @pytest.mark.parametrize("rule", SLIPS)
 def test_program_without_the_slip_is_safe(rule: str) -> None:
@@ -29,4 +32,4 @@ def test_program_with_the_slip_breaks_just_the_rule_that_it_must(rule: str) -> N
 def test_every_rule_is_broken_somewhere() -> None:
     shown = {case.split(" ", 1)[0] for case in HOSTILE_PLANS} | DIRECTED_STORIES.keys() | OUTDATED_PLANS.keys()
 
-    assert shown | SLIPS.keys() | SEEN_BY_THE_JUDGE == RULES.keys()
+    assert shown | SLIPS.keys() | SEEN_BY_THE_JUDGE == RULES.keys() | SEEN_AT_THE_END

@@ -6,13 +6,25 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent
+from ops_pipelines.domain.policy import (
+    ActionClass,
+    BlastCaps,
+    Consent,
+    DrainBudget,
+    FreezeWindow,
+    LadderLimits,
+    MassEvent,
+)
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed, undeclare
-from tests.safety.directed_stories import PASS, break_by, lose_gpu, lower, number_of, wait, waiting_plan
+from tests.safety.directed_stories import PASS, break_by, change, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE
-from tests.safety.lies import Rumour, TelemetryLie
+from tests.safety.lies import CheckLie, Rumour, TelemetryLie
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
+from tests.safety.moves_of_alerts import ALERTS, Told
+from tests.safety.moves_of_consent import Yes
+from tests.safety.outdated_plans import OUTDATED_PLANS
+from tests.safety.slips import alert, say, show_link
 from tests.safety.stage import FREEZE, Setting, Training
 from tests.safety.stories import Story, play
 from tests.simulator.fake_clock import BEGINNING
@@ -157,3 +169,86 @@ def test_broken_node_whose_drain_somebody_lifted_is_still_chosen_last() -> None:
 
     assert verdict.violations == ()
     assert (verdict.commands[Verb.PUT_LAST], verdict.commands[Verb.PUT_BACK]) == (1, 0)
+
+
+def test_link_is_not_taken_for_old_because_an_alert_stands_since_yesterday() -> None:
+    """The first link of a switch: the other nodes still have their time to show the same."""
+    old = alert(Told.FIRES_SINCE_YESTERDAY, 3, name=ALERTS.index("NodeBondingDegraded"))
+    moves = (old, PASS, show_link(3, seconds_ago=20), PASS, wait(10), PASS)
+
+    verdict = play(Story(setting=Setting(budget=WIDE), moves=moves))
+
+    assert verdict.violations == ()
+    assert verdict.commands[Verb.DRAIN] == 0
+
+
+@pytest.mark.parametrize("told", Told)
+def test_alerts_alone_touch_nothing_whatever_they_say(told: Told) -> None:
+    moves = [move for name in range(len(ALERTS)) for move in (alert(told, 3, name=name), wait(3))]
+
+    verdict = play(Story(setting=Setting(budget=WIDE), moves=(*moves, PASS, wait(15), PASS)))
+
+    assert verdict.violations == ()
+    assert not verdict.commands
+
+
+@pytest.mark.parametrize("word", [Consent.APPROVE, Consent.FORBID])
+def test_job_of_a_silent_node_is_held_only_where_its_power_may_be_cut(word: Consent) -> None:
+    """The power switch is its fence: held without it, nobody could let it go."""
+    setting = Setting(budget=WIDE, consents={ActionClass.POWER: word})
+    moves = (break_by(FaultKind.NODE_UNREACHABLE, 0), wait(5), PASS, wait(6), PASS, PASS)
+
+    verdict = play(Story(setting=setting, moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.DRAIN], verdict.commands[Verb.HOLD]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ways", "reboots"),
+    [
+        pytest.param((Yes.BY_LINK,), 1, id="a link"),
+        pytest.param((Yes.LINK_FOR_LATER, Yes.BY_OLDEST_LINK), 1, id="a link that was kept for a while"),
+        pytest.param((Yes.LINK_FOR_LATER,), 0, id="a link that nobody used"),
+        pytest.param((Yes.LINK_FOR_LATER, *[wait(20)] * 2, Yes.BY_OLDEST_LINK), 0, id="an expired link"),
+        pytest.param((Yes.FOR_A_MOMENT, wait(3)), 0, id="a yes that was over before anything was begun on it"),
+        pytest.param((Yes.FOR_LONG, Yes.FOR_LONG), 1, id="twice"),
+    ],
+)
+def test_reboot_waits_for_a_yes_that_holds(ways: tuple[Yes | Move, ...], reboots: int) -> None:
+    setting = Setting(budget=WIDE, consents={ActionClass.REBOOT: Consent.APPROVE})
+    said = [say(each) if isinstance(each, Yes) else each for each in ways]
+
+    verdict = play(Story(setting=setting, moves=(lose_gpu(3), PASS, *said, PASS)))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.DRAIN], verdict.commands[Verb.REBOOT]) == (1, reboots)
+
+
+@pytest.mark.parametrize(("lie", "climbs"), [(CheckLie.FAILED, True), (CheckLie.PASSED, False)])
+def test_result_of_a_test_that_was_begun_before_tests_were_forbidden_counts(lie: CheckLie, climbs: bool) -> None:
+    """What was begun is read to its end: a test that fails is no less true for it, and the next rung follows."""
+    is_late, comes = (Move(kind=MoveKind.BEND_CHECKS, number=number_of(each)) for each in (CheckLie.LOST, lie))
+    moves = (is_late, lose_gpu(3), PASS, wait(5), PASS, change(ActionClass.CHECK, Consent.FORBID), comes, PASS, PASS)
+
+    verdict = play(Story(setting=Setting(budget=WIDE), moves=moves))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.CHECK], verdict.commands[Verb.POWER_OFF]) == (1, climbs)
+
+
+def test_node_comes_back_untested_where_the_operator_wants_no_tests() -> None:
+    """The judge once asked for one all the same."""
+    setting = Setting(budget=WIDE, consents={ActionClass.CHECK: Consent.FORBID})
+
+    verdict = play(Story(setting=setting, moves=(lose_gpu(3), PASS, PASS, wait(10), PASS)))
+
+    assert verdict.violations == ()
+    assert (verdict.commands[Verb.CHECK], verdict.commands[Verb.RESUME]) == (0, 1)
+
+
+def test_repair_that_was_forbidden_before_it_was_sent_is_no_try_that_a_higher_rung_follows() -> None:
+    verdict = play(OUTDATED_PLANS["consent"])
+
+    assert verdict.violations == ()
+    assert verdict.commands == {Verb.DRAIN: 1}

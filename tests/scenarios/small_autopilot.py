@@ -62,6 +62,24 @@ class MessagesInMemory:
         return f"message {len(self.messages)}"
 
 
+class SlowLoop:
+    """The autopilot's clock on a busy machine: a poll that wants to wait for 0.2 s comes back after a second.
+
+    Nothing may depend on how often it polls, and each poll costs a test as much as a pass of another.
+    """
+
+    shortest_wait_seconds = 1.0
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def wait(self, seconds: float) -> None:
+        self._clock.wait(max(seconds, self.shortest_wait_seconds))
+
+
 @cache
 def _empty_ledger() -> bytes:
     """Return the file of a ledger that was just made: a thousand tests begin with one, and migrations cost time."""
@@ -135,7 +153,7 @@ class SmallAutopilot:
             logs=(SimulatedLogs(self.twin),),
             ledger=SqlLedger(self.ledger_url or f"sqlite:///{file}"),
             notifier=self.messages,
-            clock=self.clock,
+            clock=SlowLoop(self.clock),
             rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),
             rules_digest=digest_of("rules of the test"),
         )

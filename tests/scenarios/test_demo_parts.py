@@ -1,20 +1,30 @@
 """The parts of the demo that climb the ladder, on the demo's own policy, without Dagster and on simulated time."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines.cli import app
-from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
+from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.drills.browser import Shown
+from ops_pipelines.drills.demo_consent import PERSON, consent_part
+from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, leave_alone
 from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
+from ops_pipelines.drills.demo_pages import proposed_policy
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
-from ops_pipelines.drills.demo_setup import clear, write_configuration
+from ops_pipelines.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.notifier import Audience
+from ops_pipelines.ports.outbox import BATCH_PREFIX
 from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.policy_file import read_policy
+from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.scenario import (
     SWEEP_FIRST_SAVE_SECONDS,
     SWEEP_INTERVAL_SECONDS,
@@ -22,9 +32,13 @@ from ops_pipelines.simulator.scenario import (
     demo_scenario,
 )
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.terminal.link_approval import SentForm, show_plan, take_yes
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock
+
+PAGES_URL = "http://127.0.0.1:9750"
+CONSENT = consent_part(reboot_count=2)
 
 
 class DemoAutopilot(SmallAutopilot):
@@ -37,7 +51,7 @@ class DemoAutopilot(SmallAutopilot):
         self.clock = FakeClock()
         self.state = state
         self.failures = []
-        config = read_cluster(write_configuration(state))
+        config = read_cluster(write_configuration(state, pages_url=PAGES_URL))
         past = timedelta(seconds=SWEEP_INTERVAL_SECONDS)
         self.twin = Twin.create(state / TWIN_DIRECTORY, small, seed=7, clock=self.clock, past=past)
         self.clock.wait(SWEEP_FIRST_SAVE_SECONDS - 25.0)  # so that the parts overlap
@@ -71,6 +85,7 @@ class DemoAutopilot(SmallAutopilot):
             injected=self._begun[part.letter],
             state=self.state,
             call=self._call,
+            browse=self._browse,
         )
 
     def _call(self, words: Sequence[str]) -> str:
@@ -78,15 +93,29 @@ class DemoAutopilot(SmallAutopilot):
         assert result.exit_code == 0, result.output
         return result.output
 
+    def _browse(self, url: str, form: dict[str, str] | None) -> Shown:
+        """Open a link without HTTP, which `tests/shell/test_approval_pages.py` goes through."""
+        token = url.removeprefix(f"{PAGES_URL}/approve/")
+        if form is None:
+            return Shown(status=200, page=show_plan(token, self.cluster))
+        sent = SentForm(
+            content_type="application/x-www-form-urlencoded",
+            fetch_site=None,
+            origin=None,
+            host="127.0.0.1",
+            body=urlencode(form).encode(),
+        )
+        return Shown(status=200, page=take_yes(token, sent, self.cluster))
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoAutopilot:
     autopilot = DemoAutopilot(tmp_path_factory.mktemp("demo"))
-    autopilot.go_through([STUBBORN, HANDS, TIMING], seconds=150)
+    autopilot.go_through([STUBBORN, HANDS, TIMING, CONSENT], seconds=150)
     return autopilot
 
 
-@pytest.mark.parametrize("part", [TIMING, STUBBORN, HANDS], ids=lambda part: part.letter)
+@pytest.mark.parametrize("part", [TIMING, STUBBORN, HANDS, CONSENT], ids=lambda part: part.letter)
 def test_part_of_the_demo_reaches_its_end(demo: DemoAutopilot, part: Part) -> None:
     differences = part.differences(demo.evidence_of(part))
 
@@ -99,6 +128,22 @@ def test_demo_says_what_each_moment_would_have_cost(demo: DemoAutopilot) -> None
     assert "moved now" in fresh
     assert "moved next checkpoint" in stale
     assert all("job end" in line and "work lost: 0.0" in line for line in (fresh, stale))
+
+
+def test_demo_says_for_each_reboot_whose_yes_it_stands_on(demo: DemoAutopilot) -> None:
+    lines = CONSENT.tell(demo.evidence_of(CONSENT))
+
+    assert len(lines) == 2  # the stubborn node and the one that needs hands
+    assert all(f"in the name of {PERSON!r}" in line for line in lines)
+
+
+def test_no_reboot_is_begun_while_nobody_answers(tmp_path: Path) -> None:
+    autopilot = DemoAutopilot(tmp_path)
+
+    autopilot.go_through([STUBBORN, replace(CONSENT, proceed=leave_alone)], seconds=40)
+
+    assert "1 plan(s) wait for a yes" in CONSENT.differences(autopilot.evidence_of(CONSENT))
+    assert not autopilot.evidence_of(STUBBORN).commands(EntryKind.REBOOT)
 
 
 def test_demo_says_where_the_report_for_the_vendor_lies(demo: DemoAutopilot) -> None:
@@ -118,16 +163,42 @@ def test_part_that_was_just_begun_is_not_at_its_end(tmp_path: Path) -> None:
 def test_every_part_has_its_place_and_a_letter_of_its_own() -> None:
     letters = [part.letter for part in PARTS]
 
-    assert letters == list("abcdefghij")
+    assert letters == list("abcdefghijk")
     assert sorted(part.letter for part in (*SIDE_BY_SIDE, *ALONE)) == letters
 
 
 def test_what_an_earlier_demo_left_is_cleared_and_other_files_stay(tmp_path: Path) -> None:
-    write_configuration(tmp_path)
-    for name in ("ledger.sqlite-wal", "repair-INC-0001.md", "notes.txt"):
+    write_configuration(tmp_path, pages_url=PAGES_URL)
+    for name in ("ledger.sqlite-wal", "repair-INC-0001.md", ANSWERS_FILE, PROPOSED_FILE, "notes.txt"):
         (tmp_path / name).touch()
     (tmp_path / "lake" / "hours").mkdir(parents=True)
 
     clear(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "notes.txt", "policy.yaml"]
+
+
+def test_the_proposed_policy_is_stricter_and_would_be_taken(tmp_path: Path) -> None:
+    config = read_cluster(write_configuration(tmp_path, pages_url=PAGES_URL))
+    proposed = tmp_path / PROPOSED_FILE
+    proposed.write_text(proposed_policy())
+
+    policy = read_policy(proposed, topology=config.topology)
+    present = read_policy(tmp_path / "policy.yaml", topology=config.topology)
+
+    assert policy.drain_budget.max_out_count < present.drain_budget.max_out_count
+    assert policy.consent_to(ActionClass.RESET_GPU) is Consent.FORBID
+
+
+def test_notes_about_an_incident_are_no_pages(tmp_path: Path) -> None:
+    autopilot = DemoAutopilot(tmp_path)
+    autopilot.go_through([STUBBORN], seconds=3)
+    evidence = autopilot.evidence_of(STUBBORN)
+    (incident,) = evidence.own_incidents
+    lines = [
+        {"audience": "on_call", "thread": incident.incident, "key": key}
+        for key in (f"{BATCH_PREFIX}0123", "0123456789")
+    ]
+    evidence.messages.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    assert evidence.message_count(Audience.ON_CALL, [incident]) == 1

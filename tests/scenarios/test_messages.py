@@ -52,8 +52,8 @@ def test_one_healed_fault_is_two_messages_to_each_and_a_line_for_the_team(tmp_pa
         ("owner", "notice", "INC-0001: your job 1001"),
         ("on_call", "notice", "gpu001: we reboot the node"),
         ("owner", "notice", "your job 1001 runs again"),
-        ("on_call", "info", "gpu001: over after 18 s"),
-        ("team", "info", "digest: 2 facts of 1 incident"),
+        ("on_call", "info", "gpu001: over after 24 s"),
+        ("team", "info", "digest: 2 facts of 1 incident, 0.1 GPU-hours lost"),
     ]
     assert {message.thread for message in autopilot.messages.messages} == {"INC-0001"}
     assert len({message.subject for message in autopilot.messages.messages}) == 1

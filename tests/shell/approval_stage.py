@@ -14,7 +14,8 @@ import uvicorn
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.ports.ledger import Approval
-from ops_pipelines.server import build_app, listen
+from ops_pipelines.resources.http_process import listen
+from ops_pipelines.server import build_app
 from tests.shell.desk import Desk
 
 ASKING = "mode: approve\ndrain_budget: {min_in_service_ratio: 0.5}\n"

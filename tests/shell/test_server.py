@@ -26,8 +26,9 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.people import orders
+from ops_pipelines.resources.http_process import CannotListen, listen
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.server import CannotListen, build_app, listen
+from ops_pipelines.server import build_app
 from tests.ports.ledger_samples import begin, decide, drain, incident, observation, take_in
 from tests.resources.ledger_audit_contract import change
 from tests.shell.desk import HOSTILE, Desk

@@ -5,7 +5,7 @@ somebody comes. Which acts it takes is `repair_steps`', which rung it is `steps.
 again `returning.verification`'s. Where any of this does not hold, a person is paged as before.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.diagnosis.diagnose import confidence_of
 from ops_pipelines.domain.diagnosis.gathering import spreads_within
@@ -36,20 +36,9 @@ def isolation_for(incident: Incident) -> Response | None:
     ISOLATE, or RETURN_TO_VENDOR where the part must be replaced: no test can prove that one well.
     """
     belief = incident.hypothesis
-    if (
-        incident.response is not Response.PAGE
-        or belief is None
-        or incident.suspect is not None
-        or len(incident.nodes) != 1
-        or belief.first_action not in ISOLATED_FOR
-        or belief.at_fault not in _OWN_FAULTS
-        or belief.confidence < ISOLATED_AT
-    ):
+    if belief is None or belief.confidence < ISOLATED_AT or not is_of_own_part(incident):
         return None
-    is_own = all(part.kind in _PARTS_OF_A_NODE and part.node in incident.nodes for part in belief.culprits)
-    if not belief.culprits or not is_own:
-        return None
-    shown = [each for each in incident.findings if not each.is_secondary and not is_second_hand(each)]
+    shown = seen_at_first_hand(incident)
     calling = [each for each in shown if isolates(each) and each.node in incident.nodes and not _is_of_domain(each)]
     # What anybody may write into a log adds to what is believed, and takes no node out of service.
     if not any(each.first_action is belief.first_action for each in calling):
@@ -59,9 +48,33 @@ def isolation_for(incident: Incident) -> Response | None:
     return Response.RETURN_TO_VENDOR if belief.first_action is FirstAction.RMA else Response.ISOLATE
 
 
+def is_of_own_part(incident: Incident) -> bool:
+    """Return whether an incident calls for a page about one node's own part, and for eyes or hands on it.
+
+    Whether that is believed enough to take the node out is not asked here.
+    """
+    belief = incident.hypothesis
+    if (
+        incident.response is not Response.PAGE
+        or belief is None
+        or incident.suspect is not None
+        or len(incident.nodes) != 1
+        or belief.first_action not in ISOLATED_FOR
+        or belief.at_fault not in _OWN_FAULTS
+    ):
+        return False
+    is_own = all(part.kind in _PARTS_OF_A_NODE and part.node in incident.nodes for part in belief.culprits)
+    return bool(belief.culprits) and is_own
+
+
 def _is_of_domain(finding: Finding) -> bool:
     """Return whether the driver asks for the NVLink domain to be recovered (IMEX), which spans many nodes."""
     return finding.is_driver_verdict and finding.first_action is FirstAction.RESET_FABRIC
+
+
+def seen_at_first_hand(incident: Incident) -> tuple[Finding, ...]:
+    """Return the findings that speak for an isolation: neither damage, nor words, history or alerts."""
+    return tuple(each for each in incident.findings if not each.is_secondary and not is_second_hand(each))
 
 
 def is_second_hand(finding: Finding) -> bool:
@@ -79,10 +92,16 @@ def may_be_shared(incident: Incident, facts: ClusterFacts, *, policy: Policy) ->
     A link that is down may be the first of a whole switch, a hot GPU the first of a rack. What is touched is gathered
     no more, so nothing is touched before the others have had their time.
     """
-    window = max((_window_of(each, policy) for each in incident.findings if isolates(each)), default=timedelta(0))
-    stood = facts.taken_at - incident.began_at
-    if stood >= window:
+    began_at: dict[Family, datetime] = {}
+    for each in seen_at_first_hand(incident):
+        # An alert that stands since yesterday, or another trouble of the node, says nothing of how new this one is.
+        if isolates(each):
+            began_at[each.family] = min(began_at.get(each.family, each.found_at), each.found_at)
+    ages = [(facts.taken_at - at, _window_of(family, policy)) for family, at in began_at.items()]
+    waits = [(stood, window) for stood, window in ages if stood < window]
+    if not waits:
         return None
+    stood, window = max(waits, key=lambda each: each[1] - each[0])
     return Refusal(
         guardrail="confirmation",
         reason=f"seen for {stood.total_seconds():.0f} s; its own after {window.total_seconds():.0f} s, if its "
@@ -91,7 +110,7 @@ def may_be_shared(incident: Incident, facts: ClusterFacts, *, policy: Policy) ->
     )
 
 
-def _window_of(finding: Finding, policy: Policy) -> timedelta:
-    if finding.family not in _SPREADING:
+def _window_of(family: Family, policy: Policy) -> timedelta:
+    if family not in _SPREADING:
         return timedelta(0)
-    return spreads_within(finding.family, policy.mass_event)
+    return spreads_within(family, policy.mass_event)

@@ -27,7 +27,7 @@ from ops_pipelines.domain.observation import (
 )
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.repair.consented import drain_first, up_to_forbidden, within_consents
-from ops_pipelines.domain.repair.isolation import isolation_for, may_be_shared
+from ops_pipelines.domain.repair.isolation import is_of_own_part, isolation_for, may_be_shared, seen_at_first_hand
 from ops_pipelines.domain.repair.job_fate import has_surely_ended
 from ops_pipelines.domain.repair.job_moves import ActionMaker, share_spares, time_jobs
 from ops_pipelines.domain.repair.plan_words import alternatives_to, effects_of
@@ -82,7 +82,8 @@ def plan_remediation(
         return _plan(incident, _tell_owners(incident, facts), effects=("no node and no job is touched",))
     isolation = isolation_for(incident)
     if isolation is not None:
-        waits = _unconfirmed(incident, facts, policy=policy) or may_be_shared(incident, facts, policy=policy)
+        seen = replace(incident, findings=seen_at_first_hand(incident))
+        waits = _unconfirmed(seen, facts, policy=policy) or may_be_shared(incident, facts, policy=policy)
         if waits is not None:
             return waits
         isolated = replace(incident, response=isolation)
@@ -91,6 +92,14 @@ def plan_remediation(
         unconfirmed = None if incident.is_mass_event else _unconfirmed(incident, facts, policy=policy)
         if unconfirmed is not None:
             return unconfirmed
+        if is_of_own_part(incident) and facts.taken_at - incident.opened_at < _CAUSE_SHOWS:
+            # Who is called at the first line of a log has the incident: what our own sources see next isolates no more.
+            return Refusal(
+                guardrail="confirmation",
+                reason=f"our own sources may show the same within {_CAUSE_SHOWS.total_seconds():.0f} s; then the node "
+                "is isolated",
+                patience=Patience.WAIT,
+            )
         page = Action(
             verb=Verb.PAGE_HUMAN,
             incident=incident.incident,

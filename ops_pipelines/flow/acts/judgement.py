@@ -35,10 +35,12 @@ def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, act
         return Authority.AUTOPILOT
     if any(approval.plan == plan for approval in state.approvals):
         return Authority.APPROVED_PLAN
-    expired_at = max((each.expires_at for each in state.past_approvals if each.plan == plan), default=None)
+    past = [each for each in state.past_approvals if each.plan == plan]
     own = [record for record in state.records if record.plan == plan]
-    was_begun = expired_at is not None and any(
-        record.begun_at < expired_at and (needs_yes(record.action, policy) or _waits_for_power(record, own, policy))
+    was_begun = any(
+        # What was begun before anybody said yes was not begun on it.
+        any(each.given_at <= record.begun_at < each.expires_at for each in past)
+        and (needs_yes(record.action, policy) or _waits_for_power(record, own, policy))
         for record in own
     )
     return Authority.APPROVED_PLAN if was_begun else Authority.AUTOPILOT

@@ -53,6 +53,8 @@ _AT_ONCE = frozenset(
 """Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
 _HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
+NOT_SENT_AGAIN = "not sent again: "
+"""Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
 # Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
@@ -234,7 +236,7 @@ def _follow_up(
             return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
         if begun.patience is Patience.WAIT:
             return Progress(stage=Stage.WAITING, reason=words_of(begun))
-        return finish(record, cluster, OutcomeKind.FAILED, f"not sent again: {words_of(begun)}", actor=actor)
+        return finish(record, cluster, OutcomeKind.FAILED, f"{NOT_SENT_AGAIN}{words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
         limit = witness_limit(action.verb, cluster.rules.policy.durations)

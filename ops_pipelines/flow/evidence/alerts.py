@@ -126,7 +126,8 @@ def _end(
 ) -> None:
     positions = tuple(each.position for each in gone)
     cluster.ledger.change_conditions(source=ALERT_SOURCE, begun=(), ended=positions, now=now)
-    left = [each for each in present if each.position not in positions]
+    ended = frozenset(positions)
+    left = [each for each in present if each.position not in ended]
     _keep_told(told, left, cluster, rejected=(), now=now)
 
 

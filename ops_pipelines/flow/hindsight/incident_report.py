@@ -122,15 +122,18 @@ class IncidentReport:
     """What could not be read for this report, one sentence each."""
 
 
-def report_on(incident: Incident, cluster: Cluster) -> IncidentReport:
-    """Return the report on an incident, open or final. Raises LedgerError; asks the ledger and the bundles alone."""
+def report_on(incident: Incident, cluster: Cluster, *, history: Collection[Incident] | None = None) -> IncidentReport:
+    """Return the report on an incident, open or final. Raises LedgerError; asks the ledger and the bundles alone.
+
+    `history`: what `history_of` returns, for whoever writes several at once; None: it is read.
+    """
     now = cluster.clock.now()
     ledger = cluster.ledger
     not_known: list[str] = []
-    chain = read_chain(incident, ledger, now=now)
+    chain = read_chain(incident, ledger)
     records = ledger.records(incident.incident)
     checks = tuple(_checks_of(incident, ledger, now=now))
-    earlier = ledger.incidents_since(min(now, incident.opened_at) - HISTORY)
+    earlier = history_of([incident], ledger, now=now) if history is None else history
     approvals = ledger.read_state(now).approvals
     notes = () if cluster.outbox is None else cluster.outbox.notes_of(incident.incident)
     waiting_plan = plan_waiting_for_yes(incident, chain, records, approvals, cluster.rules.policy)
@@ -205,6 +208,12 @@ def report_on(incident: Incident, cluster: Cluster) -> IncidentReport:
         ),
         not_known=tuple(not_known),
     )
+
+
+def history_of(incidents: Collection[Incident], ledger: Ledger, *, now: datetime) -> tuple[Incident, ...]:
+    """Return the incidents that reports on these compare with; of none, none. Reads a quarter of them all."""
+    opened = [each.opened_at for each in incidents]
+    return ledger.incidents_since(min(now, *opened) - HISTORY) if opened else ()
 
 
 def _checks_of(incident: Incident, ledger: Ledger, *, now: datetime) -> Iterator[tuple[NodeCheck, bool]]:

@@ -42,6 +42,8 @@ class RecentRemediation:
     recoveries: tuple[Recovery, ...]
     plans: tuple[tuple[Incident, IncidentPlan], ...]
     """Plans of which something was begun, newest first."""
+    uncounted_at: tuple[datetime, ...] = ()
+    """When the moment of each job of `uncounted_job_count` was decided, in order."""
 
 
 def recent_remediation(ledger: Ledger, *, now: datetime, back: timedelta) -> RecentRemediation:
@@ -52,7 +54,7 @@ def recent_remediation(ledger: Ledger, *, now: datetime, back: timedelta) -> Rec
 def remediation_of(incidents: Iterable[Incident], ledger: Ledger) -> RecentRemediation:
     """Return what was decided and done about these incidents; about none, nothing."""
     savings: dict[JobAttempt, Saving] = {}
-    uncounted: set[JobAttempt] = set()
+    uncounted: dict[JobAttempt, datetime] = {}
     recoveries: list[Recovery] = []
     plans: list[tuple[datetime, Incident, IncidentPlan]] = []
     for incident in incidents:
@@ -68,13 +70,15 @@ def remediation_of(incidents: Iterable[Incident], ledger: Ledger) -> RecentRemed
                     continue
                 saving = _saving_of(timing, plan)
                 if saving is None:
-                    uncounted.add(timing.attempt)
+                    uncounted[timing.attempt] = timing.decided_at
                 else:  # A later plan that counts the same job takes the place of the earlier one.
                     savings[timing.attempt] = saving
+    untold = sorted(at for attempt, at in uncounted.items() if attempt not in savings)
     plans.sort(key=lambda each: (each[0], each[2].plan), reverse=True)
     return RecentRemediation(
         savings=tuple(sorted(savings.values(), key=lambda each: (each.decided_at, each.attempt))),
-        uncounted_job_count=len(uncounted - savings.keys()),
+        uncounted_job_count=len(untold),
+        uncounted_at=tuple(untold),
         recoveries=tuple(sorted(recoveries, key=lambda each: each.held_at)),
         plans=tuple((incident, plan) for _, incident, plan in plans),
     )

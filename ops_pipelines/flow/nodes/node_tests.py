@@ -41,7 +41,8 @@ def see_to_tests(incident: Incident, node: NodeName, cluster: Cluster, *, lease:
     started, nothing is proven.
     """
     check = check_of(incident, node, cluster)
-    if check is not None and cluster.rules.policy.consent_to(ActionClass.CHECK) is Consent.FORBID:
+    is_forbidden = cluster.rules.policy.consent_to(ActionClass.CHECK) is Consent.FORBID
+    if check is not None and is_forbidden and _record_of(check, cluster) is None:  # What was begun is read.
         return TestsStanding(proofs=("no tests on the node: policy.yaml says consents.check: forbid",))
     if check is None:
         return TestsStanding(proofs=("no tests on the node: the catalogue knows none",))

@@ -6,12 +6,13 @@ nobody and a reboot that does, waits half-way.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Verb
+from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Authority
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.acts.judgement import authority_of
 from ops_pipelines.flow.plans.in_force import first_act
@@ -45,21 +46,39 @@ def awaited_act(incident: Incident, plan: IncidentPlan, state: LedgerState, poli
     """
     if incident.plan != plan.plan or not _is_unanswered(plan, state, policy):
         return None
-    left = _acts_left(incident, plan, state)
+    left = _acts_left(incident, plan, state, policy)
     return next((each for each in left if needs_yes(each, policy, among=plan.actions)), None)
 
 
-def _acts_left(incident: Incident, plan: IncidentPlan, state: LedgerState) -> Sequence[Action]:
-    """Return the next act of the plan, as far as the ledger tells; of a repaired node the acts of its return."""
-    begun = {each.action.key for each in state.records}
-    if incident.state is IncidentState.ACTING:
-        acts = [each for each in plan.actions if each.verb not in MESSAGES | SOFT | _ONLY_LETS_GO]
-        # What was passed over had lost its object: a plan goes on in its order.
-        passed = max((number for number, each in enumerate(acts, start=1) if each.key in begun), default=0)
-        return acts[passed : passed + 1]
+def acts_of_return(incident: Incident, records: Sequence[ActionRecord], policy: Policy) -> tuple[Action, ...]:
+    """Return what is still to be begun before a repaired node is back: its tests, its mark, its return.
+
+    Which tests is not known here: `suite` says any. Without probation nothing is marked; where tests are forbidden
+    none is waited for.
+    """
     if incident.state is not IncidentState.VERIFYING or len(incident.nodes) != 1:
         return ()
     (node,) = incident.nodes
-    tested = any(each.action.verb is Verb.CHECK and each.plan == plan.plan for each in state.records)
-    resume = Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count)
-    return (resume,) if tested else (replace(resume, verb=Verb.CHECK, suite="any"), resume)
+    number = incident.plan_count
+    begun = {each.action.verb for each in records if _is_of_try(each.action, incident)}
+    check = Action(verb=Verb.CHECK, incident=incident.incident, node=node, suite="any", try_number=number)
+    acts = [check, *(replace(check, verb=verb, suite="") for verb in (Verb.PUT_LAST, Verb.RESUME))]
+    needless = {Verb.PUT_LAST} if policy.durations.probation <= timedelta(0) else set()
+    if policy.consent_to(ActionClass.CHECK) is Consent.FORBID:
+        needless.add(Verb.CHECK)
+    return tuple(each for each in acts if each.verb not in begun | needless)
+
+
+def _is_of_try(action: Action, incident: Incident) -> bool:
+    return action.incident == incident.incident and action.try_number == incident.plan_count
+
+
+def _acts_left(incident: Incident, plan: IncidentPlan, state: LedgerState, policy: Policy) -> Sequence[Action]:
+    """Return the next act of the plan, as far as the ledger tells; of a repaired node the acts of its return."""
+    if incident.state is not IncidentState.ACTING:
+        return acts_of_return(incident, state.records, policy)
+    begun = {each.action.key for each in state.records}
+    acts = [each for each in plan.actions if each.verb not in MESSAGES | SOFT | _ONLY_LETS_GO]
+    # What was passed over had lost its object: a plan goes on in its order.
+    passed = max((number for number, each in enumerate(acts, start=1) if each.key in begun), default=0)
+    return acts[passed : passed + 1]

@@ -14,8 +14,10 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
 from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
+from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage, finish, perform
@@ -23,6 +25,7 @@ from ops_pipelines.flow.acts.witnesses import look
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.plans.awaited import acts_of_return
 from ops_pipelines.flow.plans.moments import why_it_waits, why_untold
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
@@ -134,8 +137,12 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
             return "the plan in force is not in the ledger"
         plan, actions = known.plan, known.actions
     if incident.state is IncidentState.VERIFYING:
-        (node,) = incident.nodes
-        actions = (Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count),)
+        authority = authority_of(plan, state, policy, actor=AUTOPILOT)
+        refusals = [
+            judge(each, facts, policy=policy, topology=topology, authority=authority, origin=incident.nodes)
+            for each in acts_of_return(incident, state.records, policy)
+        ]
+        return next((words_of(each) for each in refusals if each is not None and each.guardrail != _OWN_LIMIT), None)
     for action in actions:
         record = next((each for each in state.records if each.action.key == action.key), None)
         if record is not None:
@@ -149,7 +156,22 @@ def _why_it_waits(incident: Incident, facts: ClusterFacts, state: LedgerState, c
             return why_untold(known, action.attempt, facts)  # All else has a limit of its own.
         authority = authority_of(plan, state, policy, actor=AUTOPILOT)
         refusal = judge(action, facts, policy=policy, topology=topology, authority=authority, origin=incident.nodes)
+        if refusal is not None and refusal.guardrail == _OWN_LIMIT and known is not None:
+            return _why_a_replica_stays(known, facts)
         return None if refusal is None or refusal.guardrail == _OWN_LIMIT else words_of(refusal)
+    return None
+
+
+def _why_a_replica_stays(plan: IncidentPlan, facts: ClusterFacts) -> str | None:
+    """Return why a service keeps a broken node busy: it ends by no limit of its own, and only people can add replicas.
+
+    None where the repair waits for jobs that end.
+    """
+    for timing in plan.timings:
+        job = facts.jobs.get(timing.attempt.job)
+        is_left = timing.moment is Moment.JOB_END and job is not None and job.attempt == timing.attempt
+        if is_left and job is not None and job.service and job.state in MAY_HAVE_PROCESSES:
+            return f"job {job.job} of service {job.service} is left running: {timing.reason}"
     return None
 
 

@@ -11,7 +11,7 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
-from ops_pipelines.flow.acts.perform import Progress, Stage, perform
+from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.drains import DrainOrder
@@ -26,6 +26,8 @@ from ops_pipelines.ports.source_error import SourceError
 
 _WAITS_FOR_JOBS = ("idle_node: ", "held_first: ")
 """Begin the refusals of an act that waits for jobs on the node, as `judgement.words_of` puts them."""
+_FORBIDDEN_MEANWHILE = f"{NOT_SENT_AGAIN}consent: "
+"""Nothing was tried: a higher rung would go round the operator's word."""
 _REPAIR_VERBS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 
 
@@ -128,7 +130,7 @@ class PlanRunner:
             return True
         if progress.stage is Stage.FAILED:
             why = f"{action.verb.value} of {action.target} did not succeed: {progress.reason}"
-            if not self._may_climb(action):
+            if progress.reason.startswith(_FORBIDDEN_MEANWHILE) or not self._may_climb(action):
                 return self._give_up(incident, why)
             climb_after(self._plan, self._cluster, why=why)
             self.progress.settle(Stage.FAILED, why)

@@ -11,7 +11,7 @@ from datetime import datetime
 from ops_pipelines.domain.identity import digest_of
 from ops_pipelines.flow.tell_rules import TellRules, room_for
 from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note
+from ops_pipelines.ports.outbox import BATCH_PREFIX, KeptNote, Lane, Note
 
 _ORDER = tuple(Severity)
 """From the least to the most that it may disturb."""
@@ -95,4 +95,4 @@ def _within(groups: list[list[Note]], room: int) -> list[list[Note]]:
 def _batch(notes: Sequence[Note], place: Mapping[str, int]) -> Batch:
     """Return the batch of these notes, in the order of the outbox: so it is read back when it is tried again."""
     ordered = tuple(sorted(notes, key=lambda note: place[note.key]))
-    return Batch(name="MSG-" + digest_of(*(note.key for note in ordered))[:12], notes=ordered, attempt_count=0)
+    return Batch(name=BATCH_PREFIX + digest_of(*(note.key for note in ordered))[:12], notes=ordered, attempt_count=0)

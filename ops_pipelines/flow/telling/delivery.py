@@ -16,7 +16,7 @@ from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.messages import message_of
 from ops_pipelines.ports.notifier import Link, PersonalLinks, no_links
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Note, Outbox
+from ops_pipelines.ports.outbox import BATCH_PREFIX, NOT_SENT, KeptNote, Note, Outbox
 from ops_pipelines.ports.source_error import SourceError
 
 _NOTES_AT_ONCE = 2_000
@@ -105,7 +105,7 @@ def _without_answered(waiting: Sequence[KeptNote], outbox: Outbox, cluster: Clus
     approved = {each.plan for each in cluster.ledger.read_state(now).approvals} if asked else set()
     settled = {each.note.key for each in asked if not _is_still_asked(each.note, approved, outbox, cluster)}
     for key in settled:
-        name = f"MSG-{digest_of(key)[:12]}"
+        name = f"{BATCH_PREFIX}{digest_of(key)[:12]}"
         if outbox.claim_notes(name, [key], until=now + _CLAIM_LASTS, now=now):
             outbox.mark_delivered(name, receipt=_SETTLED, now=now)
     return [each for each in waiting if each.note.key not in settled]

@@ -1,9 +1,9 @@
 """Attempts and interruptions -> how much of the time that jobs wanted to run was work that lasted.
 
-Effective training time as Meta defines it (arXiv 2410.21680, section II-D): of the wall time of a run, that is its
-running time and its waits after interruptions, the share that was productive; not productive is work since the last
-checkpoint that an interruption threw away, and each restart until work goes on. All of it weighs by GPUs. What is not
-known stands apart, never in either side.
+Effective training time after Meta (arXiv 2410.21680, section II-D): of the time that a job ran or waited after an
+interruption, the share that was productive; not productive is work since the last checkpoint that an interruption
+threw away, and each restart until work goes on. Unlike Meta's, it leaves out the wait for a job's first start, which
+the queue-wait objectives tell of. All of it weighs by GPUs. What is not known stands apart, never in either side.
 """
 
 from collections.abc import Iterable, Mapping

@@ -131,7 +131,7 @@ def _draw(
         y, drawn = _draw_lane(lane, axis, y, sheet)
         parts += drawn
     bottom = y
-    under = [*_draw_milestones(milestones, axis, bottom), *_draw_cuts(axis, bottom)]
+    under = [*_draw_milestones(milestones, axis, bottom, sheet), *_draw_cuts(axis, bottom)]
     labels, y = _draw_times(axis, [begins_at, *milestones.values(), ends_at], bottom + 14, sheet)
     legend, y = _draw_key(key, y + 14, sheet)
     return (
@@ -180,7 +180,7 @@ def _draw_row(row: StoryRow, axis: StoryAxis, y: float) -> list[str]:
     return parts
 
 
-def _draw_milestones(milestones: Mapping[int, datetime], axis: StoryAxis, bottom: float) -> list[str]:
+def _draw_milestones(milestones: Mapping[int, datetime], axis: StoryAxis, bottom: float, sheet: _Sheet) -> list[str]:
     """Return a dotted line a milestone, and its number above; numbers that would overlap share one label."""
     groups: list[tuple[float, list[int]]] = []
     for number, at in sorted(milestones.items(), key=lambda each: (each[1], each[0])):
@@ -195,7 +195,11 @@ def _draw_milestones(milestones: Mapping[int, datetime], axis: StoryAxis, bottom
     ]
     for x, numbers in groups:
         words = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        parts.append(_text(x, 13, words, fill="#1d2430", anchor="middle" if x > 20 else "start", weight="bold"))
+        is_inside = x + len(words) * _LETTER / 2 <= sheet.width
+        anchor = "start" if x <= 20 else "middle" if is_inside else "end"
+        parts.append(
+            _text(x if is_inside else sheet.width - 1, 13, words, fill="#1d2430", anchor=anchor, weight="bold")
+        )
     return parts
 
 

@@ -31,6 +31,16 @@ from ops_pipelines.resources.ledger.evidence import read_lease
 from ops_pipelines.resources.ledger.state import action_row, read_records_of, read_state, refusal_identity
 from ops_pipelines.resources.ledger.tables import actions, entries, refusals
 
+_RESENT = (
+    select(entries.c.body)
+    .where(
+        entries.c.kind == EntryKind.ACTION_RESENT.value,
+        entries.c.incident == select(actions.c.incident).where(actions.c.key == bindparam("key")).scalar_subquery(),
+    )
+    .order_by(entries.c.seq)
+)
+_KNOWN_REFUSAL = select(refusals.c.seq).where(refusals.c.identity == bindparam("identity"))
+
 
 def begin_actions(
     connection: Connection,
@@ -106,14 +116,7 @@ def begin_action_again(
 
 def read_resent_at(connection: Connection, key: ActionKey) -> tuple[datetime, ...]:
     """Return when an action was sent again, oldest first."""
-    bodies = connection.execute(
-        select(entries.c.body)
-        .where(
-            entries.c.kind == EntryKind.ACTION_RESENT.value,
-            entries.c.incident == select(actions.c.incident).where(actions.c.key == key).scalar_subquery(),
-        )
-        .order_by(entries.c.seq)
-    ).scalars()
+    bodies = connection.execute(_RESENT, {"key": key}).scalars()
     resent = [decode(Resent, body) for body in bodies]
     return tuple(each.at for each in resent if each.key == key)
 
@@ -181,8 +184,7 @@ def _judge_pause(pause: Pause | None, record: ActionRecord, *, actor: str) -> Re
 
 def _write_refusal(writer: ChainWriter, refused: RefusedAction, *, actor: str, now: datetime) -> None:
     identity = refusal_identity(refused)
-    known = select(refusals.c.seq).where(refusals.c.identity == identity)
-    if writer.connection.execute(known).first() is not None:
+    if writer.connection.execute(_KNOWN_REFUSAL, {"identity": identity}).first() is not None:
         return
     seq = writer.append(
         encode(refused), kind=EntryKind.ACTION_REFUSED, actor=actor, incident=refused.action.incident, now=now

@@ -5,10 +5,12 @@ What follows from the lines is `state`'s; whether they are whole is `audit`'s.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, union, update
 
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.guardrails.judge import Refusal
@@ -138,16 +140,52 @@ class ChainWriter:
             )
 
 
+_HEAD = select(entries.c.seq, entries.c.entry_hash).order_by(entries.c.seq.desc()).limit(1)
+
+
 def read_head(connection: Connection) -> tuple[int, str]:
     """Return sequence number and hash of the last line; of an empty chain 0 and the genesis hash."""
-    statement = select(entries.c.seq, entries.c.entry_hash).order_by(entries.c.seq.desc()).limit(1)
-    row = connection.execute(statement).one_or_none()
+    row = connection.execute(_HEAD).one_or_none()
     return (0, GENESIS_HASH) if row is None else (row.seq, row.entry_hash)
 
 
 def read_entries(connection: Connection, *, after: int, limit: int) -> tuple[Entry, ...]:
     """Return up to `limit` lines above `after`, in order."""
-    statement = select(entries).where(entries.c.seq > after).order_by(entries.c.seq).limit(limit)
+    return _to_entries(connection, select(entries).where(entries.c.seq > after).order_by(entries.c.seq).limit(limit))
+
+
+_ABOUT = entries.alias("about")
+_DECISION_BEFORE = entries.alias("decision_before")
+_FOLLOWED = (
+    select(func.max(_DECISION_BEFORE.c.seq))
+    .where(_DECISION_BEFORE.c.kind == EntryKind.DECISION.value, _DECISION_BEFORE.c.seq < _ABOUT.c.seq)
+    .scalar_subquery()
+)
+"""What a decision changes and plans is written behind it, in one transaction."""
+_IS_ABOUT = _ABOUT.c.incident == bindparam("about_incident", type_=entries.c.incident.type)
+# A union, because with OR SQLite scans the whole chain.
+_ENTRIES_ABOUT = (
+    select(entries)
+    .where(
+        entries.c.seq.in_(
+            union(
+                select(_ABOUT.c.seq).where(_IS_ABOUT),
+                select(_FOLLOWED).where(_IS_ABOUT, _ABOUT.c.kind.in_([EntryKind.INCIDENT.value, EntryKind.PLAN.value])),
+            )
+        )
+    )
+    .order_by(entries.c.seq)
+)
+
+
+def read_entries_about(connection: Connection, incident: IncidentId) -> tuple[Entry, ...]:
+    """Return the lines about one incident and the decisions before them, in order, as the port says."""
+    return _to_entries(connection, _ENTRIES_ABOUT, {"about_incident": incident})
+
+
+def _to_entries(
+    connection: Connection, statement: Select[Any], values: Mapping[str, object] | None = None
+) -> tuple[Entry, ...]:
     return tuple(
         Entry(
             seq=row.seq,
@@ -159,5 +197,5 @@ def read_entries(connection: Connection, *, after: int, limit: int) -> tuple[Ent
             previous_hash=row.previous_hash,
             entry_hash=row.entry_hash,
         )
-        for row in connection.execute(statement)
+        for row in connection.execute(statement, values or {})
     )

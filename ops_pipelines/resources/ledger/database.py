@@ -89,13 +89,17 @@ class LedgerDatabase:
     def read(self) -> Iterator[Connection]:
         """Enter a transaction that sees one state of the database throughout."""
         with self._wording_errors(), self._reader.begin() as connection:
+            if self._is_sqlite:
+                _begin_as_asked(connection)
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Enter a transaction that no other writer runs beside; it commits at the end, or not at all."""
         with self._wording_errors(), self._writer.begin() as connection:
-            if not self._is_sqlite:
+            if self._is_sqlite:
+                _begin_as_asked(connection)
+            else:
                 connection.execute(text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_SECONDS}s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _WRITER_LOCK})
             yield connection
@@ -172,7 +176,6 @@ def _sqlite_engine(url: URL) -> Engine:
             raise LedgerError(f"ledger {url}: the path is a directory; name a file in it")
         engine = create_engine(url)
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_as_asked)
     return engine
 
 
@@ -213,8 +216,14 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _begin_as_asked(connection: Connection) -> None:
-    """Begin as the engine says. A writer that begins as a reader fails when two do so at once, whatever the timeout."""
-    connection.exec_driver_sql(str(connection.get_execution_options().get("ledger_begin", "BEGIN")))
+    """Begin as the engine says. A writer that begins as a reader fails when two do so at once, whatever the timeout.
+
+    SQLite's own connection is told: as a statement of SQLAlchemy it would cost as much as what is read then, and a
+    listener of the engine would be asked for at every statement.
+    """
+    own = connection.connection.driver_connection
+    assert isinstance(own, sqlite3.Connection)
+    own.execute(str(connection.get_execution_options()["ledger_begin"]))
 
 
 def _schema_version(connection: Connection) -> str | None:

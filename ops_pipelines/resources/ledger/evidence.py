@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import Column, Connection, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, bindparam, delete, func, insert, select, update
 
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
@@ -35,6 +35,13 @@ REJECTED_TEXT_LENGTH = 2_000
 """Assumption: a kernel line is at most 1 KiB; more than twice that is no line that a person reads."""
 _LOOKUP_SIZE = 500
 _LEASE = "act"
+# Statements that every pass asks dozens of times stand here: to build one costs as much as to ask it.
+_DOCUMENT = select(documents.c.digest).where(documents.c.digest == bindparam("digest"))
+_CURSOR = select(cursors.c.position).where(cursors.c.source == bindparam("source"))
+_MOVED = update(cursors).where(cursors.c.source == bindparam("its_source"))
+_REMEMBERED = select(conditions.c.identity).where(conditions.c.source == bindparam("source"))
+_EVIDENCE_HEAD = select(func.max(evidence.c.seq))
+_LEASE_RUNNING = select(leases.c.token).where(leases.c.name == _LEASE, leases.c.expires_at > bindparam("now"))
 T = TypeVar("T")
 
 
@@ -51,7 +58,7 @@ def digest_document(document: str) -> Digest:
 
 def has_document(connection: Connection, digest: Digest) -> bool:
     """Return whether the document is kept already."""
-    return connection.execute(select(documents.c.digest).where(documents.c.digest == digest)).first() is not None
+    return connection.execute(_DOCUMENT, {"digest": digest}).first() is not None
 
 
 def write_document(connection: Connection, digest: Digest, document: str) -> None:
@@ -80,7 +87,7 @@ def read_document(connection: Connection, digest: Digest) -> str:
 
 def read_cursor(connection: Connection, source: str) -> str | None:
     """Return where reading of `source` stopped."""
-    return connection.execute(select(cursors.c.position).where(cursors.c.source == source)).scalar()
+    return connection.execute(_CURSOR, {"source": source}).scalar()
 
 
 def move_cursor(connection: Connection, source: str, position: str, *, now: datetime) -> None:
@@ -89,8 +96,7 @@ def move_cursor(connection: Connection, source: str, position: str, *, now: date
     if before is None:
         connection.execute(insert(cursors), {"source": source, "position": position, "moved_at": now})
     elif before != position:
-        moved = update(cursors).where(cursors.c.source == source).values(position=position, moved_at=now)
-        connection.execute(moved)
+        connection.execute(_MOVED, {"its_source": source, "position": position, "moved_at": now})
 
 
 def write_evidence(connection: Connection, observations: Iterable[Observation]) -> int:
@@ -99,13 +105,14 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     for observation in observations:
         by_identity.setdefault(identity_of(observation.source, observation.position), observation)
     new = _without_known(connection, evidence.c.identity, by_identity)
-    seq = connection.execute(select(func.max(evidence.c.seq))).scalar() or 0
+    if not new:
+        return 0
+    seq = connection.execute(_EVIDENCE_HEAD).scalar() or 0
     rows = [
         {"seq": seq + offset, "identity": identity, "body": encode(observation), **_counted_by(observation)}
         for offset, (identity, observation) in enumerate(new.items(), start=1)
     ]
-    if rows:
-        connection.execute(insert(evidence), rows)
+    connection.execute(insert(evidence), rows)
     return len(rows)
 
 
@@ -134,7 +141,7 @@ def write_conditions(connection: Connection, source: str, present: Collection[Ob
     for observation in present:
         now_by_identity.setdefault(identity_of(observation.source, observation.position), observation)
     of_source = conditions.c.source == source
-    remembered = set(connection.execute(select(conditions.c.identity).where(of_source)).scalars())
+    remembered = set(connection.execute(_REMEMBERED, {"source": source}).scalars())
     begun = {identity: item for identity, item in now_by_identity.items() if identity not in remembered}
     for gone in remembered - now_by_identity.keys():
         connection.execute(delete(conditions).where(of_source, conditions.c.identity == gone))
@@ -150,7 +157,7 @@ def change_conditions(
 ) -> int:
     """Remember what began and forget what ended; return how many pieces of evidence were new."""
     of_source = conditions.c.source == source
-    remembered = set(connection.execute(select(conditions.c.identity).where(of_source)).scalars())
+    remembered = set(connection.execute(_REMEMBERED, {"source": source}).scalars())
     by_identity: dict[str, Observation] = {}
     for observation in begun:
         by_identity.setdefault(identity_of(observation.source, observation.position), observation)
@@ -263,8 +270,7 @@ def take_lease(connection: Connection, *, holder: str, ttl: timedelta, now: date
 
 def read_lease(connection: Connection, now: datetime) -> str | None:
     """Return the token of the lease that runs at `now`; it ends at, and not after, its expiry."""
-    running = select(leases.c.token).where(leases.c.name == _LEASE, leases.c.expires_at > now)
-    return connection.execute(running).scalar()
+    return connection.execute(_LEASE_RUNNING, {"now": now}).scalar()
 
 
 def _without_known(connection: Connection, identity: Column[str], items: dict[str, T]) -> dict[str, T]:

@@ -41,7 +41,7 @@ from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
 from ops_pipelines.resources.ledger import state as ledger_state
-from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_head
+from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_entries_about, read_head
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 
 
@@ -322,6 +322,10 @@ class SqlLedger:
     def entries(self, *, after: int, limit: int) -> tuple[Entry, ...]:
         with self._database.read() as connection:
             return read_entries(connection, after=after, limit=limit)
+
+    def entries_about(self, incident: IncidentId) -> tuple[Entry, ...]:
+        with self._database.read() as connection:
+            return read_entries_about(connection, incident)
 
     def head_hash(self) -> str:
         """Return the hash of the last line, to be kept where the ledger's owner cannot write.

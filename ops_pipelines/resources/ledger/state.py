@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import Column, Connection, bindparam, func, insert, or_, select, union, update
+from sqlalchemy import Column, Connection, Select, bindparam, func, insert, or_, select, union, update
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
@@ -74,6 +74,18 @@ _RECORDS = (
     .order_by(actions.c.begun_seq)
 )
 _APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("since")).order_by(approvals.c.seq)
+_INCIDENT = select(incidents.c.body).where(incidents.c.incident == bindparam("incident"))
+_INCIDENT_COUNT = select(func.max(incidents.c.number))
+_RECORDS_OF = select(actions.c.body).where(actions.c.incident == bindparam("incident")).order_by(actions.c.begun_seq)
+
+
+def _bodies_by(identity: Column[str], body: Column[str]) -> Select[str, str]:
+    return select(identity, body).where(identity.in_(bindparam("wanted", expanding=True)))
+
+
+_INCIDENTS_BY_NAME = _bodies_by(incidents.c.incident, incidents.c.body)
+_PLANS_BY_NAME = _bodies_by(plans.c.plan, plans.c.body)
+_RECORDS_BY_KEY = _bodies_by(actions.c.key, actions.c.body)
 
 
 def read_state(connection: Connection, now: datetime) -> LedgerState:
@@ -104,13 +116,13 @@ def read_decided_through(connection: Connection) -> int:
 
 def read_incident(connection: Connection, incident: IncidentId) -> Incident | None:
     """Return one incident as it is now."""
-    body = connection.execute(select(incidents.c.body).where(incidents.c.incident == incident)).scalar()
+    body = connection.execute(_INCIDENT, {"incident": incident}).scalar()
     return None if body is None else _to_incident(body)
 
 
 def read_incidents_of(connection: Connection, names: Collection[IncidentId]) -> dict[IncidentId, Incident]:
     """Return the incidents of these names that there are."""
-    found = _bodies_of(connection, incidents.c.incident, incidents.c.body, names)
+    found = _bodies_of(connection, _INCIDENTS_BY_NAME, names)
     return {IncidentId(name): _to_incident(body) for name, body in found.items()}
 
 
@@ -131,33 +143,29 @@ def read_plan(connection: Connection, plan: PlanId) -> IncidentPlan | None:
 
 def read_plans_of(connection: Connection, names: Collection[PlanId]) -> dict[PlanId, IncidentPlan]:
     """Return the plans of these names that there are."""
-    found = _bodies_of(connection, plans.c.plan, plans.c.body, names)
+    found = _bodies_of(connection, _PLANS_BY_NAME, names)
     return {PlanId(name): decode(IncidentPlan, body) for name, body in found.items()}
 
 
 def read_records_of(connection: Connection, keys: Collection[ActionKey]) -> dict[ActionKey, ActionRecord]:
     """Return the actions of these keys that there are."""
-    found = _bodies_of(connection, actions.c.key, actions.c.body, keys)
+    found = _bodies_of(connection, _RECORDS_BY_KEY, keys)
     return {ActionKey(key): _to_record(body) for key, body in found.items()}
 
 
-def _bodies_of(
-    connection: Connection, identity: Column[str], body: Column[str], wanted: Collection[str]
-) -> dict[str, str]:
+def _bodies_of(connection: Connection, statement: Select[str, str], wanted: Collection[str]) -> dict[str, str]:
     """Return the bodies of the rows of these identities, asked for in bites that every database swallows."""
     names = list(wanted)
     found: dict[str, str] = {}
     for start in range(0, len(names), _LOOKUP_SIZE):
-        statement = select(identity, body).where(identity.in_(names[start : start + _LOOKUP_SIZE]))
-        found.update((row[0], row[1]) for row in connection.execute(statement))
+        rows = connection.execute(statement, {"wanted": names[start : start + _LOOKUP_SIZE]})
+        found.update((row[0], row[1]) for row in rows)
     return found
 
 
 def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRecord, ...]:
     """Return the actions of one incident in the order begun."""
-    bodies = connection.execute(
-        select(actions.c.body).where(actions.c.incident == incident).order_by(actions.c.begun_seq)
-    ).scalars()
+    bodies = connection.execute(_RECORDS_OF, {"incident": incident}).scalars()
     return tuple(_to_record(body) for body in bodies)
 
 
@@ -167,7 +175,7 @@ def write_incidents(
     """Append the incidents as they are now and bring their rows up to that; those not `known` are new."""
     connection = writer.connection
     new, old = [], []
-    number = connection.execute(select(func.max(incidents.c.number))).scalar() or 0
+    number = connection.execute(_INCIDENT_COUNT).scalar() or 0
     for incident in changed:
         body = encode(incident)
         seq = writer.append(body, kind=EntryKind.INCIDENT, actor=actor, incident=incident.incident, now=now)

@@ -17,7 +17,7 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.plans.in_force import first_act
 
-_SAID_BY_POLICY = frozenset({"mode", "consent", "approval"})
+SAID_BY_POLICY = frozenset({"mode", "consent", "approval"})
 """Guardrails that are known before an act's turn comes: they are the policy's own words, and are asked first."""
 
 
@@ -41,6 +41,8 @@ class Course:
     """The acts that it begins by itself."""
     after_approval: tuple[Action, ...] = ()
     """The acts that follow a person's yes to the plan."""
+    once_free: tuple[Action, ...] = ()
+    """Of a plan that is held: the acts that it begins by itself once the guardrail lets go."""
     refusal: Refusal | None = None
     """Why nothing, or nothing more, is done."""
 
@@ -102,7 +104,15 @@ def _course_of(plan: IncidentPlan, incident: Incident, facts: ClusterFacts, rule
             refusal=first,
         )
     if first is not None:
-        return Course(incident=incident, plan=plan, standing=Standing.HELD, refusal=first)
+        free, stop = _begun_by(plan, incident, facts, rules, Authority.AUTOPILOT)
+        return Course(
+            incident=incident,
+            plan=plan,
+            standing=Standing.HELD,
+            once_free=free,
+            after_approval=after_yes if stop is not None and stop.guardrail == "approval" else (),
+            refusal=first,
+        )
     begun, stop = _begun_by(plan, incident, facts, rules, Authority.AUTOPILOT)
     return Course(
         incident=incident,
@@ -121,7 +131,7 @@ def _begun_by(
     begun: list[Action] = []
     for action in plan.actions:
         refusal = _judge(action, incident, facts, rules, authority)
-        if refusal is None or refusal.guardrail not in _SAID_BY_POLICY:
+        if refusal is None or refusal.guardrail not in SAID_BY_POLICY:
             begun.append(action)
         elif action.verb not in SOFT | MESSAGES:
             return tuple(begun), refusal

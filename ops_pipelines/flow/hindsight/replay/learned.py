@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.flow.hindsight.replay.result import Lesson, Verdict
 from ops_pipelines.ports.chronicle import Chronicle
@@ -57,15 +58,18 @@ def _by_course(incident: Incident) -> tuple[Verdict, str] | None:
 def _by_tests(incident: Incident, chronicle: Chronicle) -> tuple[Verdict, str] | None:
     records = chronicle.records(incident.incident)
     repaired_at = min((each.begun_at for each in records if each.action.verb in _REPAIR_VERBS), default=None)
+    well_unrepaired: NodeName | None = None
     for node in sorted(incident.nodes):
         for check, is_well in chronicle.checks(node, limit=_CHECKS_READ):
             if not _belongs(check.key, records):
                 continue
-            if not is_well:
+            if not is_well:  # Faults come and go: one test that saw it outweighs those that did not.
                 return Verdict.REAL, f"tests found {node} unwell"
             if repaired_at is None or check.finished_at < repaired_at:
-                return Verdict.FALSE_ALARM, f"tests found {node} well before anything was repaired"
-    return None
+                well_unrepaired = well_unrepaired or node
+    if well_unrepaired is None:
+        return None
+    return Verdict.FALSE_ALARM, f"tests found {well_unrepaired} well before anything was repaired"
 
 
 def _belongs(key: str, records: Sequence[ActionRecord]) -> bool:

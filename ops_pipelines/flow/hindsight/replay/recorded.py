@@ -169,6 +169,8 @@ class RecordedReplay:
             self._begun_by_autopilot.add(key)
         if record.plan is None:
             return
+        self.then.use_yes(record.plan)
+        self.new.use_yes(record.plan)
         held_by = self.then.go_on(record.plan, at=event.at)
         waits = self.new.waiting.get(record.plan)
         if held_by is not None and waits is not None and waits[1] == held_by:

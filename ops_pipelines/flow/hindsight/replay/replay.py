@@ -25,6 +25,12 @@ OPEN_LOOP = (
 )
 
 
+LEARNED = (
+    "what was learned later comes mostly from tests and repairs that were really done: an incident that nobody acted "
+    "on then was hardly looked at, so that false alarms and misses are counted as far as they are known, not all"
+)
+
+
 def _tell_nobody(source: str, at: datetime) -> None:
     """Take note of progress where nobody asked for it."""
 
@@ -97,7 +103,7 @@ def replay(
         follow_up_count=recorded.follow_up_count,
         by_hand_count=recorded.by_hand_count,
         lessons=lessons,
-        cautions=tuple(_cautions(recorded, stretches)),
+        cautions=tuple(_cautions(recorded, stretches, has_lessons=bool(lessons))),
     )
 
 
@@ -137,8 +143,8 @@ def _lake_stretch(part: LakeReplay) -> Stretch:
     )
 
 
-def _cautions(recorded: RecordedReplay, stretches: list[Stretch]) -> list[str]:
-    found = [OPEN_LOOP]
+def _cautions(recorded: RecordedReplay, stretches: list[Stretch], *, has_lessons: bool) -> list[str]:
+    found = [OPEN_LOOP, LEARNED] if has_lessons else [OPEN_LOOP]
     if len(recorded.digests) > 1:
         found.append(
             f"{len(recorded.digests)} different rules decided in this time; the keys shown are of the last ones, each "

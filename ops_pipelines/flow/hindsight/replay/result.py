@@ -168,8 +168,8 @@ class Replay:
     refused_when_due: Mapping[str, int]
     """By guardrail: acts that were refused then when their turn came."""
     follow_up_count: int
-    """Acts begun then that no decision planned: tests, returns, reminders. They follow the course of things, and are
-    not replayed."""
+    """Acts begun then that no decision of the stretch planned: tests, returns, reminders, and what was left of plans
+    made before it. They follow the course of things, and are not replayed."""
     by_hand_count: int
     """Acts that a person launched."""
     lessons: tuple[Lesson, ...]

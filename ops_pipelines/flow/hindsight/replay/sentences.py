@@ -48,18 +48,21 @@ def _on_acts(found: Replay) -> str:
     if same == total:
         return f"Nothing changes: both policies do the same {_counted(total, 'act')}."
     counterfactual = sum(act.is_counterfactual for act in found.acts)
+    followed = (
+        f"{counterfactual} {'follows' if counterfactual == 1 else 'follow'} an earlier difference on the same node"
+    )
+    mark = f"; {followed}, where history would have gone otherwise (counterfactual)" if counterfactual else ""
     return (
         f"Of {_counted(total, 'act')}, {same} stay the same, {found.count(Difference.ONLY_THEN)} would no longer be "
         f"done, {found.count(Difference.ONLY_NEW)} would be new, and {found.count(Difference.OTHER_MOMENT)} would come "
-        f"at another moment; {counterfactual} of them follow an earlier difference on the same node and are "
-        "counterfactual."
+        f"at another moment{mark}."
     )
 
 
 def _on_jobs(found: Replay) -> str:
     then, new = _interruptions(found, "plan_then"), _interruptions(found, "plan_new")
     unknown = (
-        f" ({found.then.unknown_loss_count} and {found.new.unknown_loss_count} job(s) of unknown loss not counted)"
+        f" (without jobs whose loss nobody knows: {found.then.unknown_loss_count} → {found.new.unknown_loss_count})"
         if found.then.unknown_loss_count or found.new.unknown_loss_count
         else ""
     )
@@ -95,7 +98,7 @@ def _on_guardrails(found: Replay) -> str:
         if found.then.refusals.get(name, 0) != found.new.refusals.get(name, 0)
     ]
     if not changed:
-        return "The guardrails hold back the same incidents under both."
+        return "Each guardrail holds back as many incidents under the new policy as it did."
     return f"Incidents held back at least once, by guardrail: {', '.join(changed)}."
 
 
@@ -107,9 +110,9 @@ def _on_lessons(found: Replay) -> str:
             "false alarms."
         )
     return (
-        f"Of {_counted(len(found.lessons), 'incident')}, {len(judged)} were proven real or false later: acted on in "
-        f"vain {found.then.false_count} → {found.new.false_count}, missed {found.then.missed_count} → "
-        f"{found.new.missed_count}."
+        f"Of {_counted(len(found.lessons), 'incident')}, {len(judged)} {'was' if len(judged) == 1 else 'were'} found "
+        f"real or false later: false alarms acted on {found.then.false_count} → {found.new.false_count}, real ones on "
+        f"which nothing was begun {found.then.missed_count} → {found.new.missed_count}."
     )
 
 

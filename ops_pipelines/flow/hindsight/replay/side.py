@@ -10,7 +10,7 @@ from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import Moment
-from ops_pipelines.flow.hindsight.replay.course import Course, Courses, Standing
+from ops_pipelines.flow.hindsight.replay.course import SAID_BY_POLICY, Course, Courses, Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class Side:
     """Plans that are not begun, or not to their end, with what held them back: a person's yes may come."""
     approvals: set[PlanId] = field(default_factory=set)
     """Plans that ask a person for a yes."""
+    allowed: dict[PlanId, datetime] = field(default_factory=dict)
+    """Plans that got one while they waited, and when the first came."""
     held: dict[str, set[IncidentId]] = field(default_factory=dict)
     """By guardrail: the incidents that it kept waiting."""
     incidents: set[IncidentId] = field(default_factory=set)
@@ -73,6 +75,8 @@ class Side:
             self.begin(course, course.begun, at=at, theirs=theirs, is_known=other is not None)
             if course.refusal is not None:
                 self.held.setdefault(course.refusal.guardrail, set()).add(name)
+            if course.plan is not None and course.refusal is None:
+                self.waiting.pop(course.plan.plan, None)
             if course.plan is not None and course.refusal is not None:
                 self.waiting[course.plan.plan] = (course, course.refusal.guardrail)
                 if course.refusal.guardrail == "approval":
@@ -100,19 +104,34 @@ class Side:
                 )
 
     def approve(self, plan: PlanId, *, at: datetime) -> None:
-        """Take note of a person's yes to a plan: what waits for it is begun."""
+        """Take note of a person's yes to a plan that waits for one."""
         waits = self.waiting.get(plan)
         if waits is not None and waits[1] == "approval":
+            self.allowed.setdefault(plan, at)
+
+    def use_yes(self, plan: PlanId) -> None:
+        """Take note that a plan went on after its yes: what waited is begun as of the yes.
+
+        A yes alone begins nothing: it may expire, and it is void when the plan changes.
+        """
+        waits = self.waiting.get(plan)
+        if plan in self.allowed and waits is not None and waits[1] == "approval":
             course, _ = self.waiting.pop(plan)
-            self.begin(course, course.after_approval, at=at, theirs=None, is_known=False)
+            self.begin(course, course.after_approval, at=self.allowed[plan], theirs=None, is_known=False)
 
     def go_on(self, plan: PlanId, *, at: datetime) -> str | None:
-        """Take note that a plan that was held back was begun after all; return by which guardrail it was held."""
+        """Take note that a plan that was held back was begun after all; return by which guardrail it was held.
+
+        What the policy itself forbids, or asks a yes for, never goes on by itself.
+        """
         waits = self.waiting.get(plan)
-        if waits is None or waits[0].standing is not Standing.HELD or waits[0].plan is None:
+        if waits is None or waits[0].standing is not Standing.HELD or waits[1] in SAID_BY_POLICY:
             return None
         course, guardrail = self.waiting.pop(plan)
-        self.begin(course, waits[0].plan.actions, at=at, theirs=None, is_known=False)
+        self.begin(course, course.once_free, at=at, theirs=None, is_known=False)
+        if course.after_approval:
+            self.waiting[plan] = (course, "approval")
+            self.approvals.add(plan)
         return guardrail
 
     def plans(self) -> Iterator[tuple[IncidentPlan, frozenset[ActionKey]]]:

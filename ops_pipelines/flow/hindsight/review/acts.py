@@ -20,6 +20,8 @@ _HOUR = timedelta(hours=1)
 _LINES_AT_ONCE = 1000
 _CLOCK_TOLERANCE = timedelta(minutes=10)
 """How far the clocks of two writers of the ledger may be apart before a line is missed."""
+_SAME_DEED = timedelta(minutes=5)
+"""A drain by hand writes an act and its incident: so near to each other they are one thing that a person did."""
 PAGED = "was paged"
 
 
@@ -51,7 +53,8 @@ class WrongKind(Enum):
 class WrongAct:
     """One node that we took out and that seems to have needed nothing, with what it cost.
 
-    Tests that pass do not prove that there was no fault: some come and go. The count is an upper bound of our errors.
+    A suspicion: tests that pass do not prove that there was no fault, since some come and go; and a node that was
+    repaired before it was tested is not judged.
     """
 
     incident: IncidentId
@@ -115,8 +118,8 @@ def wrong_acts(
     """
     found = []
     for incident in incidents:
-        if not incident.findings:
-            continue
+        if not incident.findings or incident.mended_at is not None:
+            continue  # A person drained it, or hands have mended it: something was wrong.
         by_node: dict[NodeName, list[ActionRecord]] = {}
         for record in records.get(incident.incident, ()):
             if record.action.node is not None and record.action.attempt is None:
@@ -170,8 +173,8 @@ def _why_wrong(records: Sequence[ActionRecord], verdicts: Mapping[ActionKey, boo
         if each.action.verb is Verb.CHECK and each.outcome is not None and each.action.key in verdicts
     )
     if checked:
-        first_at, is_well = checked[0]
-        return WrongKind.FOUND_WELL if is_well and not any(at <= first_at for at in repaired) else None
+        before_repair = [is_well for at, is_well in checked if not repaired or at < repaired[0]]
+        return WrongKind.FOUND_WELL if before_repair and all(before_repair) else None
     return WrongKind.ROLLED_BACK if done_at(records, {Verb.RESUME}) and not repaired else None
 
 
@@ -183,7 +186,7 @@ _DID = {
     EntryKind.PAUSE: "paused the autopilot",
     EntryKind.RESUME_AUTOPILOT: "let the autopilot go on",
     EntryKind.ACTION_BEGUN: "acted by hand",
-    EntryKind.INCIDENT: "changed an incident (close, repair done, drain by hand)",
+    EntryKind.INCIDENT: "changed an incident (closed it, said that a repair is done)",
 }
 
 
@@ -195,10 +198,22 @@ def people_of(
     `entries`: lines of the chain of that time. An approval is always a person's.
     """
     names: dict[str, list[str]] = {}
-    for entry in entries:
-        is_person = entry.actor != AUTOPILOT or entry.kind is EntryKind.APPROVAL
-        if is_person and entry.kind in _DID and since <= entry.written_at < until:
-            names.setdefault(_DID[entry.kind], []).append(entry.actor)
+    by_people = [
+        each
+        for each in entries
+        if (each.actor != AUTOPILOT or each.kind is EntryKind.APPROVAL)
+        and each.kind in _DID
+        and since <= each.written_at < until
+    ]
+    acted: dict[tuple[str, str | None], list[datetime]] = {}
+    for entry in by_people:
+        if entry.kind is EntryKind.ACTION_BEGUN:
+            acted.setdefault((entry.actor, entry.incident), []).append(entry.written_at)
+    for entry in by_people:
+        about = acted.get((entry.actor, entry.incident), ())
+        if entry.kind is EntryKind.INCIDENT and any(abs(entry.written_at - at) <= _SAME_DEED for at in about):
+            continue
+        names.setdefault(_DID[entry.kind], []).append(entry.actor)
     paged = sum(
         record.action.verb is Verb.PAGE_HUMAN
         and since <= record.begun_at < until

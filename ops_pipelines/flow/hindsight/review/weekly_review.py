@@ -39,7 +39,7 @@ from ops_pipelines.flow.hindsight.review.incidents import (
 from ops_pipelines.flow.hindsight.review.objectives import judge_objectives
 from ops_pipelines.flow.hindsight.review.week import Week
 from ops_pipelines.flow.hindsight.review.work import JobHistory, read_job_history
-from ops_pipelines.flow.hindsight.time_saved import remediation_of
+from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, remediation_of
 from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.ports.lake import Lake
 from ops_pipelines.ports.ledger import Ledger
@@ -148,6 +148,7 @@ class _Known:
     records: Mapping[IncidentId, Sequence[ActionRecord]]
     verdicts: Mapping[ActionKey, bool]
     history: JobHistory
+    savings: RecentRemediation
     missing: list[str] = field(default_factory=list)
 
 
@@ -241,6 +242,7 @@ def _read(week: Week, until: datetime, cluster: Cluster, observatory: Observator
         records=records,
         verdicts=_verdicts(records, ledger),
         history=history,
+        savings=remediation_of(incidents, ledger),
         missing=missing,
     )
 
@@ -277,8 +279,7 @@ def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Led
             key=lambda each: (each.ended_at, each.stint.job),
         )
     )
-    savings = remediation_of(known.incidents, ledger)
-    decided = [each for each in savings.savings if since <= each.decided_at < until]
+    decided = [each for each in known.savings.savings if since <= each.decided_at < until]
     return WeekNumbers(
         week=week,
         until=until,
@@ -289,7 +290,7 @@ def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Led
         repairs=repairs_in(known.incidents, since=since, until=until),
         failure_count=len(failures_in(known.incidents, since=since, until=until)),
         saved_gpu_hours=sum((each.saved_gpu_hours for each in decided), 0.0),
-        uncounted_saving_count=savings.uncounted_job_count,
+        uncounted_saving_count=sum(since <= at < until for at in known.savings.uncounted_at),
         wrong=wrong_acts(
             known.incidents,
             known.records,

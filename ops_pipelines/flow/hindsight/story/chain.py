@@ -6,16 +6,12 @@ Reads the bodies as the JSON that they are: lines of older versions say less, an
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Entry, EntryKind, Ledger
-
-_CLOCK_TOLERANCE = timedelta(hours=1)
-"""How far the clocks of two writers of the ledger may be apart before a line is missed."""
-_LINES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +71,9 @@ class Chain:
     """sha256 of the inputs of each decision that changed it: `Ledger.load_snapshot` has them."""
 
 
-def read_chain(incident: Incident, ledger: Ledger, *, now: datetime) -> Chain:
-    """Return what the chain says of an incident, reading no more of it than its life. Raises LedgerError."""
-    lines = tuple(_lines_of(incident, ledger, now=now))
+def read_chain(incident: Incident, ledger: Ledger) -> Chain:
+    """Return what the chain says of an incident, reading no other lines. Raises LedgerError."""
+    lines = tuple(_lines_of(incident, ledger))
     bodies = [(line, _body_of(line)) for line in lines]
     plans = (
         (line.written_at, ledger.plan(PlanId(_text(body, "plan"))))
@@ -172,18 +168,10 @@ def _act_of(action: Mapping[str, object]) -> str:
     return " ".join(each for each in parts if each)
 
 
-def _lines_of(incident: Incident, ledger: Ledger, *, now: datetime) -> Iterator[Entry]:
-    after = _seq_before(incident, ledger, head_seq=ledger.read_state(now).head_seq)
-    while True:
-        page = ledger.entries(after=after, limit=_LINES_AT_ONCE)
-        for line in page:
-            if line.incident == incident.incident or _is_decision_on(line, incident.incident):
-                yield line
-        if len(page) < _LINES_AT_ONCE:
-            return
-        if incident.closed_at is not None and page[-1].written_at > incident.closed_at + _CLOCK_TOLERANCE:
-            return
-        after = page[-1].seq
+def _lines_of(incident: Incident, ledger: Ledger) -> Iterator[Entry]:
+    for line in ledger.entries_about(incident.incident):
+        if line.incident == incident.incident or _is_decision_on(line, incident.incident):
+            yield line
 
 
 def _is_decision_on(line: Entry, incident: IncidentId) -> bool:
@@ -191,20 +179,6 @@ def _is_decision_on(line: Entry, incident: IncidentId) -> bool:
         return False
     changed = _body_of(line).get("incidents")
     return isinstance(changed, list) and incident in changed
-
-
-def _seq_before(incident: Incident, ledger: Ledger, *, head_seq: int) -> int:
-    """Return a sequence number below the first line of an incident: the chain is in the order of its times."""
-    begin = incident.opened_at - _CLOCK_TOLERANCE
-    low, high = 0, head_seq
-    while low < high:
-        middle = (low + high) // 2
-        line = ledger.entries(after=middle, limit=1)
-        if not line or line[0].written_at >= begin:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _body_of(line: Entry) -> Mapping[str, object]:

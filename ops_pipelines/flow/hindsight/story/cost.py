@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobAttempt
+from ops_pipelines.domain.identity import JobAttempt, NodeName
 from ops_pipelines.domain.incident import Incident, Recovery
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.hindsight.story.chain import MadePlan
-from ops_pipelines.flow.hindsight.story.milestones import drained_at, returned_at
 from ops_pipelines.flow.hindsight.story.words import names_words
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation
 
@@ -91,15 +90,16 @@ def cost_of(
 ) -> Cost:
     """Return the sums over one incident."""
     saved = [each.saved_gpu_hours for each in savings.savings]
+    out = _out_of_service(incident, records, gpus_per_node=gpus_per_node, now=now)
     against_nothing = list(_against_nothing(plans, {each.attempt for each in savings.savings}))
     return Cost(
         by_fault=sum(each.lost_by_fault_gpu_hours or 0.0 for each in victims),
         by_our_acts=sum(each.lost_by_us_gpu_hours or 0.0 for each in victims),
         waiting=sum(each.waiting_gpu_hours or 0.0 for each in victims),
-        out_of_service=_out_of_service(incident, records, gpus_per_node=gpus_per_node, now=now),
+        out_of_service=out,
         saved=sum(saved) if saved else None,
         saved_against_nothing=sum(against_nothing) if against_nothing else None,
-        not_counted=tuple(_not_counted(incident, victims, savings)),
+        not_counted=tuple(_not_counted(incident, victims, savings, out_of_service=out)),
     )
 
 
@@ -161,19 +161,47 @@ def _fate(recovery: Recovery | None, hold: ActionRecord | None) -> str:
 def _out_of_service(
     incident: Incident, records: Collection[ActionRecord], *, gpus_per_node: int, now: datetime
 ) -> float:
-    drained = drained_at(records)
-    if drained is None:
-        return 0.0
-    nodes = {each.action.node for each in _done(records, Verb.DRAIN)}
-    end = returned_at(incident, records) or incident.closed_at or now
-    whole = gpus_per_node * len(nodes) * (max(timedelta(0), end - drained) / _HOUR)
-    used = 0.0
-    for hold in _done(records, Verb.HOLD):
-        if hold.action.has_ended or not hold.attempt_nodes:
-            continue
-        here = hold.gpu_count * len(hold.attempt_nodes & nodes) / len(hold.attempt_nodes)
-        used += here * (max(timedelta(0), hold.begun_at - drained) / _HOUR)
-    return max(0.0, whole - used)
+    holds = [each for each in _done(records, Verb.HOLD) if each.attempt_nodes and not each.action.has_ended]
+    out = 0.0
+    for node, begin, end in spans_out(incident, records, now=now):
+        used = 0.0
+        for hold in holds:
+            if node in hold.attempt_nodes and hold.action.attempt is not None:
+                stayed = min(hold.begun_at, end) - max(hold.action.attempt.started_at, begin)
+                used += hold.gpu_count / len(hold.attempt_nodes) * (max(timedelta(0), stayed) / _HOUR)
+        out += max(0.0, gpus_per_node * ((end - begin) / _HOUR) - used)
+    return out
+
+
+def spans_out(
+    incident: Incident, records: Collection[ActionRecord], *, now: datetime
+) -> Iterator[tuple[NodeName, datetime, datetime]]:
+    """Yield from when until when each node was drained for this incident.
+
+    A node that relapses on probation is out twice, and was in service between. Where no return is on record, it is
+    out until the incident says that it is back, else until the incident is closed, else until now.
+    """
+    ends = _done(records, Verb.RESUME)
+    for node in sorted({each.action.node for each in _done(records, Verb.DRAIN) if each.action.node is not None}):
+        drains = sorted(_at(each) for each in _done(records, Verb.DRAIN) if each.action.node == node)
+        resumes = sorted(_at(each) for each in ends if each.action.node == node)
+        free_from: datetime | None = None
+        for drained in drains:
+            if free_from is not None and drained < free_from:
+                continue  # Drained once more while it was out.
+            back = next((at for at in resumes if at >= drained), None) or _back_at(incident, drained) or now
+            yield node, drained, max(drained, back)
+            free_from = back
+
+
+def _back_at(incident: Incident, drained: datetime) -> datetime | None:
+    known = (incident.returned_at, incident.closed_at)
+    return next((at for at in known if at is not None and at >= drained), None)
+
+
+def _at(record: ActionRecord) -> datetime:
+    assert record.outcome is not None, "asked of what is done only"
+    return record.outcome.finished_at
 
 
 def _against_nothing(plans: Collection[MadePlan], counted: Collection[JobAttempt]) -> Iterator[float]:
@@ -185,7 +213,9 @@ def _against_nothing(plans: Collection[MadePlan], counted: Collection[JobAttempt
             yield costs[Moment.JOB_END] - costs[timing.moment]
 
 
-def _not_counted(incident: Incident, victims: Collection[Victim], savings: RecentRemediation) -> Iterator[str]:
+def _not_counted(
+    incident: Incident, victims: Collection[Victim], savings: RecentRemediation, *, out_of_service: float
+) -> Iterator[str]:
     moved = [each for each in victims if each.held_at is not None]
     unknown = [each.job for each in moved if None in (each.lost_by_fault_gpu_hours, each.lost_by_us_gpu_hours)]
     if unknown:
@@ -199,6 +229,8 @@ def _not_counted(incident: Incident, victims: Collection[Victim], savings: Recen
     left = [each.job for each in victims if each.held_at is None]
     if left:
         yield f"what job {names_words(sorted(left))} lost: it was not moved by us, so nobody measured it"
+    if left and out_of_service > 0:
+        yield f"what job {names_words(sorted(left))} still did there after the drain: out of service is an upper bound"
     if savings.uncounted_job_count:
         yield f"the savings of {savings.uncounted_job_count} job(s) whose other moments were not computed"
     if moved:

@@ -23,7 +23,8 @@ def headline_of(
     reached = {each.kind: each for each in milestones}
     noticed = reached[MilestoneKind.NOTICED]
     cause = _cause(incident)
-    parts = [f"{_where(incident)}: {cause}, noticed after {span_words(noticed.since_began_seconds)}."]
+    after = span_words(noticed.since_began_seconds)
+    parts = [f"{_where(incident)}: {cause}, noticed {'at once' if after == '0 s' else f'after {after}'}."]
     parts.append(_deeds(records, victims))
     if incident.state is IncidentState.MERGED:
         parts.append(f"It was {incident.note}." if incident.note else "It was part of another incident.")
@@ -65,7 +66,7 @@ def standing_of(incident: Incident, *, waiting_plan: str | None, mode: Mode) -> 
         case IncidentState.MERGED:
             return f"Nothing is left here: {incident.note}"
         case _:
-            return f"It is over: {incident.note}" if incident.note else "It is over."
+            return f"It is over: {_clipped(incident.note)}" if incident.note else "It is over."
 
 
 def _where(incident: Incident) -> str:
@@ -80,7 +81,12 @@ def _where(incident: Incident) -> str:
 
 def _cause(incident: Incident) -> str:
     cause = incident.cause if incident.hypothesis is None else incident.hypothesis.statement
-    told = " ".join(cause.split()).rstrip(".")
+    return _clipped(cause).rstrip(".")
+
+
+def _clipped(text: str) -> str:
+    """Return a text on one line, no longer than a head line bears: the tests of a healed node fill a page."""
+    told = " ".join(text.split())
     return told if len(told) <= _LONGEST_CAUSE else f"{told[: _LONGEST_CAUSE - 1]}…"
 
 

@@ -1,0 +1,41 @@
+"""Puts a text file in place whole or not at all, for owner and group alone: a draft beside it, on the disk, renamed.
+
+Of two that write the same file at once the last one counts, whole. Drafts of processes that were killed are deleted.
+"""
+
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+
+_MODE = 0o640
+_DRAFT = ".draft"
+
+
+def put_whole(file: Path, text: str, *, written_at: datetime | None = None) -> None:
+    """Write `text` in place of what is there, dated `written_at` if that is given.
+
+    Raises OSError; then nothing changed. A symlink at that name is replaced and not followed.
+    """
+    draft = file.with_name(f".{file.name}.{token_hex(4)}{_DRAFT}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())  # Else a power cut may leave the new name with nothing behind it.
+        if written_at is not None:
+            os.utime(draft, (written_at.timestamp(), written_at.timestamp()))
+        draft.replace(file)
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def delete_drafts(directory: Path, *, before: datetime) -> None:
+    """Delete the drafts that were left before that time. Raises OSError."""
+    for draft in directory.glob(f".*{_DRAFT}"):
+        with suppress(FileNotFoundError):
+            if draft.lstat().st_mtime < before.timestamp():
+                draft.unlink()
