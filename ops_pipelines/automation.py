@@ -74,7 +74,9 @@ def hour_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReque
     for back in range(1, _HOURS_ASKED_AGAIN + 1):
         key = (running - timedelta(hours=back)).strftime(HOURS.fmt)
         if back == 1 or not _is_filled(context.instance, key):
-            yield dg.RunRequest(run_key=f"{key} at {running:%H}", partition_key=key)
+            # What is missed already waits behind what somebody asks for now: they share one pool.
+            tags = {} if back == 1 else {"dagster/priority": "-1"}
+            yield dg.RunRequest(run_key=f"{key} at {running:%H}", partition_key=key, tags=tags)
 
 
 def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
