@@ -345,7 +345,7 @@ def _break_something(twin: Twin, chance: random.Random) -> None:
             twin.inject(fault, *nodes_of_leaf(twin), seconds=LEAF_SECONDS)
         return
     if fault is FaultKind.RANK_STOPS and any(job.is_hung for job in read_progress(twin)):
-        return  # A hang waits for its person; one shows it.
+        return  # One hang at a time shows it.
     training = [
         job
         for job in read_progress(twin)

@@ -140,6 +140,7 @@ def _many_at_once(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _hung_job(evidence: Evidence) -> tuple[str, ...]:
+    """Return what is missing: the node blamed and isolated, its job moved, tests and no repair, one quiet page."""
     (node,) = evidence.injected.nodes
     job = evidence.injected.job
     incidents = evidence.own_incidents
@@ -153,7 +154,11 @@ def _hung_job(evidence: Evidence) -> tuple[str, ...]:
             "the job that hangs is not named as its victim",
         ),
         (paged == 1, f"{paged} pages, not 1"),
-        (not evidence.commands(), "the cluster was touched"),
+    ) + _healed(
+        evidence,
+        repair=EntryKind.START_CHECK,
+        verbs=(*_MOVE_JOB, *_RETURN),
+        never=(EntryKind.RESET_GPU, EntryKind.REBOOT, EntryKind.POWER_OFF),
     )
 
 

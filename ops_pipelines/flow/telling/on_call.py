@@ -144,6 +144,8 @@ def _repair(situation: Situation, plan: IncidentPlan) -> list[Note]:
     """Return that we are at it: once at once by day, and each higher rung of the ladder in the digest only."""
     if plan.response not in REPAIRS or all(action.verb in MESSAGES for action in plan.actions):
         return []
+    if any(action.verb is Verb.PAGE_HUMAN for action in plan.actions):
+        return []  # The plan itself tells them: an isolation asks for somebody's eyes.
     incident = situation.incident
     family = "unknown" if incident.hypothesis is None else incident.hypothesis.family.value
     if incident.tries:
