@@ -172,8 +172,9 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
             open_parts = drill.differences(PARTS)
-        pages = show_pages(cluster, url=desk.pages_url, state=desk.state, since=since, call=desk.call)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
+        # The week is reviewed on what accounting has of it, which the fill has just brought.
+        pages = show_pages(cluster, url=desk.pages_url, state=desk.state, since=since, call=desk.call)
     for line in drill.stories(PARTS):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"{fill}", soft_wrap=True, highlight=False)
