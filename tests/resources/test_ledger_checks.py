@@ -7,6 +7,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_check_contract import node_check
 from tests.resources.ledger_audit_contract import change
@@ -36,7 +37,7 @@ def test_ledger_of_the_version_before_keeps_what_it_holds_and_gains_tests_on_nod
     assert ledger.checks(GPU003, limit=9) == ((node_check(), True),)
     ledger.close()
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("0004",)]
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(KNOWN_VERSIONS[-1],)]
 
 
 def test_document_of_another_check_is_not_believed(url: str) -> None:
