@@ -17,6 +17,7 @@ from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence import bundle
 from ops_pipelines.flow.evidence.bundle import (
     MARGIN,
     MAX_LINES,
@@ -116,6 +117,12 @@ def hung() -> Iterator[HungMemory]:
     await_threads()
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let evidence take its time: what is asked is what it holds, on however busy a machine."""
+    monkeypatch.setattr(bundle, "PATIENCE_BEFORE_ACTING", bundle.PATIENCE_OF_A_RUN)
+
+
 def evidence_threads() -> list[Thread]:
     return [each for each in enumerate_threads() if each.name.startswith("evidence-")]
 
@@ -150,6 +157,7 @@ def test_evidence_is_kept_before_the_first_act_and_the_ledger_holds_its_digest(a
     assert autopilot.cluster.ledger.verify_chain().problem == ""
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_bundle_holds_lines_metrics_state_versions_and_plan(autopilot: SmallAutopilot) -> None:
     drain(autopilot)
 
