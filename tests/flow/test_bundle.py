@@ -101,6 +101,7 @@ class FullDisk:
 
 @pytest.fixture
 def autopilot(tmp_path: Path) -> SmallAutopilot:
+    await_threads()  # A look of an earlier test that came late would pass for one that hangs.
     autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
     autopilot.cluster = replace(autopilot.cluster, bundles=BundleFiles(tmp_path / "evidence"), recollection=Memory())
     autopilot.let_pass(15)

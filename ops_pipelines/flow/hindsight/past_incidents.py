@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.hindsight.from_lake import Detect, RecordedStretch, evidence_from_lake
-from ops_pipelines.flow.hindsight.retrace import Retrace, turns
+from ops_pipelines.flow.hindsight.retrace import JobTimeline, Retrace, turns
 from ops_pipelines.ports.lake import Lake
 
 LOOK_EVERY = timedelta(seconds=5)
@@ -71,7 +70,7 @@ def _go_through(known: RecordedStretch, retrace: Retrace) -> None:
     learnt = {turn.at: turn for turn in turns(known.events, known.spells, tick=LOOK_EVERY, until=known.end)}
     count = int((known.end - known.start) / _CLOSE_EVERY)
     looks = {known.start + (number + 1) * _CLOSE_EVERY for number in range(count)}
-    jobs = _Timeline(known.jobs)
+    jobs = JobTimeline(known.jobs)
     for at in sorted({*learnt, *looks}):
         turn = learnt.get(at)
         if turn is not None:
@@ -84,18 +83,3 @@ def _named(incidents: list[Incident]) -> tuple[Incident, ...]:
     return tuple(
         replace(incident, incident=IncidentId(f"PAST-{number}")) for number, incident in enumerate(incidents, start=1)
     )
-
-
-class _Timeline:
-    """The jobs by time, asked for moments in order."""
-
-    def __init__(self, changes: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]) -> None:
-        self._changes = changes
-        self._next = 0
-        self._now: tuple[JobStatus, ...] = ()
-
-    def at(self, at: datetime) -> tuple[JobStatus, ...]:
-        while self._next < len(self._changes) and self._changes[self._next][0] <= at:
-            self._now = self._changes[self._next][1]
-            self._next += 1
-        return self._now

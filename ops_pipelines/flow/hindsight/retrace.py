@@ -161,3 +161,19 @@ def turns(events: Iterable[Event], spells: Iterable[Spell], *, tick: timedelta, 
         Turn(at=at, events=tuple(found[0]), begun=tuple(found[1]), ended=tuple(found[2]))
         for at, found in sorted(by_time.items())
     )
+
+
+class JobTimeline:
+    """The jobs by time, asked for moments in order."""
+
+    def __init__(self, changes: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]) -> None:
+        self._changes = changes
+        self._next = 0
+        self._now: tuple[JobStatus, ...] = ()
+
+    def at(self, at: datetime) -> tuple[JobStatus, ...]:
+        """Return the jobs as they stood at `at`, which is never before what was asked last."""
+        while self._next < len(self._changes) and self._changes[self._next][0] <= at:
+            self._now = self._changes[self._next][1]
+            self._next += 1
+        return self._now

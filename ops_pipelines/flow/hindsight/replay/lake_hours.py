@@ -25,7 +25,7 @@ from ops_pipelines.flow.hindsight.past_incidents import LOOK_EVERY
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.side import Side
-from ops_pipelines.flow.hindsight.retrace import Turn, turns
+from ops_pipelines.flow.hindsight.retrace import JobTimeline, Turn, turns
 from ops_pipelines.ports.lake import Lake
 
 READ_AT_ONCE = timedelta(hours=6)
@@ -111,7 +111,7 @@ def replay_stretch(
             release=history.release,
         )
         gaps += piece.gaps
-        jobs = _Timeline(piece.jobs)
+        jobs = JobTimeline(piece.jobs)
         learnt = {turn.at: turn for turn in turns(piece.events, piece.spells, tick=LOOK_EVERY, until=end)}
         then.begin_piece()
         new.begin_piece()
@@ -258,18 +258,3 @@ class _Understanding:
             )
             for node in sorted(self.rules.topology.places)
         )
-
-
-class _Timeline:
-    """The jobs by time, asked for moments in order."""
-
-    def __init__(self, changes: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]) -> None:
-        self._changes = changes
-        self._next = 0
-        self._now: tuple[JobStatus, ...] = ()
-
-    def at(self, at: datetime) -> tuple[JobStatus, ...]:
-        while self._next < len(self._changes) and self._changes[self._next][0] <= at:
-            self._now = self._changes[self._next][1]
-            self._next += 1
-        return self._now
