@@ -29,8 +29,9 @@ MARGIN = timedelta(minutes=10)
 _LONGEST_WINDOW = timedelta(hours=1)
 MAX_LINES = 2_000
 _MAX_WINDOW_NODES, _MAX_WINDOW_JOBS, _MAX_STATE_NODES = 16, 16, 512
-PATIENCE_BEFORE_ACTING = timedelta(seconds=1)
-"""How long acts wait for the lake, however many plans begin together."""
+PATIENCE_WITH_THE_LAKE = timedelta(seconds=1)
+PATIENCE_WITH_THE_DISK = timedelta(seconds=1)
+"""How long acts wait for the lake, and for the directory of bundles, however many plans begin together."""
 PATIENCE_OF_A_RUN = timedelta(seconds=30)
 _LONGEST_TEXT = 1_000
 
@@ -69,10 +70,12 @@ def save_before_acting(
 ) -> BundleReport:
     """Keep the evidence of incidents whose plans are about to begin; return what was kept and what was not.
 
-    Raises nothing. Takes at most PATIENCE_BEFORE_ACTING for the lake and as long again for writing, however many begin.
+    Raises nothing. Takes at most PATIENCE_WITH_THE_LAKE and then PATIENCE_WITH_THE_DISK, however many begin.
     """
     wanted = [_Wanted(incident=incident, plan=plan, reason=reason_before(plan.plan)) for incident, plan in begun]
-    return _save_all(wanted, cluster, nodes=nodes, jobs=jobs, patience=PATIENCE_BEFORE_ACTING)
+    return _save_all(
+        wanted, cluster, nodes=nodes, jobs=jobs, looking=PATIENCE_WITH_THE_LAKE, writing=PATIENCE_WITH_THE_DISK
+    )
 
 
 def save_as_it_is(
@@ -104,7 +107,8 @@ def save_as_it_is(
         cluster,
         nodes={each.node: each for each in nodes},
         jobs={each.job: each for each in jobs},
-        patience=PATIENCE_OF_A_RUN,
+        looking=PATIENCE_OF_A_RUN,
+        writing=PATIENCE_OF_A_RUN,
     )
     return BundleReport(
         saved=report.saved, problems=problems | dict(report.problems), newest=newest | dict(report.saved)
@@ -124,12 +128,13 @@ def _save_all(
     *,
     nodes: Mapping[NodeName, NodeStatus],
     jobs: Mapping[JobId, JobStatus],
-    patience: timedelta,
+    looking: timedelta,
+    writing: timedelta,
 ) -> BundleReport:
     if cluster.bundles is None or not wanted:
         return BundleReport(saved={}, problems={})
     now = cluster.clock.now()
-    around = _look_around([each.incident for each in wanted], cluster, now=now, patience=patience)
+    around = _look_around([each.incident for each in wanted], cluster, now=now, patience=looking)
     saved: dict[IncidentId, SavedBundle] = {}
     problems: dict[IncidentId, str] = {}
 
@@ -143,12 +148,12 @@ def _save_all(
             except Exception as problem:  # see the charter: no fault of ours or the disk's stops an act
                 problems[name] = str(problem)
 
-    ending = _give_time(write, task="evidence-write", cluster=cluster, patience=patience)
+    ending = _give_time(write, task="evidence-write", cluster=cluster, patience=writing)
     kept, refused = dict(saved), dict(problems)
     late = (
         "the evidence directory does not answer: an earlier write hangs; the next run that finds it well keeps it"
         if ending is _Ending.HANGS
-        else f"{len(wanted)} at once took longer than {patience.total_seconds():g} s; the next run keeps it"
+        else f"{len(wanted)} at once took longer than {writing.total_seconds():g} s; the next run keeps it"
     )
     unkept = [name for name in (each.incident.incident for each in wanted) if name not in kept]
     return BundleReport(saved=kept, problems={name: refused.get(name, late) for name in unkept})
