@@ -66,9 +66,13 @@ def _is_worse(scene: Scene) -> bool:
     incident, plan = scene.incident, scene.plan
     if incident is None or plan is None or scene.told_job is None:
         return False
-    is_hung = scene.told_job.job in scene.progress and scene.progress[scene.told_job.job].is_hung
+    job = scene.told_job.job
+    is_hung = job in scene.progress and scene.progress[job].is_hung
+    # A condition is dated by when it began, which may be before a plan that was made without it: it is told late.
+    is_said_to_hang = any(each.rule == "job_hung" and each.job in (None, job) for each in incident.findings)
     known = {_fault_of(each) for each in incident.findings if each.found_at <= _decided_at(plan)}
-    return is_hung or bool(incident.tries) or any(_fault_of(each) not in known for each in incident.findings)
+    is_other = any(_fault_of(each) not in known for each in incident.findings)
+    return is_hung or is_said_to_hang or bool(incident.tries) or is_other
 
 
 def _fault_of(finding: Finding) -> tuple[str, NodeName | None, Response]:
