@@ -147,7 +147,9 @@ def _proven(scene: Scene) -> str | None:
     ]
     if not checks and scene.orders.policy.consents.get(ActionClass.CHECK) is Consent.FORBID:
         # The operator wants no tests: everything else must be well, and something must have been repaired.
-        return _why_not_whole(scene) if repaired >= 0 else "nothing was repaired, and nothing was tested"
+        # What comes back from the repair queue was repaired by hands: no act of ours is on record.
+        is_repaired = repaired >= 0 or incident.response is Response.RETURN_TO_VENDOR
+        return _why_not_whole(scene) if is_repaired else "nothing was repaired, and nothing was tested"
     if not checks:
         return "no test was begun since its repair"
     outcome = checks[-1].outcome
