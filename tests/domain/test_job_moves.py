@@ -13,7 +13,17 @@ from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Try
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.domain.observation import (
+    DETECTOR_SOURCE,
+    Checkpointing,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Signal,
+    Workload,
+)
 from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
 from ops_pipelines.domain.repair.job_moves import (
     ActionMaker,
@@ -30,6 +40,7 @@ from ops_pipelines.domain.repair.job_moves import (
 )
 from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
+    CATALOGUE,
     NODE,
     OTHER_NODE,
     action,
@@ -44,6 +55,7 @@ from tests.domain.builders import (
     incident,
     job,
     node,
+    observation,
     policy,
     telemetry_stale,
     topology,
@@ -221,6 +233,43 @@ def test_what_the_metrics_showed_before_a_repair_bears_no_witness_of_a_replica_t
 
     assert has_surely_ended(mine, found, read(mine))
     assert not has_surely_ended(mine, found, read(mine, records=[RETURNED]))
+
+
+def hung(job_name: str, *, seconds_ago: float) -> Finding:
+    """Return the finding that a job stands still, since so long ago."""
+    seen = observation(Signal.JOB_HUNG, seconds_ago=seconds_ago, source=DETECTOR_SOURCE)
+    return find(replace(seen, job=JobId(job_name)), CATALOGUE)
+
+
+BEGAN_AGO = 3600
+STALLS = replace(DEADLY, family=Family.STALL)
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        pytest.param([xid(79, seconds_ago=BEGAN_AGO + 1)], False, id="logged before it began"),
+        pytest.param([xid(79, seconds_ago=BEGAN_AGO)], True, id="logged as it began"),
+        pytest.param([xid(79, seconds_ago=BEGAN_AGO - 1)], True, id="logged since it began"),
+        pytest.param([gpu_missing(seconds_ago=BEGAN_AGO + 1)], True, id="a GPU that is gone is gone for it, too"),
+        pytest.param([hung("42", seconds_ago=BEGAN_AGO + 1)], False, id="its attempt before this one hung"),
+        pytest.param([hung("42", seconds_ago=BEGAN_AGO - 1)], True, id="it hangs"),
+        pytest.param([hung("43", seconds_ago=BEGAN_AGO - 1)], False, id="another job hangs"),
+    ],
+)
+def test_only_what_may_have_hit_this_attempt_has_surely_ended_it(findings: list[Finding], expected: bool) -> None:
+    work = job(started_at=ago(BEGAN_AGO))
+
+    assert has_surely_ended(work, incident(*findings), read(work, hazards=(DEADLY, STALLS))) is expected
+
+
+def test_old_line_and_a_hang_of_an_earlier_attempt_bear_no_witness_of_a_replica() -> None:
+    mine = replace(replica("1", NODE), started_at=ago(10))
+    of_before = [xid(79, seconds_ago=11), hung(mine.job, seconds_ago=11)]
+    of_now = [xid(79, seconds_ago=9), hung(mine.job, seconds_ago=9)]
+
+    assert not has_surely_ended(mine, incident(*of_before), read(mine, hazards=(DEADLY, STALLS)))
+    assert has_surely_ended(mine, incident(*of_now), read(mine, hazards=(DEADLY, STALLS)))
 
 
 TRIED = Try(response=Response.REBOOT_NODE, ended_at=ago(1), why="a relapse")

@@ -35,8 +35,6 @@ def _min_serving(scene: Scene) -> str | None:
         return None
     if job.job in scene.progress and scene.progress[job.job].is_hung:
         return None  # It serves nobody.
-    if scene.record is not None and scene.record.action.has_ended and _is_hit(job, scene):
-        return None  # Every eye said that it serves nobody; whether that was so, `serving_truth` asks.
     nodes = scene.told.nodes
     fellows = [each for each in scene.told.jobs.values() if (each.service, each.account) == (job.service, job.account)]
     serving = [

@@ -69,7 +69,7 @@ def _is_worse(scene: Scene) -> bool:
     job = scene.told_job.job
     is_hung = job in scene.progress and scene.progress[job].is_hung
     # A condition is dated by when it began, which may be before a plan that was made without it: it is told late.
-    is_said_to_hang = any(each.rule == "job_hung" and each.job in (None, job) for each in incident.findings)
+    is_said_to_hang = any(each.rule == "job_hung" and each.job == job for each in incident.findings)
     known = {_fault_of(each) for each in incident.findings if each.found_at <= _decided_at(plan)}
     is_other = any(_fault_of(each) not in known for each in incident.findings)
     return is_hung or is_said_to_hang or bool(incident.tries) or is_other
@@ -147,8 +147,8 @@ def _proven(scene: Scene) -> str | None:
     ]
     if not checks and scene.orders.policy.consents.get(ActionClass.CHECK) is Consent.FORBID:
         # The operator wants no tests: everything else must be well, and something must have been repaired.
-        # What comes back from the repair queue was repaired by hands: no act of ours is on record.
-        is_repaired = repaired >= 0 or incident.response is Response.RETURN_TO_VENDOR
+        # What hands have mended was repaired, too: no act of ours is on record, but somebody's word is.
+        is_repaired = repaired >= 0 or scene.orders.called_mended[incident.incident] > 0
         return _why_not_whole(scene) if is_repaired else "nothing was repaired, and nothing was tested"
     if not checks:
         return "no test was begun since its repair"

@@ -4,7 +4,7 @@ How soon is `steps.timing`'s reading of the catalogue, of the findings that stil
 `job_moves`', for the node `repair_steps`'.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ops_pipelines.domain.fault import Family
@@ -87,18 +87,33 @@ def has_surely_ended(job: JobStatus, incident: Incident, facts: ClusterFacts) ->
         return False
     if is_cut_off(job, facts):
         return True
-    if job.service and not _is_seen_by_two(incident, facts):
+    seen = [each for each in _findings_that_count(incident, facts) if _may_have_hit(each, job)]
+    if facts.hazards and not hazard_of(seen, facts.hazards).has_ended_job:
+        return False
+    if job.service and not _is_seen_by_two(seen, facts.hazards):
         return False
     known = [facts.nodes[name] for name in job.nodes if name in facts.nodes]
     return job.gpu_count >= sum(node.gpu_count for node in known)
 
 
-def _is_seen_by_two(incident: Incident, facts: ClusterFacts) -> bool:
+def _may_have_hit(finding: Finding, job: JobStatus) -> bool:
+    """Return whether a finding may be about the present attempt of a job.
+
+    A part that is gone is gone for whoever starts there. What was logged before the attempt began has done nothing to
+    it, and a hang that began before is another's, though the job has the same number.
+    """
+    if _is_of_another(finding, job.job):
+        return False
+    if job.started_at is None or (finding.is_lasting and finding.family is not Family.STALL):
+        return True
+    return (finding.last_at or finding.found_at) >= job.started_at
+
+
+def _is_seen_by_two(findings: Sequence[Finding], hazards: Sequence[Hazard]) -> bool:
     """Return whether both the metrics and a log show a fault that ends jobs, each by itself."""
-    counting = _findings_that_count(incident, facts)
-    by_metrics = [each for each in counting if _SOURCES_OF_METRICS & _sources_of(each)]
-    by_log = [each for each in counting if _sources_of(each) - _SOURCES_OF_NO_LOG]
-    return all(hazard_of(seen, facts.hazards).has_ended_job for seen in (by_metrics, by_log))
+    by_metrics = [each for each in findings if _SOURCES_OF_METRICS & _sources_of(each)]
+    by_log = [each for each in findings if _sources_of(each) - _SOURCES_OF_NO_LOG]
+    return all(hazard_of(seen, hazards).has_ended_job for seen in (by_metrics, by_log))
 
 
 def _sources_of(finding: Finding) -> frozenset[str]:
