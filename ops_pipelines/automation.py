@@ -18,6 +18,7 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
+from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
 
 LANE_TAG = "lane"
 """Runs that act carry `lane: act`; dagster.yaml lets one of them run at a time."""
@@ -280,5 +281,9 @@ JOBS = (
     approve_plan,
     drain_node,
     return_node,
+    *ROLLOUT_JOBS,
 )
-SCHEDULES = (shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule)
+SCHEDULES = (
+    *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
+    *ROLLOUT_SCHEDULES,
+)

@@ -22,6 +22,7 @@ from ops_pipelines.terminal import (
     replay,
     report_command,
     review_command,
+    rollout_commands,
     simulate,
 )
 from ops_pipelines.terminal.caller import (
@@ -34,6 +35,7 @@ from ops_pipelines.terminal.caller import (
 )
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.node_check import gates_app, node_check
+from ops_pipelines.terminal.node_install import node_install_app, node_versions
 
 _EPILOG = """\b
 Exit codes:
@@ -62,12 +64,15 @@ app.command()(replay.replay)
 app.command()(report_command.report)
 app.command()(review_command.review)
 app.command()(node_check)
+app.add_typer(node_install_app, name="node-install")
+app.command()(node_versions)
 app.add_typer(lake_cli.telemetry_app, name="telemetry")
 app.add_typer(log_commands.logs_app, name="logs")
 app.add_typer(gates_app, name="gates")
 app.command()(repair_commands.ladder)
 app.command()(repair_commands.probation)
 app.add_typer(repair_commands.repair_app, name="repair")
+app.add_typer(rollout_commands.rollout_app, name="rollout")
 
 
 def main() -> None:
@@ -97,7 +102,7 @@ def check_config(
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.link_seal import read_link_key
-    from ops_pipelines.terminal.roll_call import call_the_roll, summarise
+    from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
     from ops_pipelines.wiring import read_rules
 
@@ -108,7 +113,11 @@ def check_config(
     out = console()
     print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
     print_fields(out, summarise(config, rules))
-    for caution in (*find_cautions(rules.policy, rules.topology), *find_weaknesses(config.fleet.redfish)):
+    for caution in (
+        *find_cautions(rules.policy, rules.topology),
+        *find_weaknesses(config.fleet.redfish),
+        *find_fleet_gaps(config.fleet),
+    ):
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
     is_auto = rules.policy.mode is Mode.AUTO

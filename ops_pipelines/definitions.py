@@ -13,6 +13,7 @@ import dagster as dg
 
 from ops_pipelines.assets import (
     act,
+    fleet_versions,
     history,
     incident_reports,
     interruptions,
@@ -22,6 +23,7 @@ from ops_pipelines.assets import (
     policy_comparison,
     remediation_page,
     report,
+    rollouts,
     telemetry,
     understand,
     verify,
@@ -44,6 +46,7 @@ from ops_pipelines.sensors.live_cycle import live_cycle_sensor
 from ops_pipelines.sensors.messages import message_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
+from ops_pipelines.sensors.rollouts import rollout_sensor
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
 DEFAULT_CLUSTER_FILE = "cluster.yaml"
@@ -148,7 +151,8 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         assets=dg.load_assets_from_modules(
             [
                 *(observe, understand, act, verify, remediation_page, incident_reports, report),
-                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison),
+                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
+                fleet_versions,
             ]
         ),
         asset_checks=[
@@ -159,7 +163,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         schedules=SCHEDULES,
         sensors=[
             *(fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor),
-            *(alert_sensor, message_sensor),
+            *(alert_sensor, message_sensor, rollout_sensor),
         ],
         resources=resources,
         # One process a run, back-fills from the UI included: a process a step would import great-expectations for each.

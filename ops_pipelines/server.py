@@ -46,6 +46,7 @@ from ops_pipelines.resources.http_limits import Places, RequestRefused, read_bod
 from ops_pipelines.resources.webhook import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
+from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
 from ops_pipelines.terminal.status_views import HealthView, view_health
 from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
 from ops_pipelines.terminal.weekly_pages import NoReview, PageInMaking, WeeklyPages
@@ -136,12 +137,16 @@ def _routes(site: Site) -> list[BaseRoute]:
         _page(site, "/", _write_index),
         *_approval(site),
         _page(site, "/incidents/{incident}", _write_incident),
+        *_rollouts(site),
         _page(site, "/policy-comparison", _write_policy_comparison),
         _weekly(site),
     ]
 
 
 _LISTED: tuple[Listed, ...] = (
+    Listed(
+        path="rollouts", title="Rollouts", about="versions on their way through the nodes, and releases that lie ready"
+    ),
     Listed(path="weekly", title="Weekly review", about="reliability of the last week; ?week=2026-W47 for another"),
     Listed(
         path="policy-comparison",
@@ -167,6 +172,7 @@ def _write_index(site: Site, request: Request) -> str:
         health=judge_health(signs),
         incidents=state.incidents,
         lately=cluster.ledger.incidents_since(now - _LATELY),
+        rollouts=state.rollouts,
         listed=_LISTED,
         has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
         now=now,
@@ -184,6 +190,22 @@ def _write_incident(site: Site, request: Request) -> str:
     if incident is None:
         raise NoSuchPage(f"there is no incident {name[:80]}; `ops-pipelines incidents --all` lists the recent ones")
     return write_incident_page(report_on(incident, cluster))
+
+
+def _rollouts(site: Site) -> list[BaseRoute]:
+    """Return the routes of rollouts: all of them, and each."""
+    pages = RolloutPages()
+
+    def write(site: Site, request: Request) -> str:
+        try:
+            return pages.page(str(request.path_params["rollout"]), site.open_cluster())
+        except NoSuchRollout as problem:
+            raise NoSuchPage(str(problem)) from problem
+
+    return [
+        _page(site, "/rollouts", lambda site, _: pages.listed(site.open_cluster())),
+        _page(site, "/rollouts/{rollout}", write, kind="reviews"),
+    ]
 
 
 def _write_policy_comparison(site: Site, request: Request) -> str:

@@ -33,17 +33,20 @@ from ops_pipelines.resources.config.cluster_config import (
     JobLogsKind,
     LogsKind,
     NotifierKind,
+    RebootBy,
     SchedulerKind,
     TelemetryKind,
 )
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.job_facts_file import JobFactsFile
+from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.window import LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
+from ops_pipelines.resources.rollout_files import ReleaseDirectory
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 TWIN_DIRECTORY = "twin"
+INSTALL_DIRECTORY = "installs"
 _DEFAULT_SEED = 1
 
 
@@ -93,11 +97,16 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
         rules_digest=ledger.store(rules_document(rules)),
         bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),
         recollection=LakeWindow(lambda: open_lake(config, clock=clock)),
+        past_work=LakePastWork(lambda: open_lake(config, clock=clock)),
         job_facts=JobFactsFile(config.state_directory),
         page_shelf=PageFiles(config.state_directory / REPORT_DIRECTORY),
         silencer=_silencer(config, clock),
         approval_links=_approval_links(config),
         outbox=ledger,
+        rollout_files=ReleaseDirectory(
+            config.releases_directory,
+            calendars=[config.policy_path.parent / each for each in rules.policy.maintenance_calendars],
+        ),
         tell_rules=config.notifier.tell_rules,
         pages_url=config.serve.base_url,
     )
@@ -295,16 +304,33 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
 
 def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
     if config.fleet.kind is FleetKind.COMMANDS:
-        if config.fleet.redfish is not None:
-            from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
-
-            return RedfishFleet(config.fleet.commands, power=RedfishPower(config.fleet.redfish), clock=clock)
-        from ops_pipelines.resources.fleet.node_commands import CommandFleet
-
-        return CommandFleet(config.fleet.commands, clock=clock)
+        return _commanded_fleet(config, clock)
     from ops_pipelines.simulator.adapters import SimulatedFleet
 
     return SimulatedFleet(twin.get())
+
+
+def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
+    """Return the fleet of a site: its commands, and beside them the BMCs and playbooks that it names."""
+    from ops_pipelines.resources.fleet.ansible_installs import AnsibleInstalls
+    from ops_pipelines.resources.fleet.composed_fleet import ComposedFleet
+    from ops_pipelines.resources.fleet.installs import InstallNotes
+    from ops_pipelines.resources.fleet.node_commands import CommandFleet
+    from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
+    from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
+    from ops_pipelines.resources.slurm.reboots import SlurmReboots
+
+    fleet, directory = config.fleet, config.state_directory / INSTALL_DIRECTORY
+    commands, firmware = CommandFleet(fleet.commands, clock=clock), None
+    if fleet.redfish is not None:
+        commands = RedfishFleet(fleet.commands, power=RedfishPower(fleet.redfish), clock=clock)
+        firmware = RedfishUpdates(fleet.redfish, state_directory=directory / "redfish", clock=clock)
+    ansible = None
+    if fleet.ansible is not None:
+        ansible = AnsibleInstalls(fleet.ansible, directory / "ansible", clock=clock)
+    reboots = SlurmReboots(slurm_conf=config.scheduler.slurm_conf) if fleet.reboot_by is RebootBy.SLURM else None
+    notes = InstallNotes(directory / "means", clock=clock)
+    return ComposedFleet(commands, notes=notes, ansible=ansible, firmware=firmware, reboots=reboots)
 
 
 def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:

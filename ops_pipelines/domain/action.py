@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 
 from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.domain.policy import Policy
 
 
 class Verb(Enum):
@@ -47,6 +47,11 @@ class Verb(Enum):
     """Witness: the node answers with a boot time later than before."""
     REIMAGE = "reimage"
     """Install the node anew, by the site's own means (a hook). Witness: as of a reboot."""
+    INSTALL = "install"
+    """Put a version on a drained node, within a rollout: `part` says which step of it, there or back. Witness: the
+    result of the installation under our key."""
+    RELOAD_DRIVER = "reload_driver"
+    """Load the installed driver anew on an idle node. Witness: the driver's version that runs."""
     CHECK = "check"
     """Start the tests that fit the fault, on the node while it is drained. Witness: their result under our key."""
     PUT_LAST = "put_last"
@@ -75,10 +80,13 @@ def _key_of(
     gpu: PciAddress | None,
     attempt: JobAttempt | None,
     try_number: int,
+    part: str,
 ) -> ActionKey:
     """Cached: in a storm each of a thousand judgements compares with each of a thousand actions."""
     of_job = f"{attempt.job}@{attempt.started_at.isoformat()}" if attempt else ""
-    return ActionKey(digest_of(incident, verb.value, node or "", gpu or "", of_job, str(try_number))[:32])
+    # Keys of acts without a part are as they always were: ledgers of earlier versions hold them.
+    parts = (part,) if part else ()
+    return ActionKey(digest_of(incident, verb.value, node or "", gpu or "", of_job, str(try_number), *parts)[:32])
 
 
 NODE_VERBS = frozenset(
@@ -90,6 +98,8 @@ NODE_VERBS = frozenset(
         Verb.REBOOT,
         Verb.POWER_ON,
         Verb.REIMAGE,
+        Verb.INSTALL,
+        Verb.RELOAD_DRIVER,
         Verb.CHECK,
         Verb.PUT_LAST,
         Verb.PUT_BACK,
@@ -109,6 +119,8 @@ DESTRUCTIVE_VERBS = frozenset(
         Verb.RESET_GPU,
         Verb.REBOOT,
         Verb.REIMAGE,
+        Verb.INSTALL,
+        Verb.RELOAD_DRIVER,
         Verb.CHECK,
     }
 )
@@ -139,6 +151,8 @@ class Action:
     """Of a reservation: the nodes to keep free. Not part of the key."""
     urgency: Urgency = Urgency.AT_ONCE
     """Of a page. Not part of the key."""
+    part: str = ""
+    """Of what a rollout does several times on one node: which step, there or back. Part of the key."""
     try_number: int = 1
     """Set by the persisted plan; a retry after a crash reuses it."""
 
@@ -153,13 +167,15 @@ class Action:
             raise ValueError("exclude needs the node to keep the job off")
         if self.verb is Verb.RESERVE and not self.spares:
             raise ValueError("reserve needs nodes; empty never means all")
+        if self.verb in (Verb.INSTALL, Verb.RELOAD_DRIVER) and not self.part:
+            raise ValueError(f"{self.verb.value} needs the step of its release; empty never means whatever is newest")
         if self.verb is Verb.CHECK and not self.suite:
             raise ValueError("check needs the name of a suite")
 
     @property
     def key(self) -> ActionKey:
         """The idempotency key: the same cause, verb, target, attempt and try give the same key."""
-        return _key_of(self.incident, self.verb, self.node, self.gpu, self.attempt, self.try_number)
+        return _key_of(self.incident, self.verb, self.node, self.gpu, self.attempt, self.try_number, self.part)
 
     @property
     def target(self) -> str:
@@ -216,6 +232,8 @@ class Witness(Enum):
     """What the world says of an action: it happened, it provably did not, or nobody can tell."""
 
     DONE = "done"
+    FAILED = "failed"
+    """It began and came to a bad end: neither waiting nor sending it again makes it good."""
     NOT_DONE = "not_done"
     UNKNOWN = "unknown"
 
@@ -228,12 +246,15 @@ class Testimony:
     seen: str
 
 
-def witness_limit(verb: Verb, durations: Durations) -> timedelta:
+def witness_limit(verb: Verb, policy: Policy) -> timedelta:
     """Return how long the witness of `verb` may take to appear before the action counts as failed."""
+    durations = policy.durations
     if verb in (Verb.FENCE, Verb.POWER_OFF):
         return durations.fence_limit
-    if verb is Verb.RESET_GPU:
+    if verb in (Verb.RESET_GPU, Verb.RELOAD_DRIVER):
         return durations.reset_limit
+    if verb is Verb.INSTALL:
+        return policy.rollouts.install_limit
     if verb is Verb.REIMAGE:
         return durations.reimage_limit
     if verb is Verb.CHECK:

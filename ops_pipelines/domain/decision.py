@@ -4,15 +4,17 @@ Everything that a decision depends on is in the snapshot (or named there by its 
 gives the same decision for ever: that is what makes replay and audit exact.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.guardrails.facts import stricken_nodes
+from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
-from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt
+from ops_pipelines.domain.guardrails.ownership import times_of_change
+from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, RolloutId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.meaning.finding import Finding
@@ -65,6 +67,8 @@ class Snapshot:
     is_paused: bool
     costs: RestartCosts = RestartCosts()
     """How long an interruption takes here, as far as it was measured."""
+    owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
+    """Nodes that a rollout has in hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ def cluster_facts(snapshot: Snapshot, rules: Rules) -> ClusterFacts:
         costs=snapshot.costs,
         hazards=rules.catalogue.hazards,
         stricken=stricken_nodes(snapshot.incidents, snapshot.records, rules.catalogue.hazards),
+        owned=snapshot.owned,
+        in_trouble=nodes_in_trouble(snapshot.incidents),
     )
 
 
@@ -116,6 +122,7 @@ def correlate_all(findings: tuple[Finding, ...], snapshot: Snapshot, rules: Rule
             incident_count=snapshot.incident_count,
             now=snapshot.taken_at,
             nodes=snapshot.nodes,
+            changes=times_of_change(snapshot.owned, snapshot.records),
         ),
     )
 

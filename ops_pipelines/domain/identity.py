@@ -17,6 +17,8 @@ PciAddress = NewType("PciAddress", str)
 JobId = NewType("JobId", str)
 IncidentId = NewType("IncidentId", str)
 PlanId = NewType("PlanId", str)
+RolloutId = NewType("RolloutId", str)
+"""`ROLL-0001`. As the cause of acts it stands where incidents stand: see `cause_of`."""
 ActionKey = NewType("ActionKey", str)
 """Idempotency key: one digest of cause, verb, target, attempt and try number."""
 Digest = NewType("Digest", str)
@@ -72,3 +74,13 @@ def digest_of(*parts: str) -> Digest:
         hasher.update(f"{len(encoded)}:".encode())
         hasher.update(encoded)
     return Digest(hasher.hexdigest())
+
+
+def cause_of(rollout: RolloutId) -> IncidentId:
+    """Return a rollout as the cause of acts: keys, drains and records know incidents and rollouts by one name."""
+    return IncidentId(rollout)
+
+
+def is_rollout(cause: IncidentId) -> bool:
+    """Return whether the cause of an act is a rollout and no incident."""
+    return cause.startswith("ROLL-")

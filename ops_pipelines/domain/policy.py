@@ -5,7 +5,7 @@ Reading policy.yaml belongs to `resources.config.files`; applying a limit belong
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
@@ -53,6 +53,8 @@ class ActionClass(Enum):
     """Tests on a drained node."""
     RETURN_NODE = "return_node"
     """Put a node back into service, and among the others."""
+    UPDATE = "update"
+    """Install a version on a drained node within a rollout, and what activates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,83 @@ class BlastCaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits:
+    """How fast versions move, and how much must be known before they move on.
+
+    How many nodes are out at once is `drain_budget`'s, shared with repair: `max_out_count` here limits the rollouts'
+    own part of it.
+    """
+
+    max_out_count: int = 2
+    """Nodes that rollouts have out at once; the rest of the drain budget is left to faults."""
+    canary_counts: tuple[int, ...] = (1, 4, 25)
+    """Sizes of the first waves. No more nodes than these together are touched before the gate has decided."""
+    growth_ratio: float = 3.0
+    """Each later wave is at most this many times as large as everything before it."""
+    soak: timedelta = timedelta(hours=8)
+    """How long each wave works before it is judged, at least; `Claims.slowest_failure` may ask for more."""
+    soak_limit: timedelta = timedelta(days=7)
+    """Undecided for longer: stop and ask."""
+    gang_cap_node_count: int = 4
+    """Jobs on more nodes than this are kept off nodes that soak."""
+    max_pulled_count: int = 3
+    """So many nodes may fail alone and be pulled out; one more stops and asks."""
+    job_end_limit: timedelta = timedelta(hours=24)
+    """How long a node may be drained for the end of its jobs; then it is tried later."""
+    install_limit: timedelta = timedelta(hours=1)
+    """One installation, firmware included (Ironic: 2 h for a whole update)."""
+    verify_limit: timedelta = timedelta(minutes=10)
+    good_read_count: int = 3
+    good_read_every: timedelta = timedelta(seconds=30)
+    """Three good reads 30 s apart (Ironic): a version that shows once may be gone after the next restart."""
+    answer_limit: timedelta = timedelta(hours=24)
+    """How long a rollout may wait for people before they are told again."""
+
+    def __post_init__(self) -> None:
+        if self.max_out_count < 0:
+            raise PolicyError(f"rollouts.max_out_count is {self.max_out_count}; it must be 0 or more")
+        if not self.canary_counts or min(self.canary_counts) < 1:
+            raise PolicyError("rollouts.canary_counts must name one or more waves of one or more nodes: [1, 4, 25]")
+        if self.growth_ratio <= 0:
+            raise PolicyError(f"rollouts.growth_ratio is {self.growth_ratio:g}; it must be above 0")
+        if self.good_read_count < 1 or self.gang_cap_node_count < 1 or self.max_pulled_count < 0:
+            raise PolicyError(
+                "rollouts: good_read_count and gang_cap_node_count must be 1 or more, max_pulled_count 0 or more"
+            )
+        for name in (
+            "soak",
+            "soak_limit",
+            "job_end_limit",
+            "install_limit",
+            "verify_limit",
+            "good_read_every",
+            "answer_limit",
+        ):
+            if getattr(self, name) < timedelta(0):
+                raise PolicyError(f"rollouts.{name}_seconds is negative; it must be 0 or more")
+        if self.soak_limit < self.soak:
+            raise PolicyError("rollouts.soak_limit_seconds is below soak_seconds; every wave would end undecided")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeeklyWindow:
+    """A maintenance window that comes again every week, in the time of a place: 22:00 stays 22:00 in summer."""
+
+    name: str
+    days: frozenset[int]
+    """0 is Monday; the day on which it begins."""
+    begins: time
+    ends: time
+    """At or before `begins`: on the next day."""
+    timezone: str
+    """As in the IANA database, such as Europe/Berlin."""
+
+    def __post_init__(self) -> None:
+        if not self.days or not self.days <= frozenset(range(7)):
+            raise PolicyError(f"maintenance window {self.name!r}: days must name one or more of mon, tue, ... sun")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeWindow:
     """A stretch of time in which nothing destructive is begun: a deadline, a visit, works on the power supply."""
 
@@ -243,6 +322,11 @@ class Policy:
     ladder: LadderLimits = field(default_factory=LadderLimits)
     recovery: RecoveryLimits = field(default_factory=RecoveryLimits)
     blast_caps: BlastCaps = field(default_factory=BlastCaps)
+    rollouts: RolloutLimits = field(default_factory=RolloutLimits)
+    maintenance_windows: tuple[WeeklyWindow, ...] | None = None
+    """When rollouts may take nodes; None: at any time outside freezes. Calendars in files come on top."""
+    maintenance_calendars: tuple[str, ...] = ()
+    """Paths of iCalendar files: further windows, and freezes."""
     freeze_windows: tuple[FreezeWindow, ...] = ()
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""

@@ -18,6 +18,8 @@ class Place:
     leaf_switch: str
     power_feed: str = ""
     """What supplies it with power, and its rack with it; empty where cluster.yaml does not say."""
+    model: str = ""
+    """What kind of machine it is, as releases name it; empty where cluster.yaml does not say: no release is for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.notifier import Notifier
 from ops_pipelines.ports.outbox import Outbox
 from ops_pipelines.ports.page_shelf import PageShelf
+from ops_pipelines.ports.past_work import PastWork
+from ops_pipelines.ports.rollout_files import RolloutFiles
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.silencer import Silencer
 from ops_pipelines.ports.telemetry import Telemetry
@@ -38,12 +40,16 @@ class Cluster:
     """None keeps no evidence beside the ledger."""
     recollection: Recollection | None = None
     """None where no lines and metrics of the past are kept."""
+    past_work: PastWork | None = None
+    """None where nobody keeps which jobs ran and how fast: then no rollout is found good."""
     job_facts: JobFacts | None = None
     """None where nothing is learned of jobs beside what the scheduler says."""
     silencer: Silencer | None = None
     """None where no Alertmanager is told of planned work."""
     approval_links: ApprovalLinks | None = None
     """None where `serve` in cluster.yaml names no key or no address: then no message carries a link."""
+    rollout_files: RolloutFiles | None = None
+    """Releases and calendars; None where nothing is rolled out."""
     outbox: Outbox | None = None
     """Where messages wait for their channel; None where nobody is told but by the pages of plans."""
     tell_rules: TellRules = TellRules()

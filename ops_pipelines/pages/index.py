@@ -6,6 +6,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.health import Health
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.lifecycle.rollout import OF_PEOPLE, Rollout
 from ops_pipelines.pages.render import render
 
 _SHOWN_COUNT = 100
@@ -29,6 +30,7 @@ def write_index(
     health: Health,
     incidents: Sequence[Incident],
     lately: Sequence[Incident] = (),
+    rollouts: Sequence[Rollout] = (),
     listed: Sequence[Listed],
     has_reports: bool,
     now: datetime,
@@ -36,6 +38,7 @@ def write_index(
     """Return the page; of the open incidents the newest, with links where `has_reports` says that each has a page.
 
     `lately` are the incidents of the last hours, open or not: those that ended are shown, merged ones left out.
+    `rollouts` are those that are not over.
     """
     newest = sorted(incidents, key=lambda incident: incident.incident, reverse=True)
     ended = [each for each in lately if each.closed_at is not None and each.state is not IncidentState.MERGED]
@@ -48,6 +51,8 @@ def write_index(
             "incidents": newest[:_SHOWN_COUNT],
             "ended": ended[:_CLOSED_COUNT],
             "left_out_count": max(0, len(newest) - _SHOWN_COUNT),
+            "rollouts": rollouts,
+            "waits_for_people": OF_PEOPLE,
             "listed": listed,
             "has_reports": has_reports,
             "now": now,

@@ -1,9 +1,11 @@
 """The machines themselves, past the scheduler: power, reboot, GPU reset, and a check that runs on the node."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 
@@ -47,6 +49,34 @@ class Fleet(Protocol):
 
         Raises SourceUnavailable if the node does not answer.
         """
+        ...
+
+    def read_versions(self, node: NodeName) -> Mapping[Component, str]:
+        """Return the versions that *run* on the node now, of the components that it can tell.
+
+        Of firmware the active one, never a staged one. What it cannot tell is missing, never empty. Raises
+        SourceUnavailable if neither the node nor its BMC answers.
+        """
+        ...
+
+    def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        """Start one step of a release and return at once; what became of it lies under `key`.
+
+        Asking again under the same key starts nothing new. Refused with `NOT_OFFERED` where no means is configured for
+        a change, where a hash does not fit, and while a process uses the GPUs; unavailable while another
+        installation runs there.
+        """
+        ...
+
+    def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        """Return how far the installation under `key` is; None if none was started under it.
+
+        Raises SourceUnavailable if whoever installs does not answer.
+        """
+        ...
+
+    def reload_driver(self, node: NodeName) -> None:
+        """Load the installed GPU driver anew. Refused while a process uses a GPU."""
         ...
 
     def power_off(self, node: NodeName) -> None:

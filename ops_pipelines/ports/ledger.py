@@ -4,7 +4,7 @@ Beside the chain it keeps ordinary tables that are not history: evidence and cur
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
@@ -13,8 +13,11 @@ from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
@@ -56,6 +59,8 @@ class EntryKind(Enum):
     ACTION_SENT = "action_sent"
     ACTION_FINISHED = "action_finished"
     ACTION_REFUSED = "action_refused"
+    ROLLOUT = "rollout"
+    """A rollout and nodes in it, as they are from now on."""
     PAUSE = "pause"
     RESUME_AUTOPILOT = "resume_autopilot"
 
@@ -134,12 +139,17 @@ class LedgerState:
     last_change_seq: dict[IncidentId, int]
     """The chain position of the last change of each incident in `incidents` (its own, its actions' or its plan's)."""
     records: tuple[ActionRecord, ...]
-    """Actions of open incidents, actions without an outcome, and all actions begun in the last 24 hours."""
+    """Actions of open incidents, actions without an outcome, all actions begun in the last 24 hours, and those of
+    rollouts that are not final on nodes that are out: in hand, pulled out or lost."""
     approvals: tuple[Approval, ...]
     """Approvals that had not expired at the time given to `read_state`."""
     pause: Pause | None
     past_approvals: tuple[Approval, ...] = ()
     """Approvals that expired within the last 24 hours: what was begun on them is finished."""
+    rollouts: tuple[Rollout, ...] = ()
+    """Every rollout that is not final, oldest first."""
+    owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
+    """Nodes that a rollout has in hand: nobody else may act on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +205,14 @@ class Ledger(Protocol):
 
     def load_snapshot(self, digest: Digest) -> Snapshot:
         """Return the inputs of a decision; raise LedgerError if they are missing or of another version."""
+        ...
+
+    def store_release(self, release: Release) -> Digest:
+        """Keep a release and return its digest: what a rollout of it names, and `open_rollout` compares."""
+        ...
+
+    def release(self, digest: Digest) -> Release:
+        """Return a release as it was when it was stored; raise LedgerError if there is none."""
         ...
 
     # -- evidence -------------------------------------------------------------------------------------------
@@ -309,7 +327,10 @@ class Ledger(Protocol):
 
     # -- people ---------------------------------------------------------------------------------------------
     def approve(self, approval: Approval) -> None:
-        """Record a yes; raise LedgerError if the plan is not known, LinkUsed if its link gave a yes before."""
+        """Record a yes to the plan of an incident or a rollout.
+
+        Raises LedgerError if the plan is not known, LinkUsed if its link gave a yes before.
+        """
         ...
 
     def pause(self, pause: Pause) -> None:
@@ -368,6 +389,61 @@ class Ledger(Protocol):
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
         """Return every action of one incident in the order begun."""
+        ...
+
+    def records_on(self, cause: IncidentId, node: NodeName) -> tuple[ActionRecord, ...]:
+        """Return every action of one incident or rollout on one node in the order begun."""
+        ...
+
+    # -- rollouts -------------------------------------------------------------------------------------------
+    def open_rollout(
+        self,
+        rollout: Rollout,
+        nodes: Collection[RolloutNode],
+        *,
+        plan: RolloutPlan,
+        release: Release,
+        actor: str,
+        now: datetime,
+    ) -> None:
+        """Write a new rollout with its nodes, and keep its plan and release.
+
+        Raises LedgerConflict if its id exists, or if a node that it does not skip is in another rollout that is not
+        final and has not skipped it: no node is in two plans. Raises LedgerError if the digest that the rollout names
+        is not that of `release`.
+        """
+        ...
+
+    def change_rollout(
+        self, rollout: Rollout | None, nodes: Collection[RolloutNode], *, actor: str, now: datetime
+    ) -> None:
+        """Write a rollout and nodes as they are now, all or none, in one line; what is so already is not written.
+
+        Raises LedgerConflict if a stored state does not lead to the new one by one event of its table, or if its writer
+        was overtaken: wave, try or step would go back, or the state was left and entered again meanwhile. Also if a
+        node would be begun in a rollout that is not running, or that another rollout has taken. A pending node may be
+        put off to a later wave. Raises LedgerError for a rollout or node that is not known.
+        """
+        ...
+
+    def rollout(self, rollout: RolloutId) -> Rollout | None:
+        """Return one rollout; None if there is none."""
+        ...
+
+    def rollouts(self, *, final_since: datetime | None) -> tuple[Rollout, ...]:
+        """Return the rollouts that are not final, and those that became so at or after `final_since`; oldest first."""
+        ...
+
+    def rollout_count(self) -> int:
+        """Return how many rollouts there ever were; the next one gets this number plus one."""
+        ...
+
+    def rollout_nodes(self, rollout: RolloutId) -> tuple[RolloutNode, ...]:
+        """Return every node of a rollout, by name."""
+        ...
+
+    def rollout_plan(self, plan: PlanId) -> RolloutPlan | None:
+        """Return the plan of a rollout; None if there is none. Of two with the same waves, the newer one's."""
         ...
 
     # -- tests on nodes -------------------------------------------------------------------------------------

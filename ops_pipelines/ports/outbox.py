@@ -47,7 +47,7 @@ class Note:
     audience: Audience
     recipient: str
     thread: str
-    """The incident."""
+    """The incident, or the rollout."""
     subject: str
     """The same for every note of a thread and audience."""
     title: str

@@ -65,6 +65,13 @@ class Scheduler(Protocol):
         """
         ...
 
+    def readmit(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        """Let a pending job onto `nodes` again that it was kept off; nodes that it is not kept off change nothing.
+
+        Refused while the job runs. An empty collection raises ValueError.
+        """
+        ...
+
     def release(self, job: JobId) -> None:
         """Let a held job start when there is room. Refused if the job is unknown or has ended."""
         ...
@@ -79,6 +86,13 @@ class Scheduler(Protocol):
 
     def unreserve(self, name: str) -> None:
         """Give the nodes of a reservation back; one that is gone already stays gone."""
+        ...
+
+    def book(self, nodes: Collection[NodeName], *, name: str, begins_at: datetime, ends_at: datetime) -> None:
+        """Announce maintenance: no job starts on `nodes` that would run into it; running ones are let be.
+
+        Given back by `unreserve`. Booking again under the same name replaces it. An empty collection raises ValueError.
+        """
         ...
 
     def put_last(self, node: NodeName) -> None:

@@ -9,7 +9,7 @@ from ops_pipelines.domain.identity import IncidentId, NodeName, parse_node_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSilence:
-    """One node whose alerts are to be quiet, and the incident for which it is out of service."""
+    """One node whose alerts are to be quiet, and the incident or rollout for which it is out of service."""
 
     node: NodeName
     incident: IncidentId

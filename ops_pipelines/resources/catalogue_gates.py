@@ -15,6 +15,8 @@ from ops_pipelines.domain.node_health.node_check import parse_suite_name, parse_
 
 Value = TypeVar("Value")
 GATES_TABLE, SUITES_TABLE = "health_gates.csv", "verification_suites.csv"
+BY_NAME = "by_name"
+"""Stands in place of families for suites that no fault chooses."""
 _GATE_COLUMNS = ("test", "measurement", "unit", "gpu_model", "gpu_count", "low", "high", "typical", "physical",
                  "baseline_ratio", "source", "checked_on")  # fmt: skip
 _SUITE_COLUMNS = ("name", "families", "tests", "required", "says", "source", "checked_on")
@@ -29,7 +31,7 @@ def read_gates() -> tuple[HealthGate, ...]:
 
 def read_suites() -> tuple[Suite, ...]:
     """Return the shipped suites; raise ValueError naming what is wrong with the table."""
-    suites = _parse(shipped_table(SUITES_TABLE), f"catalogue/{SUITES_TABLE}", _SUITE_COLUMNS, _suite)
+    suites = parse_table(shipped_table(SUITES_TABLE), f"catalogue/{SUITES_TABLE}", _SUITE_COLUMNS, _suite)
     _refuse(SUITES_TABLE, lint_suites(suites))
     return suites
 
@@ -39,7 +41,7 @@ def parse_gates(text: str, *, table: str) -> tuple[HealthGate, ...]:
 
     Whether they are worth anything is `lint_gates`' to say.
     """
-    return _parse(text, table, _GATE_COLUMNS, lambda row: _gate(row, table))
+    return parse_table(text, table, _GATE_COLUMNS, lambda row: _gate(row, table))
 
 
 def shipped_table(name: str) -> str:
@@ -52,9 +54,10 @@ def _refuse(name: str, faults: tuple[str, ...]) -> None:
         raise ValueError(f"catalogue/{name}: {'; '.join(faults)}")
 
 
-def _parse(
+def parse_table(
     text: str, table: str, columns: tuple[str, ...], build: Callable[[Mapping[str, str]], Value]
 ) -> tuple[Value, ...]:
+    """Return the rows of a table, built one by one; raise ValueError naming the table and the row that is wrong."""
     # Spreadsheets put a byte order mark before the first column.
     reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), strict=True)
     values = []
@@ -110,9 +113,11 @@ def _number(row: Mapping[str, str], column: str) -> float | None:
 
 
 def _suite(row: Mapping[str, str]) -> Suite:
+    is_by_name = row["families"] == BY_NAME
     return Suite(
         name=parse_suite_name(row["name"]),
-        families=frozenset(Family(word) for word in row["families"].split("|") if word),
+        families=frozenset(Family(word) for word in row["families"].split("|") if word and not is_by_name),
         tests=tuple(parse_test_name(word) for word in row["tests"].split("|")),
         required=frozenset(parse_test_name(word) for word in row["required"].split("|") if word),
+        is_by_name=is_by_name,
     )

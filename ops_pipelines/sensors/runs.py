@@ -32,8 +32,8 @@ def hold_lease(cluster: Cluster) -> str | None:
     return cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=cluster.clock.now())
 
 
-def is_run_under_way(instance: dg.DagsterInstance) -> bool:
-    """Return whether a run that acts is queued, starting or running: it will see what is new itself."""
+def is_run_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str] = ACTING_TAGS) -> bool:
+    """Return whether a run of the same lane is queued, starting or running: it will see what is new itself."""
     running = dg.RunsFilter(
         statuses=[
             dg.DagsterRunStatus.QUEUED,
@@ -41,18 +41,18 @@ def is_run_under_way(instance: dg.DagsterInstance) -> bool:
             dg.DagsterRunStatus.STARTING,
             dg.DagsterRunStatus.STARTED,
         ],
-        tags=ACTING_TAGS,
+        tags=dict(tags),
     )
     return instance.get_runs_count(running) > 0
 
 
-def request(due: Due, *, job_name: str, lease_token: str) -> dg.RunRequest:
+def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:
     """Return the request for what is due. The key tells what is asked for once; the token proves the right to act."""
     evidence = {} if due.evidence_after is None else {EVIDENCE_TAG: str(due.evidence_after)}
     return dg.RunRequest(
         run_key=due.run_key,
         job_name=job_name,
-        tags={**ACTING_TAGS, LEASE_TAG: lease_token, **evidence, "reason": due.reason},
+        tags={**tags, LEASE_TAG: lease_token, **evidence, "reason": due.reason},
     )
 
 

@@ -1,20 +1,22 @@
 """The ports as the twin serves them. Each adapter only translates: deciding is not its business, nor is behaviour."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
+from ops_pipelines.domain.lifecycle.release import Change, Component
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.hardware import Node
-from ops_pipelines.simulator.inspections import inspect
-from ops_pipelines.simulator.journal import CheckOrder, EntryKind
+from ops_pipelines.simulator.inspections import inspect, versions_told
+from ops_pipelines.simulator.journal import CheckOrder, EntryKind, InstallCommand, InstallPart
 from ops_pipelines.simulator.metrics import samples_of
 from ops_pipelines.simulator.statuses import job_status, node_status
 from ops_pipelines.simulator.twin import Twin
@@ -68,6 +70,10 @@ class SimulatedScheduler:
         _require(bool(nodes), "exclude needs at least one node; an empty collection never means all")
         self._twin.command(EntryKind.EXCLUDE, job=job, nodes=tuple(sorted(set(nodes))))
 
+    def readmit(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        _require(bool(nodes), "readmit needs at least one node; an empty collection never means all")
+        self._twin.command(EntryKind.READMIT, job=job, nodes=tuple(sorted(set(nodes))))
+
     def release(self, job: JobId) -> None:
         self._twin.command(EntryKind.RELEASE, job=job)
 
@@ -77,6 +83,14 @@ class SimulatedScheduler:
         _require(until > self._twin.now(), f"a reservation until {until.isoformat()} would be over already")
         names = tuple(sorted(set(nodes)))
         self._twin.command(EntryKind.RESERVE, nodes=names, reservation=name, until=until)
+
+    def book(self, nodes: Collection[NodeName], *, name: str, begins_at: datetime, ends_at: datetime) -> None:
+        _require(bool(nodes), "book needs at least one node; an empty collection never means all")
+        _require_name(name)
+        _require(begins_at < ends_at, f"maintenance from {begins_at.isoformat()} to {ends_at.isoformat()} is none")
+        _require(ends_at > self._twin.now(), f"maintenance until {ends_at.isoformat()} would be over already")
+        names = tuple(sorted(set(nodes)))
+        self._twin.command(EntryKind.BOOK, nodes=names, reservation=name, begins_at=begins_at, until=ends_at)
 
     def unreserve(self, name: str) -> None:
         _require_name(name)
@@ -128,6 +142,28 @@ class SimulatedFleet:
             if not machine.answers:
                 raise SourceUnavailable(f"{node} does not answer")
             return world.checks.read(machine, key)
+
+    def read_versions(self, node: NodeName) -> Mapping[Component, str]:
+        with self._twin.present() as world:
+            machine = _known(world, node)
+            if not machine.answers:
+                raise SourceUnavailable(f"{node} does not answer")
+            return versions_told(machine)
+
+    def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        _require(bool(order.changes), "start_install needs at least one change; empty never means the newest")
+        command = InstallCommand(key=key, parts=tuple(_part(change, order) for change in order.changes))
+        self._twin.command(EntryKind.START_INSTALL, nodes=(node,), install=command)
+
+    def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        with self._twin.present() as world:
+            machine = _known(world, node)
+            if not machine.answers and not world.installs.is_of_bmc(machine, key):
+                raise SourceUnavailable(f"{node} does not answer")
+            return world.installs.read(machine, key, now=world.now)
+
+    def reload_driver(self, node: NodeName) -> None:
+        self._twin.command(EntryKind.RELOAD_DRIVER, nodes=(node,))
 
     def power_off(self, node: NodeName) -> None:
         self._twin.command(EntryKind.POWER_OFF, nodes=(node,))
@@ -227,6 +263,11 @@ def _require_name(name: str) -> None:
         _RESERVATION_NAME.fullmatch(name) is not None,
         f"{name[:80]!r} is no name of a reservation; expected 1 to 60 letters, digits, '.', '_' and '-'",
     )
+
+
+def _part(change: Change, order: InstallOrder) -> InstallPart:
+    version = order.versions[change.component]
+    return InstallPart(component=change.component, version=version, activation=change.activation, means=change.means)
 
 
 def _known(world: World, node: NodeName) -> Node:

@@ -35,9 +35,18 @@ _PCIE_LANES, _NVLINKS = 16, 18
 
 
 def find(
-    node: Node, test: str, *, seen: Collection[Defect], absent: Collection[str], is_busy: bool, seed: str, key: str
+    node: Node,
+    test: str,
+    *,
+    seen: Collection[Defect],
+    absent: Collection[str],
+    is_busy: bool,
+    lowered_ratio: float = 0.0,
+    seed: str,
+    key: str,
 ) -> TestRun:
-    """Return what a test finds now. `seen`: the defects that it can see; `is_busy`: whether jobs use the GPUs."""
+    """Return what a test finds now. `seen`: the defects that it can see; `is_busy`: whether jobs use the GPUs;
+    `lowered_ratio`: by how much what the node runs lowers its numbers."""
     if test in absent or test not in TESTS:
         return TestRun(test=test, result=TestResult.NOT_RUN, said=f"{test} is not installed", is_absent=True)
     if is_busy and test in NEEDS_IDLE_GPUS:
@@ -46,11 +55,12 @@ def find(
     if test in _SEES_DAMAGE:
         complaints += [f"GPU {gpu.address} is not well" for gpu in node.gpus if not gpu.is_healthy]
     is_failed = bool(complaints) and test not in _ONLY_MEASURES
+    left_ratio = (_SPOILT_RATIO if complaints else 1.0) * (1 - lowered_ratio)
     return TestRun(
         test=test,
         result=TestResult.FAILED if is_failed else TestResult.PASSED,
         said="; ".join(complaints) if is_failed else "",
-        measurements=_measurements(node, test, is_spoilt=bool(complaints), seed=seed, key=key),
+        measurements=_measurements(node, test, left_ratio=left_ratio, seed=seed, key=key),
     )
 
 
@@ -59,7 +69,7 @@ def not_run(test: str, why: str) -> TestRun:
     return TestRun(test=test, result=TestResult.NOT_RUN, said=why)
 
 
-def _measurements(node: Node, test: str, *, is_spoilt: bool, seed: str, key: str) -> tuple[Measurement, ...]:
+def _measurements(node: Node, test: str, *, left_ratio: float, seed: str, key: str) -> tuple[Measurement, ...]:
     if test == "nvml":
         return tuple(
             Measurement(name=name, value=float(value), unit=unit, gpu=gpu.address)
@@ -75,7 +85,7 @@ def _measurements(node: Node, test: str, *, is_spoilt: bool, seed: str, key: str
     for name, unit, usual in _USUAL.get(test, ()):
         bias = random.Random(f"{seed}:bias:{node.name}:{test}:{name}").uniform(-_BIAS_RATIO, _BIAS_RATIO)
         noise = random.Random(f"{seed}:noise:{key}:{test}:{name}").uniform(-_BIAS_RATIO, _BIAS_RATIO) / 4
-        value = usual * (1 + bias + noise) * (_SPOILT_RATIO if is_spoilt else 1.0)
+        value = usual * (1 + bias + noise) * left_ratio
         found.append(Measurement(name=name, value=round(value, 4), unit=unit))
     if test == "nccl_loopback":
         gpu_count = sum(gpu.is_visible for gpu in node.gpus)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.observation import JobState
+from ops_pipelines.ports.fleet import NOT_OFFERED
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.defects import HAVE_COURSES
 from ops_pipelines.simulator.hardware import Gpu, Node
+from ops_pipelines.simulator.installs import is_by_bmc
 from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.journal import Entry, EntryKind, FaultKind
 from ops_pipelines.simulator.world import World
@@ -58,7 +60,7 @@ def _judge_exclude(world: World, entry: Entry) -> None:
     job = _judge_job(world, entry)
     _judge_nodes(world, entry)
     if job.state is not JobState.PENDING:
-        raise SourceRefused(f"exclude: job {job.job} is no longer pending execution ({job.state.value})")
+        raise SourceRefused(f"{entry.kind.value}: job {job.job} is no longer pending execution ({job.state.value})")
 
 
 def _judge_submit(world: World, entry: Entry) -> None:
@@ -114,6 +116,43 @@ def _judge_reserve(world: World, entry: Entry) -> None:
         raise SourceRefused(f"reserve: the requested nodes are busy: {', '.join(taken)}")
     if not entry.reservation or entry.until is None or entry.until <= world.now:
         raise SourceRefused(f"reserve: it needs a name and an end in the future, found {entry.until}")
+
+
+def _judge_book(world: World, entry: Entry) -> None:
+    _judge_nodes(world, entry)
+    if entry.begins_at is None or entry.until is None or entry.until <= max(entry.begins_at, world.now):
+        raise SourceRefused(f"book: it needs a beginning, and a later end in the future; found {entry.until}")
+
+
+def _judge_install(world: World, entry: Entry) -> None:
+    command = entry.install
+    if command is None or not command.parts or not command.key:
+        raise SourceRefused("start_install: it needs a key and at least one change; empty never means the newest")
+    missing = sorted({each.means.value for each in command.parts if each.means not in world.scenario.offered_means})
+    if missing:
+        raise SourceRefused(f"{NOT_OFFERED} install by {', '.join(missing)}")
+    _judge_nodes(world, entry)
+    node = world.node(entry.nodes[0])
+    if not is_by_bmc(command):
+        _judge_reachable(world, entry)
+    if world.installs.is_known(node, command.key):
+        return
+    if world.installs.is_busy(node):
+        raise SourceUnavailable(f"start_install: another installation runs on {node.name}; ask again after it")
+    _judge_unused(entry, node)
+
+
+def _judge_reload(world: World, entry: Entry) -> None:
+    node = _judge_reachable(world, entry)
+    _judge_unused(entry, node)
+    if world.installs.is_busy(node):
+        raise SourceUnavailable(f"reload_driver: an installation runs on {node.name}; ask again after it")
+
+
+def _judge_unused(entry: Entry, node: Node) -> None:
+    users = sorted({process.attempt.job for process in node.processes.values()})
+    if users:
+        raise SourceRefused(f"{entry.kind.value}: GPUs of {node.name} are in use by job {', '.join(users)}")
 
 
 def _judge_nothing(world: World, entry: Entry) -> None:
@@ -191,6 +230,7 @@ _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.HOLD: _judge_requeue,
     EntryKind.REQUEUE: _judge_requeue,
     EntryKind.EXCLUDE: _judge_exclude,
+    EntryKind.READMIT: _judge_exclude,
     EntryKind.RELEASE: _judge_job_exists,
     EntryKind.DECLARE_DOWN: _judge_nodes,
     EntryKind.RESET_GPU: _judge_reset,
@@ -201,6 +241,9 @@ _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.START_CHECK: _judge_check,
     EntryKind.RESERVE: _judge_reserve,
     EntryKind.UNRESERVE: _judge_nothing,
+    EntryKind.BOOK: _judge_book,
+    EntryKind.START_INSTALL: _judge_install,
+    EntryKind.RELOAD_DRIVER: _judge_reload,
     EntryKind.PUT_LAST: _judge_nodes,
     EntryKind.PUT_BACK: _judge_nodes,
     EntryKind.REPAIR_BY_HAND: _judge_repair_by_hand,

@@ -36,6 +36,7 @@ def _in_reservations(world: World) -> list[str]:
     for job in world.controller.jobs.values():
         found += [f"job {job.job} is on {name}, which is reserved" for name in job.allocation if name in kept]
     over = [each.name for each in world.controller.reservations.all() if each.until <= world.now]
+    over += [each.name for each in world.controller.reservations.bookings() if each.ends_at <= world.now]
     return found + [f"reservation {name} should have run out" for name in over]
 
 

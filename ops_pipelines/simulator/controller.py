@@ -14,7 +14,7 @@ from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.node_record import NodeRecord
 from ops_pipelines.simulator.placement import find_place
-from ops_pipelines.simulator.reservations import Reservations
+from ops_pipelines.simulator.reservations import Booking, Reservations
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
 
 Happening = Callable[[datetime], None]
@@ -73,7 +73,10 @@ class Controller:
         kept: set[NodeName] = set()
         last = {name for name, record in self.records.items() if record.is_last_choice}
         for job in waiting:
-            free_gpus = self._free_gpus(job.spec.partition)
+            limit = job.spec.time_limit_seconds
+            ends_at = None if limit is None else at + timedelta(seconds=limit)
+            booked = self.reservations.booked(begins_at=at, ends_at=ends_at)
+            free_gpus = {name: free for name, free in self._free_gpus(job.spec.partition).items() if name not in booked}
             place = find_place(job, free_gpus=free_gpus, kept=kept, last=last, gpus_per_node=self._gpus_per_node())
             if place.is_complete:
                 self._start(job, place.gpus, at)
@@ -113,6 +116,20 @@ class Controller:
             self.start_jobs(then)
 
         self._later(until, run_out)
+        self.start_jobs(at)
+
+    def book(
+        self, nodes: Collection[NodeName], *, name: str, begins_at: datetime, ends_at: datetime, at: datetime
+    ) -> None:
+        """Let no job start on the nodes that would run into the time between; those that run are let be."""
+        booking = Booking(name=name, nodes=frozenset(nodes), begins_at=begins_at, ends_at=ends_at)
+        self.reservations.book(booking)
+
+        def end(then: datetime) -> None:
+            self.reservations.end_booking(booking)
+            self.start_jobs(then)
+
+        self._later(ends_at, end)
         self.start_jobs(at)
 
     def unreserve(self, name: str, at: datetime) -> None:

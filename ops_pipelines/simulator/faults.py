@@ -10,7 +10,7 @@ from ops_pipelines.domain.identity import JobAttempt, NodeName
 from ops_pipelines.simulator.controller import Controller
 from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.defects import USUAL_COURSES, Defect, Defects
-from ops_pipelines.simulator.hardware import Gpu, Hardware, Node
+from ops_pipelines.simulator.hardware import Gpu, Hardware, Node, Process
 from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.journal import Entry, FaultKind
 from ops_pipelines.simulator.scenario import Bug
@@ -93,6 +93,18 @@ class Faults:
                 self._wedge(node, at)
         self._controller.notice_hangs(at)
 
+    def wedge(self, node: Node, at: datetime) -> None:
+        """Let a node answer nobody any more, while it computes on."""
+        self._wedge(node, at)
+        self._controller.notice_hangs(at)
+
+    def stop_gpu_processor(self, node: Node, gpu: Gpu, at: datetime) -> None:
+        """Let the GPU's own processor answer no more: what uses the GPU fails."""
+        process = node.user_of(gpu)
+        if process is not None:
+            self._hardware.time_out_gsp(node, gpu, process, at)
+            self._end_process(node, process, at)
+
     def _wedge(self, node: Node, at: datetime) -> None:
         self._hardware.wedge(node)
         self._controller.expect_change(node.name, at)
@@ -102,6 +114,9 @@ class Faults:
         if process is None:
             return
         self._hardware.fault_in_application(node, gpu, process, at)
+        self._end_process(node, process, at)
+
+    def _end_process(self, node: Node, process: Process, at: datetime) -> None:
         self._hardware.kill_process(node, process.attempt, at)
         job = self._controller.jobs.get(process.attempt.job)
         if job is not None and job.is_running and job.attempt == process.attempt:

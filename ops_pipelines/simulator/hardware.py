@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
+from ops_pipelines.domain.lifecycle.release import Activation, Component
 from ops_pipelines.domain.observation import RecoveryAction
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.kernel_lines import KernelLine
 from ops_pipelines.simulator.load import Load, Meter
-from ops_pipelines.simulator.scenario import Scenario
+from ops_pipelines.simulator.scenario import Scenario, SimulatedNode
 
 PCI_BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 """Where the eight GPUs of an HGX H100 board usually stand."""
@@ -113,6 +114,11 @@ class Node:
     """Log lines written while the network was away; sent when it is back, lost with the power."""
     image_number: int = 1
     """Installations of the node: what lay on its disk is gone with each."""
+    versions: dict[Component, str] = field(default_factory=dict)
+    """What runs."""
+    staged: dict[Component, tuple[str, Activation]] = field(default_factory=dict)
+    """What was installed and waits for a restart, and for which at least."""
+    is_driver_loading: bool = False
 
     @property
     def answers(self) -> bool:
@@ -137,14 +143,10 @@ class Hardware:
 
     def __init__(self, scenario: Scenario, *, seed: int, began_at: datetime) -> None:
         self._seed = seed
-        self._driver_version = scenario.driver_version
         self.gpu_model = scenario.gpu_model
         self.work_begins: Callable[[Node, JobAttempt, datetime], None] = _nobody_listens
         """Told of each process that starts."""
-        self.nodes = {
-            node.name: _new_node(scenario, node.name, node.rack, node.leaf_switch, seed=seed, began_at=began_at)
-            for node in scenario.nodes
-        }
+        self.nodes = {node.name: _new_node(scenario, node, seed=seed, began_at=began_at) for node in scenario.nodes}
         self.lines: list[KernelLine] = []
 
     # -- what happens by itself --
@@ -185,6 +187,14 @@ class Hardware:
         gpu.last_xid = 31
         pid = process.first_pid + process.gpus.index(gpu.index)
         self._log(node, at, kernel_lines.mmu_fault(gpu.address, pid=pid, name=process.name))
+
+    def time_out_gsp(self, node: Node, gpu: Gpu, process: Process, at: datetime) -> None:
+        """Let the GPU's own processor answer no more: the driver asks for a reset of the GPU."""
+        gpu.recovery_action = RecoveryAction.RESET_GPU
+        gpu.last_xid = 154
+        pid = process.first_pid + process.gpus.index(gpu.index)
+        line = kernel_lines.gsp_timeout(gpu.address, index=gpu.index, pid=pid, name=process.name)
+        self._log(node, at, line, kernel_lines.reset_required(gpu.address))
 
     def mutter(self, node: Node, text: str, at: datetime) -> None:
         """Write a line that means nothing."""
@@ -250,7 +260,25 @@ class Hardware:
             gpu.correctable_ecc_count = 0
             gpu.meter.restart(at)
             _clear_damage(gpu)
-        self._log(node, at, *kernel_lines.boot(tuple(gpu.address for gpu in node.gpus), self._driver_version))
+        node.is_driver_loading = False
+        driver = node.versions.get(Component.DRIVER, "")
+        self._log(node, at, *kernel_lines.boot(tuple(gpu.address for gpu in node.gpus), driver))
+
+    def unload_driver(self, node: Node) -> None:
+        """Take the driver out: it lists no GPU until it is loaded again."""
+        node.is_driver_loading = True
+        for gpu in node.gpus:
+            gpu.is_resetting = True
+
+    def load_driver(self, node: Node, at: datetime) -> None:
+        """Finish a new start of the driver: each GPU that is on the bus is initialised, as by a reset."""
+        node.is_driver_loading = False
+        for gpu in node.gpus:
+            if gpu.is_on_bus:
+                self.finish_reset(gpu)
+            gpu.is_resetting = False
+            gpu.last_xid = 0
+        self._log(node, at, kernel_lines.driver_loading(node.versions.get(Component.DRIVER, "")))
 
     def install_anew(self, node: Node) -> None:
         node.image_number += 1
@@ -331,9 +359,8 @@ def _clear_damage(gpu: Gpu) -> None:
     gpu.recovery_action = RecoveryAction.NONE
 
 
-def _new_node(
-    scenario: Scenario, name: NodeName, rack: str, leaf_switch: str, *, seed: int, began_at: datetime
-) -> Node:
+def _new_node(scenario: Scenario, told: SimulatedNode, *, seed: int, began_at: datetime) -> Node:
+    name = told.name
     rng = random.Random(f"{seed}:node:{name}")
     # Up for 3 to 40 days: a fleet is not booted on the same morning.
     booted_at = began_at - timedelta(seconds=rng.randrange(3 * 86_400, 40 * 86_400))
@@ -348,7 +375,13 @@ def _new_node(
         for index in range(scenario.gpus_per_node)
     )
     return Node(
-        name=name, rack=rack, leaf_switch=leaf_switch, gpus=gpus, boot_id=_boot_id(seed, name, 1), booted_at=booted_at
+        name=name,
+        rack=told.rack,
+        leaf_switch=told.leaf_switch,
+        gpus=gpus,
+        boot_id=_boot_id(seed, name, 1),
+        booted_at=booted_at,
+        versions=scenario.versions_of(told),
     )
 
 

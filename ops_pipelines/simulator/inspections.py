@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.node_health.node_check import Serial
 from ops_pipelines.domain.observation import GpuInspection, NodeInspection
 from ops_pipelines.simulator.hardware import Hardware, Node
@@ -34,6 +35,16 @@ def inspect(hardware: Hardware, node: Node, *, now: datetime) -> NodeInspection:
         failures=tuple(failures),
         chassis_serial=hardware.serial_of(node, None),
     )
+
+
+def versions_told(node: Node) -> dict[Component, str]:
+    """Return which versions run, of what answers now: without its driver nobody asks a GPU for anything."""
+    by_driver = (Component.DRIVER, Component.FABRIC_MANAGER, Component.GPU_VBIOS)
+    return {
+        component: version
+        for component, version in node.versions.items()
+        if not (node.is_driver_loading and component in by_driver)
+    }
 
 
 def serials_of(hardware: Hardware, inspection: NodeInspection, node: Node) -> tuple[Serial, ...]:

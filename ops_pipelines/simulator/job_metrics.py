@@ -88,12 +88,14 @@ def job_readings(node: Node, jobs: list[Job], *, at: datetime, own: str = "") ->
 def _training(job: Job, at: datetime, own: str) -> Iterator[Reading]:
     labels = joined(own, f'job_id="{job.job}",job_name="{job.spec.name}",user="{job.spec.user}"')
     work_seconds = job.fresh_work(at).total_seconds()
-    step_seconds = job.spec.step_seconds * _SLOWED_BY.get(job.load, 1.0) * (1 + 0.03 * _wave(job, at))
+    # As with `_SLOWED_BY`: a slow step shows in what the job says of itself, its work goes on at its own pace.
+    whole_seconds = job.spec.step_seconds * _SLOWED_BY.get(job.load, 1.0) * (1 + job.slowdown_ratio)
+    step_seconds = whole_seconds * (1 + 0.03 * _wave(job, at))
     # A hung rank goes on saying how long its last step took, but no further token is trained on.
     rate = 0.0 if job.hung_at is not None else _TOKENS_PER_GPU_SECOND * job.gpu_count
     yield _STEP_SECONDS, labels, step_seconds
     yield _TOKENS, labels, rate * job.spec.step_seconds / step_seconds
-    yield _STEPS, labels, int(work_seconds / (job.spec.step_seconds * _SLOWED_BY.get(job.load, 1.0)))
+    yield _STEPS, labels, int(work_seconds / whole_seconds)
     yield _LOSS, labels, 1.8 + 9.0 / (1 + (job.saved_work.total_seconds() + work_seconds) / 400.0)
 
 

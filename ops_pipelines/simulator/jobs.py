@@ -85,6 +85,8 @@ class Job:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     restart_count: int = 0
+    slowdown_ratio: float = 0.0
+    """By how much longer the steps of the present attempt take, for what its nodes run."""
     hung_at: datetime | None = None
     """When the present attempt stopped making progress; None if it goes on. It never recovers by itself."""
     saved_work: timedelta = timedelta(0)

@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
+from ops_pipelines.domain.lifecycle.release import Activation, Component, Means
 from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.scenario import JobSpec
@@ -29,6 +30,7 @@ class EntryKind(Enum):
     HOLD = "hold"
     REQUEUE = "requeue"
     EXCLUDE = "exclude"
+    READMIT = "readmit"
     RELEASE = "release"
     DECLARE_DOWN = "declare_down"
     RESET_GPU = "reset_gpu"
@@ -41,6 +43,9 @@ class EntryKind(Enum):
     UNRESERVE = "unreserve"
     PUT_LAST = "put_last"
     PUT_BACK = "put_back"
+    START_INSTALL = "start_install"
+    RELOAD_DRIVER = "reload_driver"
+    BOOK = "book"
     REPAIR_BY_HAND = "repair_by_hand"
     """A person opens the machine and replaces what is broken; it boots afterwards."""
 
@@ -86,6 +91,24 @@ class CheckOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstallPart:
+    """One component that is to get one version."""
+
+    component: Component
+    version: str
+    activation: Activation
+    means: Means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallCommand:
+    """What is to be installed on a node, all of it or nothing."""
+
+    key: str
+    parts: tuple[InstallPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One line of the journal. A field that its kind does not use has its default."""
 
@@ -106,7 +129,10 @@ class Entry:
     reservation: str = ""
     """Its name."""
     until: datetime | None = None
-    """When a reservation runs out."""
+    """When a reservation or a booking runs out."""
+    begins_at: datetime | None = None
+    """Of a booking."""
+    install: InstallCommand | None = None
     refusal: str | None = None
     """Why the command was refused; None if it was accepted. A refused entry changed nothing."""
 

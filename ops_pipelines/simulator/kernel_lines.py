@@ -1,6 +1,6 @@
 """What the kernel of a node writes when something happens: the text of real driver lines.
 
-Sources: Xid 79, 48, 63, 31 and 154 as pasted by users into public issues and quoted in documentation (issues of
+Sources: Xid 79, 48, 63, 31, 119 and 154 as pasted by users into public issues and quoted in documentation (issues of
 NVIDIA/gpu-operator and shine-cluster, NVSentinel docs, gpud test data). When a line is written is `hardware`'s
 business.
 """
@@ -84,12 +84,23 @@ def mmu_fault(gpu: PciAddress, *, pid: int, name: str) -> str:
     )
 
 
+def gsp_timeout(gpu: PciAddress, *, index: int, pid: int, name: str) -> str:
+    return (
+        f"NVRM: Xid (PCI:{gpu}): 119, pid={pid}, name={name}, Timeout after 6s of waiting for RPC response from "
+        f"GPU{index} GSP! Expected function 76 (GSP_RM_CONTROL) (0x20802a02 0x4)."
+    )
+
+
+def driver_loading(driver_version: str) -> str:
+    return f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {driver_version}  Release Build"
+
+
 def boot(gpus: tuple[PciAddress, ...], driver_version: str) -> tuple[str, ...]:
     """Return a few of the lines that a healthy boot writes; none of them is a complaint."""
     found = tuple(f"nvidia {gpu}.0: enabling device (0140 -> 0142)" for gpu in gpus)
     return (
         "Linux version 6.8.0-60-generic (buildd@lcy02-amd64-054) (x86_64-linux-gnu-gcc-13) #63-Ubuntu SMP",
         *found,
-        f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {driver_version}  Release Build",
+        driver_loading(driver_version),
         "mlx5_core 0000:0b:00.0: Port module event: module 0, Cable plugged",
     )

@@ -7,6 +7,7 @@ belongs to `load`; what a fault does to a GPU to `hardware`; the other metrics o
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.exposition import Metric
 from ops_pipelines.simulator.hardware import Gpu, Node
@@ -102,5 +103,5 @@ def labels_of(scenario: Scenario, node: Node, gpu: Gpu) -> dict[str, str]:
         "device": f"nvidia{gpu.index}",
         "modelName": scenario.gpu_model,
         "Hostname": node.name,
-        "DCGM_FI_DRIVER_VERSION": scenario.driver_version,
+        "DCGM_FI_DRIVER_VERSION": node.versions.get(Component.DRIVER, ""),
     }

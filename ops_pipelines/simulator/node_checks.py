@@ -38,12 +38,15 @@ class NodeChecks:
         defects: Defects,
         *,
         seed: int,
+        lowers: Callable[[Node, str], float],
         later: Callable[[datetime, Callable[[datetime], None]], None],
     ) -> None:
         self._scenario = scenario
         self._hardware = hardware
         self._defects = defects
         self._seed = seed
+        self._lowers = lowers
+        """By which share what a node runs lowers the numbers of a test."""
         self._later = later
         self._runs: dict[tuple[str, str], _Run] = {}
 
@@ -109,6 +112,7 @@ class NodeChecks:
                 seen=seen.get(test, []),
                 absent=self._scenario.absent_tests,
                 is_busy=is_busy,
+                lowered_ratio=self._lowers(node, test),
                 seed=str(self._seed),
                 key=run.order.key,
             )

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.release import Component, Means
 from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.plain import from_plain, to_plain
+from ops_pipelines.simulator.versions import USUAL_VERSIONS, ComponentVersion, ReleaseFault
 
 PARTITION = "batch"
 """Where nodes and jobs are that say nothing else."""
@@ -27,6 +29,8 @@ class SimulatedNode:
     rack: str
     leaf_switch: str
     partitions: tuple[str, ...] = (PARTITION,)
+    versions: tuple[ComponentVersion, ...] = ()
+    """What it runs otherwise than the others at the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,10 @@ class SimulatedDurations:
     """Assumption: writing an image over the network and two boots; sites report 20 to 60 minutes."""
     check_seconds: float = 900.0
     """A whole suite on the node. AWS observed about 15 minutes for a light one, hours with DCGM level 4."""
+    install_seconds: float = 600.0
+    """Assumption: a driver with its packages from a mirror; firmware of a whole HGX board takes longer."""
+    driver_reload_seconds: float = 30.0
+    """Assumption: unloading and loading the modules of eight GPUs, and the fabric manager's start."""
     unkillable_step_seconds: float = 60.0
     """Slurm UnkillableStepTimeout, default 60: afterwards the node is drained, "Kill task failed"."""
 
@@ -193,6 +201,12 @@ class Scenario:
     """Tests that no node can run, for want of the tool."""
     is_reimaging_offered: bool = True
     """Whether the site has a means to install a node anew."""
+    versions: tuple[ComponentVersion, ...] = USUAL_VERSIONS
+    """What nodes run at the beginning, and whatever the site's image brings, beside the driver."""
+    release_faults: tuple[ReleaseFault, ...] = ()
+    """Versions that do harm."""
+    offered_means: tuple[Means, ...] = tuple(Means)
+    """By which means the site installs."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]
@@ -211,6 +225,12 @@ class Scenario:
                 )
             if job.partition not in self.partitions:
                 raise ValueError(f"job {job.name} asks for partition {job.partition}, which no node is in")
+
+    def versions_of(self, node: SimulatedNode) -> dict[Component, str]:
+        """Return what a node runs when it has just been installed."""
+        driver = {Component.DRIVER: self.driver_version, Component.FABRIC_MANAGER: self.driver_version}
+        told = {each.component: each.version for each in (*self.versions, *node.versions)}
+        return {**driver, **told}
 
     @property
     def partitions(self) -> frozenset[str]:
@@ -265,6 +285,8 @@ SHORT_DURATIONS = SimulatedDurations(
     reimage_seconds=9.0,
     check_seconds=4.0,
     unkillable_step_seconds=6.0,
+    install_seconds=3.0,
+    driver_reload_seconds=2.0,
 )
 """A repair that takes minutes in reality, in seconds. SlurmdTimeout stays long: Slurm itself must not be first."""
 

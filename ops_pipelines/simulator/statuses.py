@@ -30,7 +30,10 @@ def node_status(world: World, node: Node, gpu_in_use_count: int) -> NodeStatus:
         gpu_in_use_count=gpu_in_use_count,
         partitions=world.controller.partitions_of(node.name),
         is_last_choice=record.is_last_choice,
-        reserved_as=world.controller.reservations.name_of(node.name),
+        reserved_as=(
+            world.controller.reservations.name_of(node.name)
+            or world.controller.reservations.booking_of(node.name, at=world.now)
+        ),
     )
 
 

@@ -9,14 +9,18 @@ import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.lifecycle.release import Activation
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.controller import Controller, Happening
 from ops_pipelines.simulator.course import Cure
 from ops_pipelines.simulator.faults import Faults
 from ops_pipelines.simulator.hardware import Hardware, Node
+from ops_pipelines.simulator.installs import NodeInstalls
+from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.journal import Entry, EntryKind
 from ops_pipelines.simulator.node_checks import NodeChecks
+from ops_pipelines.simulator.release_effects import ReleaseEffects
 from ops_pipelines.simulator.scenario import Arrivals, Scenario
 from ops_pipelines.simulator.serving import ServingLog
 
@@ -36,7 +40,12 @@ class World:
         self.hardware = Hardware(scenario, seed=seed, began_at=began_at)
         self.controller = Controller(scenario, self.hardware, began_at=began_at, later=self._later)
         self.faults = Faults(self.hardware, self.controller, later=self._later)
-        self.checks = NodeChecks(scenario, self.hardware, self.faults.defects, seed=seed, later=self._later)
+        self.effects = ReleaseEffects(scenario, self.hardware, self.faults, seed=seed, later=self._later)
+        self.installs = NodeInstalls(scenario, self.effects, later=self._later)
+        self.checks = NodeChecks(
+            scenario, self.hardware, self.faults.defects, seed=seed, lowers=self.effects.lowers, later=self._later
+        )
+        self._let_versions_listen()
         self.serving = ServingLog()
         for spec in sorted(scenario.initial_jobs, key=lambda job: -job.priority):
             self.controller.submit(spec, began_at)
@@ -45,6 +54,20 @@ class World:
         if scenario.benign_lines_per_node_hour:
             self._arrange_benign_line(random.Random(f"{seed}:benign lines"), after=began_at)
         self._note_serving(None)
+
+    def _let_versions_listen(self) -> None:
+        """Tell what versions do of work that begins, after what is broken was told of it."""
+        breaks, bugs, effects = self.hardware.work_begins, self.controller.job_starts, self.effects
+
+        def work_begins(node: Node, attempt: JobAttempt, at: datetime) -> None:
+            breaks(node, attempt, at)
+            effects.work_begins(node, attempt, at)
+
+        def job_starts(job: Job, at: datetime) -> None:
+            bugs(job, at)
+            job.slowdown_ratio = effects.slowdown_of(self.hardware.nodes[name] for name in job.allocation)
+
+        self.hardware.work_begins, self.controller.job_starts = work_begins, job_starts
 
     def advance(self, until: datetime) -> None:
         """Let everything happen that is due up to and at `until`, each thing at its own time."""
@@ -124,6 +147,8 @@ class World:
         match entry.kind:
             case EntryKind.RESERVE if entry.until is not None:
                 controller.reserve(nodes, name=entry.reservation, until=entry.until, at=at)
+            case EntryKind.BOOK if entry.begins_at is not None and entry.until is not None:
+                controller.book(nodes, name=entry.reservation, begins_at=entry.begins_at, ends_at=entry.until, at=at)
             case EntryKind.UNRESERVE:
                 controller.unreserve(entry.reservation, at)
             case EntryKind.PUT_LAST | EntryKind.PUT_BACK:
@@ -132,6 +157,12 @@ class World:
             case EntryKind.START_CHECK if entry.check is not None:
                 for name in nodes:
                     self.checks.start(self.node(name), entry.check, at)
+            case EntryKind.START_INSTALL if entry.install is not None:
+                for name in nodes:
+                    self.installs.start(self.node(name), entry.install, at)
+            case EntryKind.RELOAD_DRIVER:
+                for name in nodes:
+                    self._reload_driver(self.node(name), at)
 
     def _apply_to_job(self, entry: Entry, nodes: list[NodeName]) -> None:
         at, controller = entry.at, self.controller
@@ -146,6 +177,8 @@ class World:
                     controller.requeue(job, at)
             case EntryKind.EXCLUDE:
                 job.excluded.update(nodes)
+            case EntryKind.READMIT:
+                job.excluded.difference_update(nodes)
             case EntryKind.RELEASE:
                 job.is_held = False
             case EntryKind.CANCEL:
@@ -175,9 +208,26 @@ class World:
 
         self._later(at + timedelta(seconds=self.scenario.durations.gpu_reset_seconds), finish)
 
+    def _reload_driver(self, node: Node, at: datetime) -> None:
+        boot_count = node.boot_count
+        self.hardware.unload_driver(node)
+
+        def finish(then: datetime) -> None:
+            if node.boot_count != boot_count or not node.is_up:
+                return
+            self.installs.activate(node, Activation.DRIVER_RELOAD)
+            self.hardware.load_driver(node, then)
+            for gpu in node.gpus:
+                if gpu.is_on_bus:
+                    self.faults.defects.repaired(node, gpu, Cure.RESET, then)
+            self.effects.loaded(node, then)
+
+        self._later(at + timedelta(seconds=self.scenario.durations.driver_reload_seconds), finish)
+
     def _go_down(self, node: Node, at: datetime, *, keeps_power: bool) -> None:
         self.hardware.go_down(node, at, keeps_power=keeps_power)
         self.checks.cut_short(node, at)
+        self.installs.cut_short(node, at)
         self.controller.expect_change(node.name, at)
         self.controller.notice_hangs(at)
 
@@ -189,6 +239,8 @@ class World:
     def _reimage(self, node: Node, at: datetime) -> None:
         self._go_down(node, at, keeps_power=True)
         self.hardware.install_anew(node)
+        told = next(each for each in self.scenario.nodes if each.name == node.name)
+        self.installs.begin_anew(node, self.scenario.versions_of(told))
         self._boot(node, at, seconds=self.scenario.durations.reimage_seconds, repair=Cure.REIMAGE)
 
     def _boot(self, node: Node, at: datetime, *, seconds: float, repair: Cure) -> None:
@@ -199,12 +251,14 @@ class World:
             # A boot that was overtaken by another, or by a loss of power, never ends.
             if node.boot_number != boot_number or not node.is_powered:
                 return
-            if self.faults.defects.stops_boot(node, repair):
+            self.installs.activate(node, _ACTIVATES.get(repair, Activation.REBOOT))
+            if self.faults.defects.stops_boot(node, repair) or self.effects.stops_boot(node):
                 return
             self.hardware.come_up(node, then)
             for defect in self.faults.defects.repaired(node, None, repair, then):
                 if repair is Cure.REPLACEMENT and defect.gpu is not None:
                     self.hardware.replace_board(node, defect.gpu)
+            self.effects.loaded(node, then)
             if node.answers:
                 self.controller.register(node.name, then)
 
@@ -236,3 +290,7 @@ class World:
             self._arrange_benign_line(rng, after=at)
 
         self._later(after + timedelta(seconds=rng.expovariate(lines_per_second)), write)
+
+
+_ACTIVATES = {Cure.POWER_CYCLE: Activation.POWER_CYCLE, Cure.REPLACEMENT: Activation.AC_CYCLE}
+"""What a boot as part of a repair activates beyond what each boot does: who opens a machine takes it off the mains."""

@@ -4,6 +4,7 @@ Field names are the JSON keys. Finding the lines is `outlook`'s, printing `table
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -140,6 +141,8 @@ def _gist(entry: Entry) -> str:
         return f"{body.get('plan', '')}: {len(body.get('actions', ()))} step(s)"
     if entry.kind is EntryKind.APPROVAL:
         return f"{body.get('plan', '')} until {body.get('expires_at', '')} via {body.get('via', 'terminal')}"
+    if entry.kind is EntryKind.ROLLOUT:
+        return _rollout_gist(body)
     words = []
     action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
     if isinstance(action, dict):
@@ -152,6 +155,18 @@ def _gist(entry: Entry) -> str:
     if isinstance(refusal, dict):
         words.append(str(refusal.get("reason", "")))
     return ", ".join(words)
+
+
+def _rollout_gist(body: Mapping[str, object]) -> str:
+    """Return where a rollout is, or its node where only one changed; else how many nodes changed."""
+    rollout, nodes = body.get("rollout"), body.get("nodes")
+    changed = [each for each in nodes if isinstance(each, dict)] if isinstance(nodes, list) else []
+    if isinstance(rollout, dict):
+        return f"{rollout.get('rollout', '')} {rollout.get('state', '')}: {rollout.get('reason', '')}"
+    if len(changed) == 1:
+        (node,) = changed
+        return f"{node.get('rollout', '')} {node.get('node', '')} {node.get('stage', '')}: {node.get('reason', '')}"
+    return f"{changed[0].get('rollout', '')}: {len(changed)} nodes" if changed else ""
 
 
 def view_audit(verdict: ChainVerdict, *, cluster: str) -> AuditView:

@@ -225,6 +225,7 @@ def _plan_now(cluster: Cluster, state: LedgerState) -> Mapping[IncidentId, Incid
         incident_count=state.incident_count,
         records=state.records,
         is_paused=False,
+        owned=state.owned,
     )
     plans, refusals = plan_all((), snapshot, cluster.rules)
     return {plan.incident: plan for plan in plans} | dict(refusals)

@@ -10,10 +10,12 @@ from functools import partial
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.fleet import NOT_OFFERED
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
+from ops_pipelines.resources.config.cluster_config import ClusterConfig, FleetConfig
+from ops_pipelines.resources.config.install_settings import find_install_gaps
 
 _SHOWN_NAME_COUNT = 4
 _ASKED_NODE_COUNT = 3
@@ -43,6 +45,13 @@ def summarise(config: ClusterConfig, rules: Rules) -> dict[str, str]:
         "catalogue": f"{len(rules.catalogue.xids)} Xids",
         "state": str(config.state_directory),
     }
+
+
+def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
+    """Return what would fail a rollout, in words for the operator."""
+    from ops_pipelines.resources.fleet.ansible_installs import find_missing
+
+    return find_install_gaps(fleet.commands, fleet.ansible, missing="" if fleet.ansible is None else find_missing())
 
 
 def call_the_roll(cluster: Cluster) -> tuple[Answer, ...]:
@@ -102,7 +111,7 @@ def _ask_fleet(cluster: Cluster) -> str:
         except SourceError as problem:
             problems.append(str(problem))
         else:
-            return f"answers: {node} was inspected; {_say_power(cluster, node)}"
+            return f"answers: {node} was inspected; {_say_power(cluster, node)}{_say_versions(cluster, node)}"
     raise SourceUnavailable("; ".join(problems))
 
 
@@ -112,6 +121,16 @@ def _say_power(cluster: Cluster, node: NodeName) -> str:
         return f"its power switch says {cluster.fleet.power_state(node).value}"
     except SourceError as problem:
         return f"its power switch does not say: {problem}"
+
+
+def _say_versions(cluster: Cluster, node: NodeName) -> str:
+    """Say which versions it tells: a rollout believes nothing else. Empty where the site offers no such command."""
+    try:
+        versions = cluster.fleet.read_versions(node)
+    except SourceError as problem:
+        return "" if str(problem).startswith(NOT_OFFERED) else f"; it does not say which versions run: {problem}"
+    told = ", ".join(sorted(component.value for component in versions))
+    return f"; it tells the versions of {told}" if told else "; it tells no version of anything"
 
 
 def _ask_ledger(cluster: Cluster) -> str:

@@ -33,7 +33,17 @@ def test_every_family_has_tests_and_nvml_is_among_them(family: Family) -> None:
 def test_every_test_is_in_a_suite() -> None:
     used = {test for suite in read_suites() for test in suite.tests}
 
-    assert set(TESTS) - used == {"dcgm_diag_r1"}
+    assert set(TESTS) == used
+
+
+def test_the_suites_of_releases_are_chosen_for_no_fault() -> None:
+    suites = read_suites()
+    by_name = {suite.name: suite for suite in suites if suite.is_by_name}
+    families = [(), *((one, other) for one in Family for other in Family), tuple(Family)]
+
+    assert set(by_name) == {"release", "release_canary"}
+    assert not {suite_for(each, suites).name for each in families} & set(by_name)
+    assert set(by_name["release"].tests) < set(by_name["release_canary"].tests)
 
 
 @pytest.mark.parametrize(

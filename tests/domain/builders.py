@@ -286,6 +286,7 @@ def action(
         text=text,
         suite="quick" if verb is Verb.CHECK else "",
         spares=(OTHER_NODE,) if verb is Verb.RESERVE else (),
+        part="0 forward" if verb in (Verb.INSTALL, Verb.RELOAD_DRIVER) else "",
         try_number=try_number,
     )
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 import pytest
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, NODE_VERBS, Action, Verb, witness_limit
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.domain.policy import Policy
 from tests.domain.builders import GPU, NODE, OTHER_GPU, OTHER_NODE, action, after, attempt
 
 
@@ -82,8 +82,11 @@ def test_the_target_reads_as_a_person_says_it(what: Action, target: str) -> None
 
 @pytest.mark.parametrize("verb", list(Verb))
 def test_every_verb_has_a_time_limit_for_its_witness(verb: Verb) -> None:
-    durations = Durations()
+    policy = Policy()
+    durations = policy.durations
     slow = {
+        Verb.INSTALL: policy.rollouts.install_limit,
+        Verb.RELOAD_DRIVER: durations.reset_limit,
         Verb.FENCE: durations.fence_limit,
         Verb.POWER_OFF: durations.fence_limit,
         Verb.RESET_GPU: durations.reset_limit,
@@ -93,5 +96,5 @@ def test_every_verb_has_a_time_limit_for_its_witness(verb: Verb) -> None:
         Verb.CHECK: durations.check_limit,
     }
 
-    assert witness_limit(verb, durations) == slow.get(verb, durations.command_limit)
-    assert witness_limit(verb, durations) > timedelta(0)
+    assert witness_limit(verb, policy) == slow.get(verb, durations.command_limit)
+    assert witness_limit(verb, policy) > timedelta(0)

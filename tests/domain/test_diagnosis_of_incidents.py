@@ -325,6 +325,8 @@ def test_only_parts_with_evidence_of_their_own_are_culprits(findings: list[Findi
     around = world(jobs=[job("42", nodes=node_names(4))], conditions=conditions_of(*findings))
 
     for incident in raised(correlate(findings, [], around)):
+        if incident.is_mass_event:
+            continue  # Many nodes at once: it names none as culprit, and nothing is touched.
         assert incident.hypothesis is not None
         assert 0.0 <= incident.hypothesis.confidence < 1.0
         for part in incident.hypothesis.culprits:

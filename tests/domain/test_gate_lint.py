@@ -167,6 +167,22 @@ SUITE = Suite(name="general", families=frozenset(), tests=("nvml", "host"), requ
             "no suite covers all others",
             id="nothing for several families",
         ),
+        pytest.param([SUITE, replace(SUITE, name="release", is_by_name=True)], None, id="one by name beside it"),
+        pytest.param([replace(SUITE, is_by_name=True)], "0 suites name no family", id="by name alone"),
+        pytest.param(
+            [SUITE, replace(SUITE, name="release", is_by_name=True, families=frozenset({Family.GPU}))],
+            "names families of faults",
+            id="by name and for a fault",
+        ),
+        pytest.param(
+            [
+                SUITE,
+                replace(SUITE, name="links", families=frozenset({Family.NVLINK}), tests=("nvml", "nccl_loopback")),
+                replace(SUITE, name="release", is_by_name=True, tests=("nvml", "host", "nccl_loopback")),
+            ],
+            "no suite covers all others",
+            id="several families are not left to one by name",
+        ),
     ],
 )
 def test_suites_leave_no_fault_without_tests(suites: list[Suite], fault: str | None) -> None:

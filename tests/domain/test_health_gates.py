@@ -270,6 +270,7 @@ SUITES = (
     replace(SUITE, name="memory", families=frozenset({Family.MEMORY}), tests=("nvml", "dcgm_diag_r2")),
     replace(SUITE, name="gpu", families=frozenset({Family.GPU}), tests=("nvml", "dcgm_diag_r3")),
     replace(SUITE, name="all", families=frozenset({Family.STALL}), tests=("nvml", "dcgm_diag_r3", "nccl_loopback")),
+    replace(SUITE, name="release", families=frozenset(), is_by_name=True, tests=("dcgm_diag_r3", "nccl_loopback")),
 )
 
 

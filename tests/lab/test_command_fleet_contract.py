@@ -9,6 +9,7 @@ import pytest
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.install import InstallOrder
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
@@ -73,6 +74,11 @@ class LabWorld:
 
     def silence(self, node: NodeName) -> None:
         self._twin.inject(FaultKind.NODE_UNREACHABLE, node)
+
+    def order(self) -> InstallOrder:
+        pytest.skip("nothing is installed on the lab's machines: they are this one")
+
+    failing_order = order
 
     def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
         wait_until("the machines", predicate, timeout_seconds=timeout_seconds, every_seconds=0.5)

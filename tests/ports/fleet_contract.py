@@ -10,6 +10,9 @@ from typing import Protocol
 import pytest
 
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
+from ops_pipelines.domain.lifecycle.release import Activation, Change, Component
+from ops_pipelines.domain.lifecycle.rollout import Direction
 from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
 from ops_pipelines.domain.observation import PowerState, RecoveryAction
 from ops_pipelines.ports.fleet import Fleet
@@ -19,6 +22,18 @@ UNKNOWN_NODE = NodeName("no-such-node")
 UNKNOWN_GPU = PciAddress("0000:fe:00")
 KEY, OTHER_KEY = ActionKey("0123456789abcdef" * 2), ActionKey("f" * 32)
 SUITE, TESTS = "by_hand", ("nvml", "host")
+
+
+def driver_order(version: str) -> InstallOrder:
+    """Return the order of one driver version, as a release would give it."""
+    change = Change(
+        component=Component.DRIVER,
+        version=version,
+        install=("install-driver", "{version}"),
+        rollback=("install-driver", "{version}"),
+        activation=Activation.DRIVER_RELOAD,
+    )
+    return InstallOrder(changes=(change,), direction=Direction.FORWARD, versions={Component.DRIVER: version})
 
 
 class FleetWorld(Protocol):
@@ -39,6 +54,15 @@ class FleetWorld(Protocol):
 
     def silence(self, node: NodeName) -> None:
         """Make the node stop answering while its power stays on; skip the test where that cannot be done."""
+        ...
+
+    def order(self) -> InstallOrder:
+        """Return what can be installed on each node, does not run there yet, and runs once the driver is loaded anew;
+        skip the test where nothing is installed."""
+        ...
+
+    def failing_order(self) -> InstallOrder:
+        """Return what can be ordered and then fails; skip the test where nothing does."""
         ...
 
     def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
@@ -203,6 +227,93 @@ class FleetContract:
         with pytest.raises(SourceUnavailable):
             world.fleet.read_check(node, key=KEY)
 
+    # -- versions --
+
+    def test_versions_that_run_are_told_and_none_is_empty(self, world: FleetWorld) -> None:
+        world.order()
+
+        versions = world.fleet.read_versions(world.node_names[0])
+
+        assert versions
+        assert all(versions.values())
+        assert world.fleet.read_versions(world.node_names[0]) == versions
+
+    def test_silent_node_tells_no_version_and_takes_no_installation(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        world.silence(node)
+
+        with pytest.raises(SourceUnavailable):
+            world.fleet.read_versions(node)
+        with pytest.raises(SourceUnavailable):
+            world.fleet.start_install(node, order, key=KEY)
+        with pytest.raises(SourceUnavailable):
+            world.fleet.read_install(node, key=KEY)
+        with pytest.raises(SourceUnavailable):
+            world.fleet.reload_driver(node)
+
+    def test_installation_is_followed_under_its_key_and_runs_after_the_restart_only(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        before = world.fleet.read_versions(node)
+
+        world.fleet.start_install(node, order, key=KEY)
+        report = _installed(world, node, KEY)
+        staged = world.fleet.read_versions(node)
+        world.fleet.reload_driver(node)
+
+        assert (report.node, report.key, report.state) == (node, KEY, InstallState.INSTALLED)
+        assert staged == before
+        world.wait_until(lambda: _runs(world, node, order), BOOT_SECONDS)
+
+    def test_no_installation_was_begun_under_an_unknown_key(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        world.fleet.start_install(node, order, key=KEY)
+
+        assert world.fleet.read_install(node, key=OTHER_KEY) is None
+        assert world.fleet.read_install(world.node_names[1], key=KEY) is None
+
+    def test_starting_an_installation_again_under_its_key_starts_nothing(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        world.fleet.start_install(node, order, key=KEY)
+        first = _installed(world, node, KEY)
+
+        world.fleet.start_install(node, order, key=KEY)
+
+        assert world.fleet.read_install(node, key=KEY) == first
+
+    def test_second_installation_is_not_begun_beside_the_first(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        world.fleet.start_install(node, order, key=KEY)
+
+        with pytest.raises(SourceUnavailable):
+            world.fleet.start_install(node, order, key=OTHER_KEY)
+
+        assert world.fleet.read_install(node, key=OTHER_KEY) is None
+        assert _installed(world, node, KEY).state is InstallState.INSTALLED
+
+    def test_failed_installation_says_why_and_changes_nothing(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.failing_order()
+        before = world.fleet.read_versions(node)
+
+        world.fleet.start_install(node, order, key=KEY)
+
+        report = _installed(world, node, KEY)
+        assert report.state is InstallState.FAILED
+        assert report.said
+        assert world.fleet.read_versions(node) == before
+
+    def test_nothing_is_installed_or_loaded_under_a_job(self, world: FleetWorld) -> None:
+        node, order = world.node_names[0], world.order()
+        before = world.fleet.read_versions(node)
+        world.occupy(node)
+
+        with pytest.raises(SourceRefused):
+            world.fleet.start_install(node, order, key=KEY)
+        with pytest.raises(SourceRefused):
+            world.fleet.reload_driver(node)
+
+        assert world.fleet.read_install(node, key=KEY) is None
+        assert world.fleet.read_versions(node) == before
+
     # -- power --
 
     def test_node_without_power_reads_off_and_answers_nobody(self, world: FleetWorld) -> None:
@@ -261,6 +372,12 @@ class FleetContract:
                 lambda fleet: fleet.start_check(UNKNOWN_NODE, suite=SUITE, tests=TESTS, key=KEY), id="start_check"
             ),
             pytest.param(lambda fleet: fleet.read_check(UNKNOWN_NODE, key=KEY), id="read_check"),
+            pytest.param(lambda fleet: fleet.read_versions(UNKNOWN_NODE), id="read_versions"),
+            pytest.param(
+                lambda fleet: fleet.start_install(UNKNOWN_NODE, driver_order("1.0"), key=KEY), id="start_install"
+            ),
+            pytest.param(lambda fleet: fleet.read_install(UNKNOWN_NODE, key=KEY), id="read_install"),
+            pytest.param(lambda fleet: fleet.reload_driver(UNKNOWN_NODE), id="reload_driver"),
             pytest.param(lambda fleet: fleet.power_off(UNKNOWN_NODE), id="power_off"),
             pytest.param(lambda fleet: fleet.power_on(UNKNOWN_NODE), id="power_on"),
             pytest.param(lambda fleet: fleet.power_state(UNKNOWN_NODE), id="power_state"),
@@ -279,6 +396,28 @@ def _result(world: FleetWorld, node: NodeName, key: ActionKey) -> NodeCheck:
     check = world.fleet.read_check(node, key=key)
     assert check is not None
     return check
+
+
+def _installed(world: FleetWorld, node: NodeName, key: ActionKey) -> InstallReport:
+    """Return what became of an installation, once it is over."""
+    found: list[InstallReport] = []
+
+    def is_over() -> bool:
+        report = world.fleet.read_install(node, key=key)
+        if report is not None and report.state is not InstallState.RUNNING:
+            found.append(report)
+        return bool(found)
+
+    world.wait_until(is_over, BOOT_SECONDS)
+    return found[0]
+
+
+def _runs(world: FleetWorld, node: NodeName, order: InstallOrder) -> bool:
+    try:
+        versions = world.fleet.read_versions(node)
+    except SourceUnavailable:
+        return False
+    return all(versions.get(component) == version for component, version in order.versions.items())
 
 
 def _boot_id(world: FleetWorld, node: NodeName) -> str | None:

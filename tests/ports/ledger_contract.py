@@ -18,6 +18,7 @@ from tests.ports.ledger_check_contract import LedgerCheckContract
 from tests.ports.ledger_decision_contract import LedgerDecisionContract
 from tests.ports.ledger_evidence_contract import LedgerEvidenceContract
 from tests.ports.ledger_heartbeat_contract import LedgerHeartbeatContract
+from tests.ports.ledger_rollout_contract import LedgerRolloutContract
 from tests.ports.ledger_samples import (
     HOSTILE,
     NO_LIMIT,
@@ -33,6 +34,7 @@ from tests.ports.ledger_samples import (
     refusing,
     take_in,
 )
+from tests.ports.rollout_samples import open_rollout
 
 
 class LedgerContract(
@@ -40,6 +42,7 @@ class LedgerContract(
     LedgerDecisionContract,
     LedgerApprovalContract,
     LedgerActionContract,
+    LedgerRolloutContract,
     LedgerCheckContract,
     LedgerHeartbeatContract,
 ):
@@ -75,6 +78,7 @@ class LedgerContract(
 
     def test_ledger_in_which_everything_happened_is_whole(self, ledger: Ledger) -> None:
         fill(ledger)
+        open_rollout(ledger, 1)
 
         verdict = ledger.verify_chain()
 

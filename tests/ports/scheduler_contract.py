@@ -31,6 +31,7 @@ REASON = "INC-7 Xid 79 on GPU 0000:1b:00 | a=b, \"fell off\"; $(reboot) 'x' [sic
 
 LONG_ENOUGH = timedelta(hours=1)
 RESERVATION = "INC-7_job-12"
+BOOKING = "ROLL-0001_wave-2"
 
 
 class SchedulerWorld(Protocol):
@@ -362,6 +363,35 @@ class SchedulerContract:
 
         assert _job(world, job) == before
 
+    def test_readmitted_job_is_kept_off_the_other_nodes_alone(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="kept off", node_count=2, workload=Workload.TRAINING)
+        bad = sorted(_await_running(world, job).nodes)
+        world.scheduler.hold(job)
+        _await_stopped(world, job)
+        world.scheduler.exclude(job, bad)
+
+        world.scheduler.readmit(job, [bad[0]])
+        one_left = _job(world, job).excluded_nodes
+        world.scheduler.readmit(job, bad)
+
+        assert one_left == {bad[1]}
+        assert _job(world, job).excluded_nodes == frozenset()
+
+    def test_readmitting_a_running_job_is_refused_and_changes_nothing(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="runs", node_count=1, workload=Workload.TRAINING)
+        before = _await_running(world, job)
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.readmit(job, [world.node_names[-1]])
+
+        assert _job(world, job) == before
+
+    def test_empty_readmission_raises(self, world: SchedulerWorld) -> None:
+        job = world.submit(name="runs", node_count=1, workload=Workload.TRAINING)
+
+        with pytest.raises(ValueError):
+            world.scheduler.readmit(job, [])
+
     def test_empty_exclusion_raises(self, world: SchedulerWorld) -> None:
         job = world.submit(name="runs", node_count=1, workload=Workload.TRAINING)
 
@@ -387,6 +417,7 @@ class SchedulerContract:
             pytest.param(lambda scheduler: scheduler.requeue(UNKNOWN_JOB), id="requeue"),
             pytest.param(lambda scheduler: scheduler.release(UNKNOWN_JOB), id="release"),
             pytest.param(lambda scheduler: scheduler.exclude(UNKNOWN_JOB, [UNKNOWN_NODE]), id="exclude"),
+            pytest.param(lambda scheduler: scheduler.readmit(UNKNOWN_JOB, [UNKNOWN_NODE]), id="readmit"),
         ],
     )
     def test_unknown_job_is_refused(self, world: SchedulerWorld, command: Callable[[Scheduler], None]) -> None:
@@ -538,6 +569,99 @@ class SchedulerContract:
 
         world.scheduler.unreserve(RESERVATION)
         world.scheduler.unreserve(RESERVATION)
+
+        assert _reserved(world) == {}
+
+    # -- bookings --
+
+    def test_job_that_would_run_into_a_booking_waits_and_a_shorter_one_starts(self, world: SchedulerWorld) -> None:
+        begins_at = world.now() + timedelta(minutes=5)
+        world.scheduler.book(world.node_names, name=BOOKING, begins_at=begins_at, ends_at=_later(world))
+
+        waits = world.submit(name="long", node_count=1, workload=Workload.TRAINING, time_limit=timedelta(minutes=9))
+        starts = world.submit(name="short", node_count=1, workload=Workload.TRAINING, time_limit=timedelta(minutes=3))
+
+        _await_running(world, starts)
+        assert _job(world, waits).state is JobState.PENDING
+        assert _reserved(world) == {}
+
+    def test_job_that_runs_is_let_be_by_a_booking_in_force(self, world: SchedulerWorld) -> None:
+        before = _await_running(world, world.submit(name="runs", node_count=1, workload=Workload.TRAINING))
+        (busy,) = before.nodes
+
+        world.scheduler.book([busy], name=BOOKING, begins_at=world.now(), ends_at=_later(world))
+
+        world.wait_until(lambda: _reserved(world) == {busy: BOOKING}, SOON_SECONDS)
+        assert _job(world, before.job) == before
+
+    def test_node_that_is_drained_or_kept_free_can_be_booked(self, world: SchedulerWorld) -> None:
+        drained, kept, *_ = world.node_names
+        world.scheduler.drain([drained], reason=REASON)
+        world.scheduler.reserve([kept], name=RESERVATION, until=_later(world))
+        ends_at = _later(world)
+
+        world.scheduler.book(
+            [drained, kept], name=BOOKING, begins_at=world.now() + timedelta(minutes=5), ends_at=ends_at
+        )
+
+        assert _reserved(world) == {kept: RESERVATION}
+
+    def test_booking_that_is_given_back_keeps_no_job_waiting(self, world: SchedulerWorld) -> None:
+        begins_at = world.now() + timedelta(minutes=5)
+        world.scheduler.book(world.node_names, name=BOOKING, begins_at=begins_at, ends_at=_later(world))
+        job = world.submit(name="long", node_count=1, workload=Workload.TRAINING, time_limit=timedelta(minutes=9))
+
+        world.scheduler.unreserve(BOOKING)
+
+        _await_running(world, job)
+
+    def test_booking_again_under_its_name_replaces_nodes_and_times(self, world: SchedulerWorld) -> None:
+        first, second, *_ = world.node_names
+        ends_at = _later(world)
+        world.scheduler.book([first], name=BOOKING, begins_at=world.now() + timedelta(minutes=5), ends_at=ends_at)
+
+        world.scheduler.book([second], name=BOOKING, begins_at=world.now(), ends_at=ends_at)
+
+        world.wait_until(lambda: _reserved(world) == {second: BOOKING}, SOON_SECONDS)
+
+    def test_booking_in_force_can_be_changed_and_put_off(self, world: SchedulerWorld) -> None:
+        first, second, *_ = world.node_names
+        world.scheduler.book([first], name=BOOKING, begins_at=world.now(), ends_at=_later(world))
+        world.wait_until(lambda: _reserved(world) == {first: BOOKING}, SOON_SECONDS)
+
+        world.scheduler.book([second], name=BOOKING, begins_at=world.now(), ends_at=_later(world))
+        changed = _reserved(world)
+        begins_at = world.now() + timedelta(minutes=5)
+        world.scheduler.book([second], name=BOOKING, begins_at=begins_at, ends_at=_later(world))
+
+        assert changed == {second: BOOKING}
+        assert _reserved(world) == {}
+
+    def test_booking_the_same_twice_changes_nothing(self, world: SchedulerWorld) -> None:
+        begins_at, ends_at = world.now(), _later(world)
+        for _ in range(2):
+            world.scheduler.book([world.node_names[0]], name=BOOKING, begins_at=begins_at, ends_at=ends_at)
+
+        world.wait_until(lambda: _reserved(world) == {world.node_names[0]: BOOKING}, SOON_SECONDS)
+
+    def test_booking_that_makes_no_sense_raises(self, world: SchedulerWorld) -> None:
+        now, later = world.now(), _later(world)
+        for nodes, name, begins_at, ends_at in (
+            ([], BOOKING, now, later),
+            ([world.node_names[0]], "a b", now, later),
+            ([world.node_names[0]], BOOKING, later, later),
+            ([world.node_names[0]], BOOKING, now - timedelta(hours=1), now),
+        ):
+            with pytest.raises(ValueError):
+                world.scheduler.book(nodes, name=name, begins_at=begins_at, ends_at=ends_at)
+
+        assert _reserved(world) == {}
+
+    def test_unknown_node_is_not_booked_nor_any_other_of_the_batch(self, world: SchedulerWorld) -> None:
+        nodes = [world.node_names[0], UNKNOWN_NODE]
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.book(nodes, name=BOOKING, begins_at=world.now(), ends_at=_later(world))
 
         assert _reserved(world) == {}
 

@@ -1,10 +1,15 @@
 """What the audit must find: every way of changing the chain or a projection behind the ledger's back."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import create_engine, text
 
+from ops_pipelines.domain.lifecycle.rollout import RolloutState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import decide, fill
+from tests.ports.rollout_samples import begun, open_rollout
+from tests.ports.rollout_samples import change as change_rollout
 
 
 def change(url: str, *statements: str, **values: object) -> None:
@@ -104,6 +109,7 @@ class LedgerAuditContract:
             pytest.param("UPDATE actions SET key = 'k' WHERE begun_seq = 7", "key", id="action key"),
             pytest.param("UPDATE actions SET begun_at = 'x'", "begun_at", id="action time"),
             pytest.param("UPDATE actions SET incident = 'INC-9'", "incident", id="action's incident"),
+            pytest.param("UPDATE actions SET node = 'gpu999'", "node", id="action's node"),
             pytest.param(
                 "UPDATE actions SET finished_seq = NULL WHERE begun_seq = 7", "differs", id="outcome forgotten"
             ),
@@ -139,6 +145,72 @@ class LedgerAuditContract:
 
         assert verdict.first_broken_seq is not None
         assert problem in verdict.problem
+
+    @pytest.mark.parametrize(
+        ("statement", "problem"),
+        [
+            pytest.param("UPDATE rollouts SET body = replace(body, 'ada', 'eve')", "body", id="rollout body"),
+            pytest.param("UPDATE rollouts SET body = 'rubbish'", "body", id="rollout body unreadable"),
+            pytest.param("UPDATE rollouts SET is_open = 0", "is_open", id="rollout ended"),
+            pytest.param("UPDATE rollouts SET changed_at = 'x'", "changed_at", id="rollout time"),
+            pytest.param("UPDATE rollouts SET plan = 'PLAN-9'", "plan", id="rollout's plan"),
+            pytest.param("UPDATE rollouts SET plan_document = 'x'", "plan_document", id="rollout's plan document"),
+            pytest.param("UPDATE rollouts SET number = 7", "number", id="rollout number"),
+            pytest.param("UPDATE rollouts SET first_seq = 9", "first_seq", id="rollout's first line"),
+            pytest.param("UPDATE rollouts SET seq = 1", "seq", id="rollout's line"),
+            pytest.param("UPDATE rollouts SET rollout = 'ROLL-9'", "its rollout does not", id="rollout renamed"),
+            pytest.param("DELETE FROM rollouts", "its rollout does not", id="rollout removed, nodes left"),
+            pytest.param("DELETE FROM rollout_nodes", "is missing", id="nodes removed"),
+            pytest.param("DELETE FROM rollout_nodes WHERE node = 'gpu003'", "gpu003", id="one node removed"),
+            pytest.param("UPDATE rollout_nodes SET stage = 'skipped'", "stage", id="node disowned"),
+            pytest.param("UPDATE rollout_nodes SET seq = 1 WHERE node = 'gpu001'", "seq", id="node's line"),
+            pytest.param("UPDATE rollout_nodes SET body = replace(body, '570', '571')", "body", id="the way back"),
+            pytest.param(
+                "UPDATE rollout_nodes SET node = 'gpu9' WHERE node = 'gpu002'", "did not record it", id="node renamed"
+            ),
+            pytest.param(
+                "INSERT INTO rollout_nodes SELECT 'ROLL-9', node, stage, seq, body FROM rollout_nodes",
+                "of ROLL-9 stands in its table, but its rollout",
+                id="nodes of no rollout",
+            ),
+            pytest.param("DELETE FROM documents", "plan or release of ROLL-0001", id="plan and release removed"),
+            pytest.param(
+                "UPDATE documents SET compressed = (SELECT compressed FROM documents ORDER BY digest LIMIT 1)",
+                "plan or release of ROLL-0001",
+                id="plan and release the same",
+            ),
+        ],
+    )
+    def test_changed_rollout_is_found(self, ledger: SqlLedger, url: str, statement: str, problem: str) -> None:
+        opened, (one, *_) = open_rollout(ledger, 1)
+        change_rollout(ledger, None, begun(one))
+        change_rollout(ledger, replace(opened, state=RolloutState.PAUSED))
+        whole = ledger.verify_chain()
+        change(url, statement)
+
+        verdict = ledger.verify_chain()
+
+        assert whole.problem == ""
+        assert verdict.first_broken_seq is not None
+        assert problem in verdict.problem
+
+    def test_rollouts_with_each_others_numbers_are_found(self, ledger: SqlLedger, url: str) -> None:
+        open_rollout(ledger, 1, names=("gpu001",))
+        open_rollout(ledger, 2, names=("gpu002",))
+        change(
+            url,
+            "UPDATE rollouts SET number = -1 WHERE number = 1",
+            "UPDATE rollouts SET number = 1 WHERE number = 2",
+            "UPDATE rollouts SET number = 2 WHERE number = -1",
+        )
+
+        assert "number" in ledger.verify_chain().problem
+
+    def test_lost_rollout_with_its_nodes_is_found(self, ledger: SqlLedger, url: str) -> None:
+        open_rollout(ledger, 1)
+        change(url, "DELETE FROM rollout_nodes", "DELETE FROM rollouts")
+
+        assert "line 1 (rollout)" in ledger.verify_chain().problem
 
     def test_two_actions_with_each_others_lines_are_found(self, ledger: SqlLedger, url: str) -> None:
         fill(ledger)

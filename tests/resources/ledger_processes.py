@@ -3,14 +3,30 @@
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.domain.identity import RolloutId
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.ports.ledger import Begun, LedgerState
+from ops_pipelines.domain.lifecycle.rollout import RolloutNode
+from ops_pipelines.ports.ledger import Begun, LedgerConflict, LedgerState
+from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from tests.ports.ledger_samples import NOW, allow, drain, incident, observation, outcome, record, refuse, take_in
+from tests.ports.ledger_samples import (
+    NOW,
+    SECOND,
+    allow,
+    drain,
+    incident,
+    observation,
+    outcome,
+    record,
+    refuse,
+    take_in,
+)
+from tests.ports.rollout_samples import NODES, begun, change, open_rollout
 
 BUDGET = 3
 
@@ -78,6 +94,51 @@ def die_while_judging(url: str, name: str) -> NoReturn:
 
     ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor=name, now=NOW)
     raise AssertionError("nobody judged")
+
+
+def open_same_rollout(url: str, name: str) -> int:
+    """Try to open a rollout over the same nodes as every other process, under the next id; return whether it was."""
+    ledger = SqlLedger(url)
+    try:
+        open_rollout(ledger, ledger.rollout_count() + 1)
+    except LedgerConflict:
+        return 0
+    return 1
+
+
+def begin_same_nodes(url: str, name: str) -> int:
+    """Try to begin each of the nodes that every other process begins too; return how many began here."""
+    ledger = SqlLedger(url)
+    begun_count = 0
+    for each in ledger.rollout_nodes(RolloutId("ROLL-0001")):
+        after = replace(begun(each), since=each.since + int(name) * SECOND)
+        try:
+            ledger.change_rollout(None, [after], actor=name, now=NOW)
+        except LedgerConflict:
+            continue
+        begun_count += 1
+    return begun_count
+
+
+def die_while_opening(url: str, name: str) -> NoReturn:
+    """Be killed when a rollout's line, documents and own row are written, and the rows of its nodes are not."""
+    ledger = SqlLedger(url)
+    rows = ledger_rollouts.node_row
+
+    def node_row(node: RolloutNode) -> dict[str, str | int]:
+        die() if node.node == NODES[-1] else None
+        return rows(node)
+
+    ledger_rollouts.node_row = node_row
+    open_rollout(ledger, 1)
+    raise AssertionError("no row was made")
+
+
+def change_and_die(url: str, name: str) -> NoReturn:
+    """Begin all nodes of a rollout and be killed before anything is done to them."""
+    ledger = SqlLedger(url)
+    change(ledger, None, *map(begun, ledger.rollout_nodes(RolloutId("ROLL-0001"))))
+    die()
 
 
 def die() -> NoReturn:

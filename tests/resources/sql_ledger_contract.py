@@ -12,7 +12,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.lifecycle.rollout import NodeStage
 from ops_pipelines.ports.ledger import Begun, LedgerError
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
@@ -31,11 +32,21 @@ from tests.ports.ledger_samples import (
     record,
     take_in,
 )
+from tests.ports.rollout_samples import RELEASE_DIGEST, open_rollout
 from tests.resources import ledger_processes
 from tests.resources.ledger_audit_contract import LedgerAuditContract, change
 from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
+TO_VERSION_0005 = (
+    "DROP TABLE rollouts",
+    "DROP TABLE rollout_nodes",
+    "DROP INDEX ix_actions_incident_node",
+    "ALTER TABLE actions DROP COLUMN node",
+    "CREATE INDEX ix_actions_incident ON actions (incident)",
+    "UPDATE alembic_version SET version_num = '0005'",
+)
+"""What takes a ledger without rollouts back to the version before they came."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +124,20 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         assert sum(new) == 100
         assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 100
 
+    def test_nodes_are_taken_by_the_rollout_of_one_process_only(self, ledger: SqlLedger, url: str) -> None:
+        opened = finish_all([start(ledger_processes.open_same_rollout, url, name) for name in (1, 2, 3)])
+
+        assert (sum(opened), ledger.rollout_count(), len(ledger.entries(after=0, limit=NO_LIMIT))) == (1, 1, 1)
+
+    def test_each_node_of_a_rollout_begins_in_one_process_only(self, ledger: SqlLedger, url: str) -> None:
+        opened, nodes = open_rollout(ledger, 1, names=[f"gpu{number:02d}" for number in range(20)])
+
+        begun = finish_all([start(ledger_processes.begin_same_nodes, url, name) for name in (1, 2)])
+
+        assert sum(begun) == len(nodes) == len(ledger.read_state(NOW).owned)
+        assert {each.try_number for each in ledger.rollout_nodes(opened.rollout)} == {2}
+        assert ledger.verify_chain().problem == ""
+
     def test_threads_share_one_ledger(self, ledger: SqlLedger) -> None:
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda number: begin(ledger, drain(1, try_number=number)), range(40)))
@@ -138,10 +163,30 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         assert ledger.read_state(NOW).head_seq == 0
         assert isinstance(begin(ledger, drain(1)), Begun)
 
+    def test_process_killed_while_it_opens_a_rollout_leaves_nothing_of_it(self, ledger: SqlLedger, url: str) -> None:
+        ended = start(ledger_processes.die_while_opening, url, 1).end()
+
+        assert ended == -signal.SIGKILL
+        assert (ledger.rollout_count(), ledger.read_state(NOW).head_seq) == (0, 0)
+        with pytest.raises(LedgerError, match="never stored"):
+            ledger.release(RELEASE_DIGEST)
+        open_rollout(ledger, 1)
+        assert ledger.verify_chain().problem == ""
+
+    def test_nodes_that_a_killed_process_began_are_in_hand(self, ledger: SqlLedger, url: str) -> None:
+        _, nodes = open_rollout(ledger, 1)
+
+        ended = start(ledger_processes.change_and_die, url, 1).end()
+
+        assert ended == -signal.SIGKILL
+        assert ledger.read_state(NOW).owned == {each.node: "ROLL-0001" for each in nodes}
+        assert ledger.verify_chain().problem == ""
+
     # -- kept --
 
     def test_everything_is_there_after_closing_and_opening(self, ledger: SqlLedger, url: str) -> None:
         fill(ledger)
+        open_rollout(ledger, 1, stage=NodeStage.INSTALLING)
         before = ledger.read_state(NOW)
         ledger.close()
 
@@ -199,6 +244,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
             "ALTER TABLE evidence DROP COLUMN observed_at",
             "DROP TABLE node_checks",
             "DROP TABLE notes",
+            *TO_VERSION_0005,
             "UPDATE alembic_version SET version_num = '0002'",
         )
 
@@ -208,6 +254,37 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         positions = [each.observation.position for each in ledger.evidence_after(0, limit=NO_LIMIT)]
         counted = [each.observation.position for each in ledger.evidence_since(NOW, rules=["xid_79"], limit=NO_LIMIT)]
         assert (new_count, positions, counted) == (1, ["1", "2"], ["2"])
+        ledger.close()
+
+    def test_ledger_of_the_version_before_rollouts_knows_the_nodes_of_its_actions(self, url: str) -> None:
+        older = SqlLedger(url)
+        fill(older)
+        before = older.read_state(NOW)
+        older.close()
+        change(url, *TO_VERSION_0005)
+
+        ledger = SqlLedger(url)
+
+        on_node = ledger.records_on(IncidentId("INC-0001"), NodeName("gpu003"))
+        assert ledger.read_state(NOW) == before
+        assert on_node == ledger.records(IncidentId("INC-0001"))
+        assert len(on_node) == 2
+        assert ledger.verify_chain().problem == ""
+        open_rollout(ledger, 1)
+        assert ledger.verify_chain().problem == ""
+        ledger.close()
+
+    def test_action_that_cannot_be_read_does_not_stop_an_upgrade_and_is_found_by_the_audit(self, url: str) -> None:
+        older = SqlLedger(url)
+        begin(older, drain(1))
+        begin(older, drain(2))
+        older.close()
+        change(url, *TO_VERSION_0005, "UPDATE actions SET body = 'rubbish' WHERE incident = 'INC-0001'")
+
+        ledger = SqlLedger(url)
+
+        assert len(ledger.records_on(IncidentId("INC-0002"), NodeName("gpu003"))) == 1
+        assert "differs" in ledger.verify_chain().problem
         ledger.close()
 
     def test_newer_database_is_refused_and_left_alone(self, url: str) -> None:

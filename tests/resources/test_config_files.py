@@ -1,7 +1,7 @@
 """cluster.yaml, policy.yaml and the catalogue: what they become, and how their faults are told."""
 
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,9 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.meaning.finding import RESPONSES, Response
 from ops_pipelines.domain.policy import (
+    ActionClass,
     BlastCaps,
+    Consent,
     DrainBudget,
     Durations,
     FreezeWindow,
@@ -20,6 +22,8 @@ from ops_pipelines.domain.policy import (
     Policy,
     PolicyError,
     RecoveryLimits,
+    RolloutLimits,
+    WeeklyWindow,
 )
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.drills.lab import POLICY as LAB_POLICY
@@ -47,6 +51,7 @@ from ops_pipelines.resources.config.models import (
     MassEventModel,
     PolicyModel,
     RecoveryModel,
+    RolloutsModel,
 )
 from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
@@ -296,6 +301,42 @@ untouchable_nodes: ["gpu[001-001]"]
     assert policy.untouchable_nodes == frozenset({NodeName("gpu001")})
 
 
+def test_rollouts_windows_and_calendars_become_domain_values(tmp_path: Path) -> None:
+    (tmp_path / "freezes.ics").write_text("BEGIN:VCALENDAR\nEND:VCALENDAR\n", encoding="utf-8")
+    text = """
+mode: auto
+consents: {update: approve}
+rollouts: {max_out_count: 1, canary_counts: [1, 2], soak_seconds: 60, good_read_every_seconds: 5}
+maintenance_windows:
+  - {name: nights, days: [mon, sun], begins: "22:00", ends: "04:30", timezone: Europe/Berlin}
+maintenance_calendars: [freezes.ics]
+"""
+
+    policy = read_policy(write(tmp_path, text), topology=PAIR)
+
+    assert policy.consents == {ActionClass.UPDATE: Consent.APPROVE}
+    assert policy.rollouts == RolloutLimits(
+        max_out_count=1, canary_counts=(1, 2), soak=timedelta(minutes=1), good_read_every=timedelta(seconds=5)
+    )
+    assert policy.maintenance_windows == (
+        WeeklyWindow(
+            name="nights", days=frozenset({0, 6}), begins=time(22), ends=time(4, 30), timezone="Europe/Berlin"
+        ),
+    )
+    assert policy.maintenance_calendars == (str(tmp_path / "freezes.ics"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [("{}", None), ("maintenance_windows: null", None), ("maintenance_windows: []", ())],
+    ids=["absent", "null", "empty"],
+)
+def test_no_window_declared_and_none_at_all_are_two_things(
+    tmp_path: Path, text: str, windows: tuple[WeeklyWindow, ...] | None
+) -> None:
+    assert read_policy(write(tmp_path, text), topology=TOPOLOGY).maintenance_windows == windows
+
+
 def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     assert {field.name for field in fields(Policy)} == set(PolicyModel.model_fields)
     assert {field.name for field in fields(DrainBudget)} == set(DrainBudgetModel.model_fields)
@@ -303,7 +344,8 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds", "brake_window_seconds"}
     assert {field.name for field in fields(BlastCaps)} == set(BlastCapsModel.model_fields)
     assert {field.name for field in fields(FreezeWindow)} == set(FreezeWindowModel.model_fields)
-    for values, model in ((LadderLimits(), LadderModel), (RecoveryLimits(), RecoveryModel)):
+    limits = ((LadderLimits(), LadderModel), (RecoveryLimits(), RecoveryModel), (RolloutLimits(), RolloutsModel))
+    for values, model in limits:
         names = {field.name: isinstance(getattr(values, field.name), timedelta) for field in fields(values)}
         assert {f"{name}_seconds" if is_time else name for name, is_time in names.items()} == set(model.model_fields)
 
@@ -385,6 +427,34 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
         pytest.param("mode: 2026-13-45", r"is not YAML", id="impossible date"),
         pytest.param("mode: !!python/object/apply:os.getcwd []", r"is not YAML", id="a tag that would run code"),
         pytest.param("a: &a [*a]", r"unknown key", id="an alias that holds itself"),
+        pytest.param("rollouts: {canary_counts: []}", r"line 1: rollouts.canary_counts", id="no canary"),
+        pytest.param("rollouts: {soak_limit_seconds: 9}", r"line 1: rollouts.soak_limit_seconds", id="no time to soak"),
+        pytest.param(
+            'maintenance_windows:\n - {name: a, days: [tue], begins: "22:00", ends: "24:00"}',
+            r"line 2: maintenance_windows\[0\].ends: found '24:00'",
+            id="no such time",
+        ),
+        pytest.param(
+            'maintenance_windows:\n - {name: a, days: [tue], begins: 22:00, ends: "04:00"}',
+            r"22:00 is a number to the base of 60 in YAML; write seconds, or put it in quotes",
+            id="a time without quotes",
+        ),
+        pytest.param(
+            'maintenance_windows: [{name: a, days: [], begins: "22:00", ends: "04:00"}]', r"days", id="on no day"
+        ),
+        pytest.param(
+            'maintenance_windows: [{name: a, days: [tues], begins: "22:00", ends: "04:00"}]',
+            r"found 'tues'; input should be 'mon', 'tue'",
+            id="no such day",
+        ),
+        pytest.param(
+            'maintenance_windows: [{name: a, days: [tue], begins: "22:00", ends: "04:00", timezone: Europe/Bonn}]',
+            r"found 'Europe/Bonn'; expected a zone of the IANA list",
+            id="no such zone",
+        ),
+        pytest.param(
+            "maintenance_calendars: [none.ics]", r"maintenance_calendars\[0\]: there is no file", id="no file"
+        ),
     ],
 )
 def test_policy_faults_name_line_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:

@@ -28,10 +28,21 @@ from tests.safety.lies import (
     bend_samples,
 )
 
-COMMANDS = {verb.value: verb for verb in Verb} | {"start_check": Verb.CHECK}
-"""Ports name their commands as the domain names its verbs; only a check is started, as it goes on by itself."""
+COMMANDS = {verb.value: verb for verb in Verb} | {"start_check": Verb.CHECK, "start_install": Verb.INSTALL}
+"""Ports name their commands as the domain names its verbs; what goes on by itself is started."""
 READS = frozenset(
-    {"read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_samples", "read_new", "read_check"}
+    {
+        "read_nodes",
+        "read_jobs",
+        "read_limits",
+        "inspect",
+        "power_state",
+        "read_samples",
+        "read_new",
+        "read_check",
+        "read_install",
+        "read_versions",
+    }
 )
 LEDGER_READS = frozenset(
     {
@@ -52,6 +63,13 @@ LEDGER_READS = frozenset(
         "resent_at",
         "heartbeats",
         "checks",
+        "records_on",
+        "release",
+        "rollout",
+        "rollout_count",
+        "rollout_nodes",
+        "rollout_plan",
+        "rollouts",
     }
 )
 """Everything else that a ledger can do is a write, and the process may die before it."""
@@ -152,6 +170,10 @@ class Border:
     def around(self, port: object) -> Any:
         """Return `port` as the process sees it through this border."""
         return _Guarded(port, self)
+
+    def around_ledger(self, ledger: object) -> Any:
+        """Return the ledger as the process has it: it commands nobody, though it shares words with those that do."""
+        return _GuardedLedger(ledger, self)
 
     def read(self, name: str, ask: Callable[[], Any], **about: Any) -> Any:
         self._let_others_in()
@@ -282,7 +304,7 @@ class _Guarded:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._port, name)
         border = self._border
-        if name in LEDGER_READS or not callable(method):
+        if not callable(method):
             return method
 
         def call(*args: object, **options: Any) -> Any:
@@ -296,6 +318,20 @@ class _Guarded:
             return border.write(lambda: method(*args, **options))
 
         return call
+
+
+class _GuardedLedger:
+    """A ledger seen through a border."""
+
+    def __init__(self, ledger: object, border: Border) -> None:
+        self._ledger = ledger
+        self._border = border
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._ledger, name)
+        if name in LEDGER_READS or not callable(method):
+            return method
+        return lambda *args, **options: self._border.write(lambda: method(*args, **options))
 
 
 def _names(target: object) -> tuple[str, ...]:

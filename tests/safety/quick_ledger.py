@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, Rollout
 from ops_pipelines.ports.ledger import Approval, LedgerState, Pause
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger import database as ledger_database
@@ -39,8 +40,15 @@ _NAMES = frozenset(
         "load_snapshot",
         "plan",
         "records",
+        "records_on",
         "rejected",
+        "release",
         "resent_at",
+        "rollout",
+        "rollout_count",
+        "rollout_nodes",
+        "rollout_plan",
+        "rollouts",
     }
 )
 """Questions whose answer depends on what was asked and on the ledger alone."""
@@ -50,6 +58,7 @@ _OF_EVIDENCE = frozenset({"conditions", "cursor", "evidence_after", "evidence_si
 _STALES: dict[str, frozenset[str]] = {
     "store": frozenset(),
     "store_snapshot": frozenset(),
+    "store_release": frozenset(),
     "load": frozenset(),
     "verify_chain": frozenset(),
     "take_lease": frozenset({"current_lease"}),
@@ -108,6 +117,17 @@ class Memory:
                 ),
                 approvals=tuple(_decoded(Approval, each) for each in bodies("SELECT body FROM approvals ORDER BY seq")),
                 pause=None if pause is None else _decoded(Pause, pause),
+                rollouts=tuple(
+                    _decoded(Rollout, each)
+                    for each in bodies("SELECT body FROM rollouts WHERE is_open = 1 ORDER BY number")
+                ),
+                owned={
+                    NodeName(row[0]): RolloutId(row[1])
+                    for row in database.execute(
+                        "SELECT node, rollout, stage FROM rollout_nodes JOIN rollouts USING (rollout) WHERE is_open = 1"
+                    )
+                    if NodeStage(row[2]) in IN_HAND
+                },
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
-from ops_pipelines.domain.identity import ActionKey
+from ops_pipelines.domain.identity import ActionKey, is_rollout
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from tests.safety.rules_of_drains import NEEDS_OUR_DRAIN, RULES_OF_DRAINS
 from tests.safety.rules_of_isolation import RULES_OF_ISOLATION
@@ -42,6 +42,7 @@ _CLASSES: Mapping[ActionClass, frozenset[Verb]] = {
     ActionClass.REIMAGE: frozenset({Verb.REIMAGE}),
     ActionClass.CHECK: frozenset({Verb.CHECK}),
     ActionClass.RETURN_NODE: frozenset({Verb.RESUME, Verb.PUT_BACK}),
+    ActionClass.UPDATE: frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER}),
 }
 """As the operator is told in docs/APPROVALS.md."""
 _GIVES_BACK: Mapping[Verb, Verb | None] = {
@@ -62,7 +63,12 @@ def _consent_to(kind: ActionClass, scene: Scene) -> Consent:
 
 
 def _classes_of(verb: Verb, scene: Scene) -> tuple[ActionClass, ...]:
-    """Return the classes of an act and of what must follow it: a silent node's job is let go by the power switch."""
+    """Return the classes of an act and of what must follow it: a silent node's job is let go by the power switch.
+
+    All that a rollout does is of one class.
+    """
+    if scene.record is not None and is_rollout(scene.record.action.incident):
+        return (ActionClass.UPDATE,)
     own = next(each for each, verbs in _CLASSES.items() if verb in verbs)
     nodes, job = scene.told.nodes, scene.told_job
     is_cut_off = job is not None and any(name in nodes and not nodes[name].is_responding for name in job.nodes)

@@ -245,7 +245,7 @@ class Stage:
             fleet=border.around(cluster.fleet),
             telemetry=border.around(cluster.telemetry),
             logs=(*(border.around(log) for log in cluster.logs), self.mischief.rumours),
-            ledger=border.around(self._quick(autopilot)),
+            ledger=border.around_ledger(self._quick(autopilot)),
             clock=self.own_clock,
             rules=replace(cluster.rules, policy=self.orders.policy, topology=self.orders.topology),
         )

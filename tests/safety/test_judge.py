@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobId
+from ops_pipelines.domain.identity import IncidentId, JobId, PlanId
 from ops_pipelines.domain.policy import BlastCaps, MassEvent
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
@@ -35,6 +35,22 @@ def test_command_that_the_ledger_does_not_know_is_seen(stage: Stage) -> None:
     stage.process("first").cluster.scheduler.drain([name_of(3)], reason="ops_pipelines INC-0001: by the way")
 
     assert stage.judge.broken_rules == {"before_entry"}
+
+
+def test_commands_of_a_rollout_are_judged_by_what_the_ledger_has_of_them(stage: Stage) -> None:
+    cluster, now = stage.process("first").cluster, stage.own_clock.now()
+    cause = IncidentId("ROLL-0001")
+    drain = replace(on_node(Verb.DRAIN, 3), incident=cause, text=drain_reason(cause, "driver"))
+    restart = replace(on_node(Verb.REBOOT, 3), incident=cause, part="0 forward")
+    for action in (drain, restart):
+        record = ActionRecord(action=action, plan=PlanId("PLAN-R1"), begun_at=now)
+        cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=now)
+
+    cluster.scheduler.drain([name_of(3)], reason=drain.text)
+    cluster.fleet.reboot(name_of(3), reason=restart.text)
+
+    assert stage.judge.watched[Verb.DRAIN] == stage.judge.watched[Verb.REBOOT] == 1
+    assert stage.judge.broken_rules.isdisjoint({"before_entry", "consent", "approval"})
 
 
 def test_second_reboot_for_one_cause_is_seen(stage: Stage) -> None:

@@ -28,6 +28,7 @@ from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, Simu
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.simulator.versions import ReleaseFault
 from tests.simulator.fake_clock import BEGINNING, FakeClock
 
 POLICY = Policy(
@@ -103,6 +104,7 @@ class SmallAutopilot:
         gpus_per_node: int = 8,
         policy: Policy = POLICY,
         ledger_url: str | None = None,
+        release_faults: tuple[ReleaseFault, ...] = (),
     ) -> None:
         self.clock = FakeClock()
         self.ledger_url = ledger_url
@@ -114,6 +116,7 @@ class SmallAutopilot:
             gpus_per_node=gpus_per_node,
             durations=SHORT_DURATIONS,
             initial_jobs=jobs,
+            release_faults=release_faults,
         )
         self._begin_on(directory, Twin.create(directory / "twin", scenario, seed=7, clock=self.clock), policy)
 

@@ -61,6 +61,10 @@ def test_asset_graph_follows_the_flow() -> None:
         "remediation_page": ["verifications"],
         "incident_reports": ["verifications"],
         "shift_report": ["verifications"],
+        "fleet_versions": [],
+        "rollout_plan": [],
+        "rollout_pass": [],
+        "rollout_progress": ["rollout_pass"],
     }
 
 
@@ -85,6 +89,7 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         "remediation_page": "report",
         "incident_reports": "report",
         "shift_report": "report",
+        **dict.fromkeys(["fleet_versions", "rollout_plan", "rollout_pass", "rollout_progress"], "lifecycle"),
     }
     assert all(graph.get(key).description for key in graph.get_all_asset_keys())
 
@@ -144,6 +149,11 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "approve_plan",
         "drain_node",
         "return_node",
+        "advance_rollouts",
+        "plan_rollout",
+        "start_rollout",
+        "steer_rollout",
+        "look_at_versions",
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {
         "fault_sensor",
@@ -152,6 +162,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "live_cycle_sensor",
         "message_sensor",
         "alert_sensor",
+        "rollout_sensor",
     }
     assert {schedule.name for schedule in repository.schedule_defs} == {
         "shift_report_schedule",
@@ -159,6 +170,8 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "history_schedule",
         "weekly_review_schedule",
         "keep_lake_schedule",
+        "rollout_schedule",
+        "version_schedule",
     }
 
 
@@ -174,6 +187,9 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "live_cycle_sensor": dg.DefaultSensorStatus.RUNNING,
         "message_sensor": dg.DefaultSensorStatus.RUNNING,
         "alert_sensor": dg.DefaultSensorStatus.RUNNING,
+        "rollout_sensor": dg.DefaultSensorStatus.RUNNING,
+        "rollout_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "version_schedule": dg.DefaultScheduleStatus.RUNNING,
         "shift_report_schedule": dg.DefaultScheduleStatus.RUNNING,
         "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
         "history_schedule": dg.DefaultScheduleStatus.RUNNING,

@@ -5,12 +5,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.lifecycle.install import InstallOrder
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import PARTITION, SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from tests.ports.fleet_contract import driver_order
 from tests.simulator.fake_clock import FakeClock
+
+BROKEN_PACKAGE = ReleaseFault(component=Component.DRIVER, version="590.99.99", trouble=ReleaseTrouble.INSTALL_FAILS)
 
 
 class SimulatedWorld:
@@ -18,7 +24,7 @@ class SimulatedWorld:
 
     def __init__(self, directory: Path) -> None:
         self.clock = FakeClock()
-        scenario = Scenario(nodes=cluster_nodes(4), durations=SHORT_DURATIONS)
+        scenario = Scenario(nodes=cluster_nodes(4), durations=SHORT_DURATIONS, release_faults=(BROKEN_PACKAGE,))
         self.twin = Twin.create(directory, scenario, seed=7, clock=self.clock)
         ports = simulated_ports(self.twin)
         self.scheduler, self.fleet, self.telemetry, self.logs = (
@@ -85,6 +91,12 @@ class SimulatedWorld:
 
     def let_pass(self, seconds: float) -> None:
         self.clock.wait(seconds)
+
+    def order(self) -> InstallOrder:
+        return driver_order("590.44.01")
+
+    def failing_order(self) -> InstallOrder:
+        return driver_order(BROKEN_PACKAGE.version)
 
     def wait_until(self, predicate: Callable[[], bool], timeout_seconds: float) -> None:
         self.clock.wait_until(predicate, timeout_seconds)

@@ -10,6 +10,7 @@ from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.simulator.versions import ReleaseFault
 from tests.simulator.fake_clock import FakeClock
 
 GPU1, GPU2, GPU3, GPU4 = (NodeName(f"gpu00{number}") for number in (1, 2, 3, 4))
@@ -42,10 +43,13 @@ class SmallCluster:
         *jobs: JobSpec,
         durations: SimulatedDurations = SHORT_DURATIONS,
         node_count: int = 4,
+        release_faults: tuple[ReleaseFault, ...] = (),
     ) -> None:
         self.clock = FakeClock()
         self.directory = directory
-        scenario = Scenario(nodes=cluster_nodes(node_count), durations=durations, initial_jobs=jobs)
+        scenario = Scenario(
+            nodes=cluster_nodes(node_count), durations=durations, initial_jobs=jobs, release_faults=release_faults
+        )
         self.use(Twin.create(directory, scenario, seed=7, clock=self.clock))
         self.jobs = tuple(JobId(str(1001 + number)) for number in range(len(jobs)))
 

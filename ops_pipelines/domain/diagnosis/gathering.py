@@ -91,6 +91,7 @@ def _young_of(family: Family, board: Board) -> list[Incident]:
         and incident.suspect is None
         and not incident.is_mass_event
         and len(incident.nodes) == 1
+        and not any(board.world.is_changing(node) for node in incident.nodes)
         and (onset := _onset_of(incident, family)) is not None
     }
     newest = max(onsets.values(), default=board.world.now)

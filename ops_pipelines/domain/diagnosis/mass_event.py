@@ -47,9 +47,13 @@ def is_still_spreading(incident: Incident, world: World) -> bool:
 
 
 def _is_young(incident: Incident, world: World) -> bool:
-    """Return whether a node of the cluster began to look broken within the window; being repaired counts, too."""
+    """Return whether a node of the cluster began to look broken within the window; being repaired counts, too.
+
+    One whose versions are being changed does not: it restarts because we told it to.
+    """
     return (
-        incident.state in (IncidentState.OPEN, IncidentState.ACTING)
+        not any(world.is_changing(node) for node in incident.nodes)
+        and incident.state in (IncidentState.OPEN, IncidentState.ACTING)
         and incident.suspect is None
         and any(world.topology.knows(node) for node in incident.nodes)
         and incident.response in (*REPAIRS, Response.PAGE)

@@ -13,13 +13,21 @@ from ops_pipelines.domain.diagnosis.response import raised_response
 from ops_pipelines.domain.diagnosis.shared_cause import wide_suspect
 from ops_pipelines.domain.diagnosis.standing import is_over
 from ops_pipelines.domain.identity import JobAttempt
-from ops_pipelines.domain.incident import joined_by
+from ops_pipelines.domain.incident import IncidentState, joined_by
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import NO_NODE
 
 
 def place(finding: Finding, board: Board) -> None:
-    """Join a finding to the incident where it belongs, or open one for it if it calls for anything."""
+    """Join a finding to the incident where it belongs, or open one for it if it calls for anything.
+
+    What a node shows while a rollout changes it is the rollout's own: it tests the node before it returns it.
+    """
+    if board.world.is_made_by_change(finding):
+        return
+    if board.world.is_changing(finding.node):
+        _place_on_changing(finding, board)
+        return
     home = home_of(finding, board)
     if home is not None:
         board.put(joined(home, finding, roster=board.roster, at=board.world.now))
@@ -31,6 +39,20 @@ def place(finding: Finding, board: Board) -> None:
         suspect = wide_suspect(finding)
         nodes = frozenset() if suspect is not None or finding.node == NO_NODE else frozenset({finding.node})
         board.open(finding, nodes=nodes, victims=board.roster.victims_of(finding), suspect=suspect)
+
+
+def _place_on_changing(finding: Finding, board: Board) -> None:
+    """Keep a condition of a node that is being changed apart: it waits, and ends with the change or is seen to then."""
+    if finding.response is Response.MONITOR or is_over(finding, board.present):
+        return
+    nodes = frozenset({finding.node})
+    home = next(
+        (each for each in board.incidents.values() if each.state is IncidentState.OPEN and each.nodes == nodes), None
+    )
+    if home is None:
+        board.open(finding, nodes=nodes, victims=frozenset())
+    else:
+        board.put(joined(home, finding, roster=board.roster, at=board.world.now))
 
 
 def _place_application_error(finding: Finding, board: Board) -> None:

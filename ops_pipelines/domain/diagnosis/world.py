@@ -3,8 +3,8 @@
 Readings only; which incidents there are is `board`.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName
@@ -26,6 +26,18 @@ Source: Meta RSC attributes a cause seen in the last 10 minutes of a job (arXiv 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTime:
+    """When the versions of a node were being changed, on one pass of one rollout; both ends belong to it."""
+
+    begun_at: datetime
+    ended_at: datetime | None
+    """None: it goes on."""
+
+    def holds(self, at: datetime) -> bool:
+        return self.begun_at <= at and (self.ended_at is None or at <= self.ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """What findings are correlated against."""
 
@@ -44,6 +56,17 @@ class World:
     now: datetime
     nodes: Collection[NodeStatus] = ()
     """How the scheduler sees the nodes; without them nobody is known to have restarted one."""
+    changes: Mapping[NodeName, tuple[ChangeTime, ...]] = field(default_factory=dict)
+    """When rollouts changed the versions of nodes, now or within the last day."""
+
+    def is_changing(self, node: NodeName) -> bool:
+        """Return whether the versions of a node are being changed now: what it shows is the rollout's to judge."""
+        return any(each.ended_at is None for each in self.changes.get(node, ()))
+
+    def is_made_by_change(self, finding: Finding) -> bool:
+        """Return whether an event is of a time at which its node was being changed. A condition shows itself anew."""
+        times = self.changes.get(finding.node, ())
+        return not finding.is_lasting and any(each.holds(finding.found_at) for each in times)
 
 
 class Roster:

@@ -8,18 +8,19 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.facts import (
     Case,
-    ClusterFacts,
     Rule,
     held_and_not_released,
     nodes_out_of_service,
+    still_waits,
 )
+from ops_pipelines.domain.guardrails.probation_cap import keeps_probation_cap
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.identity import NodeName, is_rollout
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, has_moved_on
+from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.steps.ladder import max_tries
 from ops_pipelines.domain.steps.timing import Moment
 
@@ -65,6 +66,8 @@ def keeps_drain_budget(case: Case) -> Refusal | None:
             f"only {in_service_ratio:.0%} of nodes would be in service; "
             f"min_in_service_ratio is {budget.min_in_service_ratio}",
         )
+    if is_rollout(case.action.incident):
+        return None  # How fast versions move is said by windows, waves and the rollouts' own share.
     recent = {
         record.action.node
         for record in _begun_within(_AN_HOUR, case)
@@ -77,6 +80,18 @@ def keeps_drain_budget(case: Case) -> Refusal | None:
             f"max_new_per_hour_count is {budget.max_new_per_hour_count}",
         )
     return None
+
+
+def keeps_rollout_share(case: Case) -> Refusal | None:
+    """Judge the drain of a rollout by the nodes that rollouts have out: the rest of the budget is left to faults."""
+    name = _newly_drained(case)
+    if name is None or not is_rollout(case.action.incident):
+        return None
+    out = (nodes_out_of_service(case.facts, case.topology) & case.facts.owned.keys()) | {name}
+    most = case.policy.rollouts.max_out_count
+    if len(out) <= most:
+        return None
+    return wait("rollout_share", f"{len(out)} nodes would be out for updates; rollouts.max_out_count is {most}")
 
 
 def keeps_part_caps(case: Case) -> Refusal | None:
@@ -135,10 +150,10 @@ def brakes_in_storm(case: Case) -> Refusal | None:
     """Judge what would touch one more node after many were touched within minutes.
 
     So many faults at once are one cause that they share, or our own eyes. A node or an incident on which we have begun
-    within that time is carried on; a person's own acts are not doubted.
+    within that time is carried on; a person's own acts are not doubted. A rollout was planned, and answers no fault.
     """
     event, action = case.policy.mass_event, case.action
-    if case.authority is Authority.PERSON or action.verb not in _TOUCHES:
+    if case.authority is Authority.PERSON or action.verb not in _TOUCHES or is_rollout(action.incident):
         return None
     begun = [each.action for each in _begun_within(event.brake_window, case) if each.action.verb in _TOUCHES]
     nodes = {each.node for each in begun if each.node is not None}
@@ -164,11 +179,11 @@ def keeps_tries(case: Case) -> Refusal | None:
     """Judge a repair by how often others tried the same on the node, and how long ago the last time was.
 
     Sending the same act again is no other try. A power-off that fences jobs which we hold is no repair: without it
-    they would stay held for ever, so no count stands in its way.
+    they would stay held for ever, so no count stands in its way. The restarts of a rollout are no repairs.
     """
     action, limits = case.action, case.policy.ladder
     repair = REPAIR_OF.get(action.verb)
-    if repair is None or fences_held_jobs(case):
+    if repair is None or is_rollout(action.incident) or fences_held_jobs(case):
         return None
     others = [
         record
@@ -205,69 +220,14 @@ def fences_held_jobs(case: Case) -> bool:
         return False
     incidents = {record.action.incident for record in case.facts.records if record.action.verb is Verb.HOLD}
     return any(
-        node in record.attempt_nodes and _still_waits(record, case.facts)
+        node in record.attempt_nodes and still_waits(record, case.facts)
         for each in incidents
         for record in held_and_not_released(each, case.facts)
     )
 
 
-def _still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
-    attempt = hold.action.attempt
-    job = None if attempt is None else facts.jobs.get(attempt.job)
-    if attempt is None or job is None or has_moved_on(job, attempt):
-        return False
-    if job.state is JobState.PENDING:
-        return job.is_held
-    return job.state in MAY_HAVE_PROCESSES and not (job.state is JobState.COMPLETING and job.ended_at is not None)
-
-
 def _is_same_try(record: ActionRecord, case: Case) -> bool:
     return (record.action.incident, record.action.try_number) == (case.action.incident, case.action.try_number)
-
-
-# -- returns --
-
-
-def keeps_probation_cap(case: Case) -> Refusal | None:
-    """Judge a return by how many other nodes are on probation: what may still break must not be too much."""
-    cap = case.policy.blast_caps.max_on_probation_count
-    if case.action.verb is not Verb.RESUME:
-        return None
-    others = {name for name in _on_probation(case) if name != case.action.node and case.topology.knows(name)}
-    if len(others) < cap:
-        return None
-    return wait("probation_cap", f"{len(others)} nodes are on probation; max_on_probation_count is {cap}")
-
-
-def _on_probation(case: Case) -> frozenset[NodeName]:
-    """Return the nodes in service as last choice, and those that we return, or have returned, to be that.
-
-    The second for what the scheduler does not show yet, has refused or forgot: for no longer than a probation lasts. On
-    a node that is drained the mark means nothing: it is left from a probation that did not end well.
-    """
-    nodes, durations = case.facts.nodes, case.policy.durations
-    since = case.facts.taken_at - durations.probation - durations.reboot_limit
-    watched = {name for name, node in nodes.items() if node.is_last_choice and not node.is_drained}
-    marked = {_try_on(each) for each in case.facts.records if each.action.verb is Verb.PUT_LAST}
-    ended_at = {
-        each.action.node: each.begun_at
-        for each in case.facts.records
-        if each.action.verb in (Verb.PUT_BACK, Verb.DRAIN)
-    }
-    for record in case.facts.records:
-        name, outcome = record.action.node, record.outcome
-        if record.action.verb is not Verb.RESUME or name is None or name not in nodes or _try_on(record) not in marked:
-            continue
-        if outcome is None:
-            watched.add(name)
-        elif outcome.kind is OutcomeKind.DONE and outcome.finished_at > since:
-            is_over = name in ended_at and ended_at[name] > record.begun_at
-            watched |= set() if is_over else {name}
-    return frozenset(watched)
-
-
-def _try_on(record: ActionRecord) -> tuple[IncidentId, NodeName | None, int]:
-    return record.action.incident, record.action.node, record.action.try_number
 
 
 def leaves_no_place(plan_moments: Collection[Moment], drain: Case) -> Refusal | None:
@@ -288,13 +248,23 @@ def leaves_no_place(plan_moments: Collection[Moment], drain: Case) -> Refusal | 
     )
 
 
-BUDGETS: tuple[Rule, ...] = (keeps_tries, keeps_drain_budget, keeps_part_caps, keeps_probation_cap, brakes_in_storm)
+BUDGETS: tuple[Rule, ...] = (
+    keeps_tries,
+    keeps_drain_budget,
+    keeps_rollout_share,
+    keeps_part_caps,
+    keeps_probation_cap,
+    brakes_in_storm,
+)
 """In the order in which they are asked: what no waiting mends comes first."""
 
 
 def _begun_within(time: timedelta, case: Case) -> Iterator[ActionRecord]:
+    """Yield what incidents, or people, began within a time: the acts of rollouts are counted by no rule of repair."""
     since = case.facts.taken_at - time
-    return (record for record in case.facts.records if record.begun_at > since)
+    return (
+        record for record in case.facts.records if record.begun_at > since and not is_rollout(record.action.incident)
+    )
 
 
 def _words(repair: Response) -> str:

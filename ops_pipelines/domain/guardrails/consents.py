@@ -9,7 +9,9 @@ from itertools import takewhile
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.facts import Case, is_begun, is_cut_off, is_holding
+from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
+from ops_pipelines.domain.identity import is_rollout
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 
 CLASS_OF: Mapping[Verb, ActionClass] = {
@@ -27,11 +29,13 @@ CLASS_OF: Mapping[Verb, ActionClass] = {
     Verb.DECLARE_DOWN: ActionClass.POWER,
     Verb.POWER_ON: ActionClass.POWER,
     Verb.REIMAGE: ActionClass.REIMAGE,
+    Verb.INSTALL: ActionClass.UPDATE,
+    Verb.RELOAD_DRIVER: ActionClass.UPDATE,
     Verb.CHECK: ActionClass.CHECK,
     Verb.RESUME: ActionClass.RETURN_NODE,
     Verb.PUT_BACK: ActionClass.RETURN_NODE,
 }
-"""Every verb but messages: people are told in every mode that acts."""
+"""Every verb but messages: people are told in every mode that acts. All that a rollout does is `UPDATE`."""
 _LET_GO = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE})
 _STRICTNESS = (Consent.AUTO, Consent.APPROVE, Consent.FORBID)
 
@@ -52,6 +56,8 @@ def lacks_consent(case: Case) -> Refusal | None:
             return None
         case Consent.APPROVE:
             return wait("approval", f"policy.yaml says {where}, and nobody has approved this plan yet")
+        case Consent.FORBID if is_rollout(case.action.incident):
+            return wait("consent", f"policy.yaml says {where}; no other node is begun")
         case Consent.FORBID:
             what = case.action.verb.value.replace("_", " ")
             return never("consent", f"policy.yaml says {where}; {what} of {case.action.target} is left to you")
@@ -65,6 +71,8 @@ def needs_yes(action: Action, policy: Policy, *, among: Sequence[Action] = ()) -
     kind = CLASS_OF.get(action.verb)
     if kind is None:
         return False
+    if is_rollout(action.incident):
+        return policy.consent_to(ActionClass.UPDATE) is Consent.APPROVE
     needs_power = action.verb is Verb.HOLD and _is_let_go_by_power(action, among)
     kinds = (kind, ActionClass.POWER) if needs_power else (kind,)
     return any(policy.consent_to(each) is Consent.APPROVE for each in kinds)
@@ -83,6 +91,8 @@ def _classes_needed(case: Case) -> tuple[ActionClass, ...]:
     cut it must not hold the job.
     """
     action = case.action
+    if is_rollout(action.incident):
+        return (ActionClass.UPDATE,)
     own = CLASS_OF[action.verb]
     if action.verb is Verb.RESERVE:
         return (own, ActionClass.MOVE_JOBS)
@@ -94,8 +104,14 @@ def _classes_needed(case: Case) -> tuple[ActionClass, ...]:
 
 
 def _finishes_what_was_begun(case: Case) -> bool:
-    """Return whether an act lets go of what this incident holds: a job, room, a node without power, a last choice."""
+    """Return whether an act lets go of what this incident holds: a job, room, a node without power, a last choice.
+
+    A rollout brings every node that it has begun to a good end: half an update is worse than either.
+    """
     action, facts = case.action, case.facts
+    if is_rollout(action.incident):
+        is_begun_here = action.node is not None and is_underway(action.incident, action.node, facts)
+        return is_begun_here or action.verb in AFTER_RETURN
     if action.verb is Verb.UNRESERVE:
         return True
     if action.verb in _LET_GO:

@@ -9,10 +9,18 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
+from ops_pipelines.domain.observation import (
+    MAY_HAVE_PROCESSES,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    has_moved_on,
+)
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.steps.timing import RestartCosts, hazard_of
 from ops_pipelines.domain.topology import Topology
@@ -49,6 +57,12 @@ class ClusterFacts:
     hazards: tuple[Hazard, ...] = ()
     stricken: Mapping[NodeName, tuple[Blow, ...]] = field(default_factory=dict)
     """Nodes with known faults that end jobs: what is said to run there may do nothing any more."""
+    owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
+    """Nodes that a rollout has in hand, or is about to take."""
+    in_trouble: Mapping[NodeName, IncidentId] = field(default_factory=dict)
+    """Nodes of open incidents that call for more than watching, each with the oldest of them."""
+    in_begun_waves: frozenset[NodeName] = frozenset()
+    """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
     _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
         default_factory=list, repr=False, compare=False
     )
@@ -119,6 +133,16 @@ def stricken_nodes(
     return found
 
 
+def nodes_in_trouble(incidents: Iterable[Incident]) -> Mapping[NodeName, IncidentId]:
+    """Return the nodes of open incidents as `ClusterFacts.in_trouble` holds them."""
+    found: dict[NodeName, IncidentId] = {}
+    for incident in incidents:
+        if incident.is_open and incident.response is not Response.MONITOR:
+            for name in incident.nodes:
+                found.setdefault(name, incident.incident)
+    return found
+
+
 def returned_at(incident: Incident, records: Collection[ActionRecord]) -> datetime | None:
     """Return when the incident's node was last put back into service; None if it was not."""
     times = [
@@ -145,6 +169,9 @@ def is_drain_of(incident: IncidentId, node: NodeStatus, records: tuple[ActionRec
     return drain_owner(node, records) == incident
 
 
+_DATE_A_DRAIN = frozenset({Verb.DRAIN, Verb.DECLARE_DOWN, Verb.REBOOT})
+
+
 def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> IncidentId | None:
     """Return the incident of ours that holds the node's present drain; None if the drain is foreign, or there is none.
 
@@ -154,15 +181,17 @@ def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> Incident
     if not node.is_drained or node.reason is None:
         return None
     for record in records:
-        # Declaring a node down rewrites its reason and the reason's time; the drain stays ours.
-        if record.action.verb not in (Verb.DRAIN, Verb.DECLARE_DOWN) or record.action.node != node.node:
+        # Declaring a node down, or having Slurm reboot it, rewrites the reason and dates it anew; the drain stays ours.
+        if record.action.verb not in _DATE_A_DRAIN or record.action.node != node.node:
             continue
         if not node.reason.startswith(f"{DRAIN_MARK} {record.action.incident}:"):
             continue
         outcome = record.outcome
-        if outcome is None or outcome.witnessed_at is None or node.reason_set_at is None:
+        if outcome is None or (
+            (outcome.witnessed_at is None or node.reason_set_at is None) and record.action.verb is not Verb.REBOOT
+        ):
             return record.action.incident
-        if outcome.witnessed_at == node.reason_set_at:
+        if outcome.witnessed_at is not None and outcome.witnessed_at == node.reason_set_at:
             return record.action.incident
     return None
 
@@ -199,6 +228,17 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
         # What had lost its object, such as a job that ended by itself, was never held by us.
         and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
     )
+
+
+def still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
+    """Return whether a held job waits for its release; what was cancelled, or went on without us, does not."""
+    attempt = hold.action.attempt
+    job = None if attempt is None else facts.jobs.get(attempt.job)
+    if attempt is None or job is None or has_moved_on(job, attempt):
+        return False
+    if job.state is JobState.PENDING:
+        return job.is_held
+    return job.state in MAY_HAVE_PROCESSES and not (job.state is JobState.COMPLETING and job.ended_at is not None)
 
 
 def is_holding(incident: IncidentId, attempt: JobAttempt | None, facts: ClusterFacts) -> bool:

@@ -33,6 +33,8 @@ class SchedulerLimits:
     """A node that was declared down goes into service as soon as it registers (Slurm: ReturnToService=2)."""
     is_requeue_the_default: bool
     """False: a job may be requeued only if its user asked for that (Slurm: JobRequeue=0)."""
+    version: str = ""
+    """Of the scheduler's controller, which nodes may not be ahead of; empty if it does not say."""
 
     def __post_init__(self) -> None:
         for name in ("silence_limit", "ping_interval"):

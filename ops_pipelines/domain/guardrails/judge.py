@@ -25,9 +25,10 @@ from ops_pipelines.domain.guardrails.facts import (
     nodes_out_of_service,
 )
 from ops_pipelines.domain.guardrails.job_limits import JOB_LIMITS
+from ops_pipelines.domain.guardrails.ownership import holder_of, judge_owner
 from ops_pipelines.domain.guardrails.preconditions import PRECONDITIONS
 from ops_pipelines.domain.guardrails.refusal import Authority, Patience, Refusal, never, wait
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import NodeName, cause_of, is_rollout
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, has_moved_on
 from ops_pipelines.domain.policy import FreezeWindow, Mode, Policy
 from ops_pipelines.domain.topology import Topology
@@ -105,7 +106,9 @@ def _may_act(case: Case) -> Refusal | None:
     if case.facts.is_paused:
         return wait("pause", "the autopilot is paused; `ops-pipelines resume-autopilot` lets it act again")
     if case.policy.mode is Mode.OBSERVE:
-        return never("mode", "policy.yaml says mode: observe, so nothing is done")
+        said = "policy.yaml says mode: observe, so nothing is done"
+        # A node in hand of a rollout is not given up for it: it goes on when the mode allows.
+        return wait("mode", said) if is_rollout(case.action.incident) else never("mode", said)
     return lacks_consent(case)
 
 
@@ -138,6 +141,10 @@ def _nodes_named(case: Case) -> tuple[NodeName, ...]:
     return (*named, *sorted(case.origin)) if action.verb is Verb.RESERVE else named
 
 
+def _has_one_owner(case: Case) -> Refusal | None:
+    return judge_owner(case, _nodes_named(case))
+
+
 def _has_fresh_eyes(case: Case) -> Refusal | None:
     if case.action.verb in NEEDS_EYES and not case.facts.is_telemetry_available:
         return wait(
@@ -157,12 +164,13 @@ def _is_not_frozen(case: Case) -> Refusal | None:
     Fencing, excluding, releasing, powering on and returning take nothing away and go on. So does what the fence of a
     silent node needs once a job of it is held: its drain, the power switch, its being declared down, and the holds of
     the other jobs that are as dead as the first. Otherwise that job would stay held until the window ends. Tests run on
-    a node that is drained and repaired: without them what was begun before the window would come to no end.
+    a node that is drained and repaired: without them what was begun before the window would come to no end. So would an
+    update: a rollout finishes the nodes that it has, and takes no other.
     """
     if case.action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK}:
         return None
     window = frozen_by(case.policy, case.action.verb, at=case.facts.taken_at)
-    if window is None or _finishes_move(case):
+    if window is None or _finishes_move(case) or _finishes_update(case):
         return None
     return wait(
         "freeze_window",
@@ -183,6 +191,12 @@ def frozen_by(policy: Policy, verb: Verb, *, at: datetime) -> FreezeWindow | Non
     )
 
 
+def _finishes_update(case: Case) -> bool:
+    name = case.action.node
+    holder = None if name is None else holder_of(name, case.facts)
+    return holder is not None and cause_of(holder) == case.action.incident
+
+
 def _finishes_move(case: Case) -> bool:
     action, facts = case.action, case.facts
     if action.verb in (Verb.DRAIN, Verb.POWER_OFF):
@@ -198,6 +212,7 @@ def _finishes_move(case: Case) -> bool:
 GUARDRAILS: tuple[Rule, ...] = (
     _may_act,
     _is_known_target,
+    _has_one_owner,
     _has_fresh_eyes,
     _fits_verb,
     _is_not_frozen,
@@ -213,7 +228,8 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
     A job that ended, or went on to another attempt without us, needs no hold and no fence; one that others hold is
     neither held once more nor released, for it is theirs. A silent node that
     answers again before its power was cut is fenced like any reachable node. One that was rebooted for the same
-    incident, and answers, is cycled because that did not help: `judge` says whether it may be.
+    incident, and answers, is cycled because that did not help: `judge` says whether it may be. A rollout restarts nodes
+    that answer.
     """
     if action.attempt is not None and action.verb not in MESSAGES and action.verb is not Verb.UNRESERVE:
         job = facts.jobs.get(action.attempt.job)
@@ -232,7 +248,7 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
         node = facts.nodes.get(action.node)
         was_cut = is_begun(facts, verb=Verb.POWER_OFF, incident=action.incident, node=action.node)
         was_rebooted = is_begun(facts, verb=Verb.REBOOT, incident=action.incident, node=action.node)
-        is_repair = action.verb is Verb.POWER_OFF and was_rebooted
+        is_repair = action.verb is Verb.POWER_OFF and (was_rebooted or is_rollout(action.incident))
         if not was_cut and not is_repair and node is not None and node.is_responding:
             return f"{action.node} answers again"
         if not was_cut and action.verb is not Verb.POWER_OFF:

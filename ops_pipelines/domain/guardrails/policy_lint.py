@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
+from ops_pipelines.domain.guardrails.rollout_lint import lint_rollouts
 from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Topology
 
@@ -36,6 +37,7 @@ def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
         *_lint_counts(policy, topology),
         *_lint_memories(policy),
         *_lint_targets(policy, topology),
+        *lint_rollouts(policy),
     )
 
 

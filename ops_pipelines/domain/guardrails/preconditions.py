@@ -19,7 +19,7 @@ from ops_pipelines.domain.guardrails.facts import (
     jobs_on,
 )
 from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import NodeName, is_rollout
 from ops_pipelines.domain.observation import (
     MAY_HAVE_PROCESSES,
     Checkpointing,
@@ -47,9 +47,11 @@ def _judge_ours(case: Case) -> Refusal | None:
 
 def _judge_put_last(case: Case) -> Refusal | None:
     """Judge as any act on a node of ours; once it is back, what the scheduler forgot may be said again."""
-    if not case.node.is_drained and is_done(
-        case.facts, verb=Verb.PUT_LAST, incident=case.action.incident, node=case.action.node
-    ):
+    action = case.action
+    is_said_again = is_rollout(action.incident) or is_done(
+        case.facts, verb=Verb.PUT_LAST, incident=action.incident, node=action.node
+    )
+    if not case.node.is_drained and is_said_again:
         return None
     return _judge_ours(case)
 
@@ -91,11 +93,13 @@ def _judge_reimage(case: Case) -> Refusal | None:
 
 
 def _judge_power_off(case: Case) -> Refusal | None:
-    """Judge the fence of a silent node, or the next rung for an idle one that a reboot did not help."""
+    """Judge the fence of a silent node, the next rung for an idle one that a reboot did not help, or an update."""
     foreign = _judge_ours(case)
     if foreign is not None:
         return foreign
     name = case.node.node
+    if is_rollout(case.action.incident):
+        return _judge_idle(case)  # What it installed takes effect by that; no reboot comes before.
     if case.node.is_responding:
         return _judge_rebooted(case) or _judge_idle(case)
     # On a silent node a hold shows as a mark on the running job (Slurm), or as completing without end.
@@ -127,7 +131,7 @@ def _judge_rebooted(case: Case) -> Refusal | None:
 
 def _is_over(record: ActionRecord, case: Case) -> bool:
     """Return whether an act has an outcome of any kind, or should have had one by now."""
-    limit = witness_limit(record.action.verb, case.policy.durations)
+    limit = witness_limit(record.action.verb, case.policy)
     return record.outcome is not None or case.facts.taken_at - (record.sent_at or record.begun_at) > limit
 
 
@@ -256,6 +260,8 @@ PRECONDITIONS: Mapping[Verb, Rule] = {
     Verb.RESET_GPU: _judge_idle_repair,
     Verb.REBOOT: _judge_idle_repair,
     Verb.REIMAGE: _judge_reimage,
+    Verb.INSTALL: _judge_idle_repair,
+    Verb.RELOAD_DRIVER: _judge_idle_repair,
     Verb.CHECK: _judge_idle_repair,
     Verb.POWER_OFF: _judge_power_off,
     Verb.DECLARE_DOWN: _judge_declare_down,

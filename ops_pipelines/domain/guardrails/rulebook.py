@@ -32,6 +32,7 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ("known_node", "cluster.yaml and the scheduler's nodes", ""),
         ("untouchable", "policy.yaml", f"{len(policy.untouchable_nodes)} nodes"),
         ("known_job", "the scheduler's jobs", ""),
+        ("owned", "rollouts that have a node in hand, and incidents that are at work on it", ""),
         ("fresh_telemetry", "whether the metrics answer", _seconds(policy.durations.telemetry_stale_after)),
         ("foreign_drain", "the drain's reason and time against our own records", ""),
         ("our_drain", "the drain's reason and time against our own records", ""),
@@ -61,14 +62,15 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
             f"{budget.max_out_count} in all, {budget.max_out_per_rack_count} in a rack, "
             f"{budget.min_in_service_ratio:.0%} in service",
         ),
-        ("drain_rate", "nodes that we drained within the hour", f"{budget.max_new_per_hour_count}"),
+        ("drain_rate", "nodes that we drained within the hour, rollouts apart", f"{budget.max_new_per_hour_count}"),
+        ("rollout_share", "nodes that rollouts have out of service", f"{policy.rollouts.max_out_count}"),
         ("partition_cap", "nodes of its partitions out of service", f"{caps.max_out_per_partition_ratio:.0%}"),
         ("leaf_cap", "nodes below its leaf switch out of service", _count(caps.max_out_per_leaf_count)),
         ("nvlink_cap", "nodes of its NVLink domain out of service", _count(caps.max_out_per_nvlink_domain_count)),
         ("probation_cap", "nodes chosen last", f"{caps.max_on_probation_count}"),
         (
             "storm_brake",
-            "nodes on which we began anything destructive",
+            "nodes on which we began anything destructive, rollouts apart",
             f"{event.min_node_count} within {_seconds(event.brake_window)}",
         ),
         (

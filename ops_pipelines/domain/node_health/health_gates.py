@@ -68,6 +68,8 @@ class Suite:
     """In this order."""
     required: frozenset[str]
     """Without these having passed the node is not proven well; of the others, those whose tool is on the node."""
+    is_by_name: bool = False
+    """Asked for by its name alone, as releases do: never chosen for a fault."""
 
 
 def gate_for(
@@ -97,10 +99,11 @@ def suite_for(families: Collection[Family], suites: Sequence[Suite]) -> Suite:
 
     The suite without families is taken where no other fits. `suites` must have passed `gate_lint.lint_suites`.
     """
-    fitting = [suite for suite in suites if suite.families & frozenset(families)]
+    for_faults = [suite for suite in suites if not suite.is_by_name]
+    fitting = [suite for suite in for_faults if suite.families & frozenset(families)]
     if not fitting:
-        return next(suite for suite in suites if not suite.families)
-    return min((suite for suite in suites if covers(suite, fitting)), key=lambda suite: len(suite.tests))
+        return next(suite for suite in for_faults if not suite.families)
+    return min((suite for suite in for_faults if covers(suite, fitting)), key=lambda suite: len(suite.tests))
 
 
 def covers(suite: Suite, others: Iterable[Suite]) -> bool:

@@ -14,6 +14,7 @@ from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proo
 from ops_pipelines.domain.guardrails.budgets import leaves_no_place
 from ops_pipelines.domain.guardrails.facts import held_and_not_released
 from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
+from ops_pipelines.domain.guardrails.ownership import holder_of
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
@@ -80,6 +81,9 @@ def plan_remediation(
                 patience=Patience.WAIT,
             )
         return _plan(incident, _tell_owners(incident, facts), effects=("no node and no job is touched",))
+    owned = _owned(incident, facts)
+    if owned is not None:
+        return owned
     isolation = isolation_for(incident)
     if isolation is not None:
         seen = replace(incident, findings=seen_at_first_hand(incident))
@@ -111,6 +115,15 @@ def plan_remediation(
     if unconfirmed is not None and len(incident.nodes) == 1:
         return unconfirmed
     return _plan_repair(incident, facts, called_for=incident.response, policy=policy, topology=topology)
+
+
+def _owned(incident: Incident, facts: ClusterFacts) -> Refusal | None:
+    """Return why an incident waits whose nodes rollouts have in hand, every one of them; nobody is paged for it."""
+    holders = {name: holder_of(name, facts) for name in sorted(incident.nodes)}
+    if not holders or None in holders.values():
+        return None
+    said = ", ".join(f"{name} is being updated by {rollout}" for name, rollout in list(holders.items())[:8])
+    return Refusal(guardrail="owned", reason=f"{said}; it is seen to if it is there afterwards", patience=Patience.WAIT)
 
 
 def _may_be_damage(incident: Incident) -> bool:

@@ -5,11 +5,13 @@ whether a repaired node is well again is `verification`'s.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Testimony, Verb, Witness, reservation_of
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
+from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     JobState,
@@ -37,6 +39,13 @@ class Scene:
     nodes: tuple[NodeStatus, ...] | None = None
     """All nodes, for what concerns several."""
     is_check_over: bool | None = None
+    install: InstallReport | None = None
+    is_install_unknown: bool = False
+    """Whoever installs answers, and was never told of the installation."""
+    versions: Mapping[Component, str] | None = None
+    """What runs on the node."""
+    wanted_versions: Mapping[Component, str] = field(default_factory=dict)
+    """What a restart of the driver is to bring."""
 
 
 def testify(record: ActionRecord, scene: Scene) -> Testimony:
@@ -138,6 +147,36 @@ def _of_check(record: ActionRecord, scene: Scene) -> Testimony:
     return _done("the tests are over") if scene.is_check_over else _unknown("the tests run")
 
 
+def _of_install(record: ActionRecord, scene: Scene) -> Testimony:
+    if scene.is_install_unknown:
+        return _not_done("no installation was begun under our key")
+    if scene.install is None:
+        return _unknown("whoever installs does not answer")
+    said = f": {scene.install.said}" if scene.install.said else ""
+    if scene.install.state is InstallState.FAILED:
+        return Testimony(witness=Witness.FAILED, seen=f"the installation failed{said}")
+    if scene.install.state is InstallState.INSTALLED:
+        return _done(f"installed{said}")
+    return _unknown(f"the installation runs{said}")
+
+
+def _of_reload(record: ActionRecord, scene: Scene) -> Testimony:
+    """A driver that was loaded anew shows in what runs: no boot tells of it."""
+    if scene.versions is None or not scene.wanted_versions:
+        return _unknown("the node does not tell what it runs")
+    missing = [each.value for each in scene.wanted_versions if each not in scene.versions]
+    if missing:
+        return _unknown(f"nothing answers for {', '.join(missing)} yet")
+    old = [
+        f"{each.value} runs {scene.versions[each]}, not {version}"
+        for each, version in scene.wanted_versions.items()
+        if scene.versions[each] != version
+    ]
+    if old:
+        return _not_done(", ".join(old))
+    return _done(", ".join(f"{each.value} runs {version}" for each, version in scene.wanted_versions.items()))
+
+
 def _of_exclude(record: ActionRecord, scene: Scene) -> Testimony:
     job = scene.job
     if job is None:
@@ -219,6 +258,8 @@ _TESTIMONIES = {
     Verb.PUT_LAST: _of_put_last,
     Verb.PUT_BACK: _of_put_back,
     Verb.CHECK: _of_check,
+    Verb.INSTALL: _of_install,
+    Verb.RELOAD_DRIVER: _of_reload,
     Verb.REIMAGE: _of_boot,
     Verb.REBOOT: _of_boot,
     Verb.POWER_ON: _of_boot,

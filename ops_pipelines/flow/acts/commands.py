@@ -10,6 +10,7 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.health_gates import suite_named
 from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.message_words import ON_CALL, body_of, names_of, places, subject_of, sureness
 from ops_pipelines.ports.notifier import Audience, Link, Message, Severity
@@ -65,6 +66,10 @@ def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
             case Verb.CHECK:
                 suite = suite_named(action.suite, cluster.rules.catalogue.suites)
                 fleet.start_check(action.node, suite=action.suite, tests=suite.tests, key=action.key)
+            case Verb.INSTALL:
+                fleet.start_install(action.node, order_of(action, cluster), key=action.key)
+            case Verb.RELOAD_DRIVER:
+                fleet.reload_driver(action.node)
             case Verb.REBOOT:
                 fleet.reboot(action.node, reason=action.text)
             case Verb.POWER_OFF:

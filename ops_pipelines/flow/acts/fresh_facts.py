@@ -6,12 +6,13 @@ What follows from it for an act is `judgement`'s; what bears witness of an act t
 from collections.abc import Collection
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.guardrails.facts import stricken_nodes
+from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
-from ops_pipelines.domain.identity import ActionKey
+from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.frames.telemetry import is_any_fresh
+from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 CHEAP = frozenset({Verb.DRAIN})
@@ -41,6 +42,20 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
         costs=learned.costs,
         hazards=cluster.rules.catalogue.hazards,
         stricken=stricken_nodes(state.incidents, state.records, cluster.rules.catalogue.hazards),
+        owned=state.owned,
+        in_trouble=nodes_in_trouble(state.incidents),
+        in_begun_waves=nodes_in_begun_waves(state),
+    )
+
+
+def nodes_in_begun_waves(state: LedgerState) -> frozenset[NodeName]:
+    """Return the nodes of every wave that an open rollout has begun."""
+    return frozenset(
+        name
+        for rollout in state.rollouts
+        for wave in rollout.waves
+        if wave.number <= rollout.wave
+        for name in wave.nodes
     )
 
 

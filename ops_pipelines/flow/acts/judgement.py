@@ -9,10 +9,14 @@ from dataclasses import replace
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
+from ops_pipelines.domain.guardrails.facts import nodes_in_trouble
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
-from ops_pipelines.domain.identity import ActionKey, PlanId
+from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
+from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId, cause_of, is_rollout
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
+from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
@@ -27,13 +31,16 @@ def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, act
     """Return on whose word an action of `plan` would be begun.
 
     A plan of which an act was begun on somebody's yes is finished after the yes has expired: half a plan is worse than
-    either end. One that was only put in force, or has done only what needs nobody's yes, needs a new one.
+    either end. One that was only put in force, or has done only what needs nobody's yes, needs a new one. Of a rollout
+    the yes that it keeps counts: how far that reaches is judged apart.
     """
     if actor != AUTOPILOT:
         return Authority.PERSON
     if plan is None:
         return Authority.AUTOPILOT
-    if any(approval.plan == plan for approval in state.approvals):
+    if any(approval.plan == plan for approval in state.approvals) or any(
+        each.plan == plan and each.yes_by for each in state.rollouts
+    ):
         return Authority.APPROVED_PLAN
     past = [each for each in state.past_approvals if each.plan == plan]
     own = [record for record in state.records if record.plan == plan]
@@ -83,11 +90,55 @@ def judge_on(
     stale = are_stale(facts, cluster.clock.now())
     if stale is not None and action.verb not in MESSAGES:
         return stale
-    current = replace(facts, records=records, is_paused=state.pause is not None)
+    current = replace(
+        facts,
+        records=records,
+        is_paused=state.pause is not None,
+        owned=state.owned,
+        in_trouble=nodes_in_trouble(state.incidents),
+        in_begun_waves=nodes_in_begun_waves(state),
+    )
+    if is_rollout(action.incident) and action.verb not in MESSAGES:
+        refusal = _why_not_of_rollout(action, plan, _rollout_of(action.incident, state), current)
+        if refusal is not None:
+            return refusal
     rules = cluster.rules
     authority = authority_of(plan, state, rules.policy, actor=actor)
     origin = frozenset() if incident is None else incident.nodes
     return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority, origin=origin)
+
+
+def _rollout_of(cause: IncidentId, state: LedgerState) -> Rollout | None:
+    return next((each for each in state.rollouts if cause_of(each.rollout) == cause), None)
+
+
+def _why_not_of_rollout(
+    action: Action, plan: PlanId | None, rollout: Rollout | None, facts: ClusterFacts
+) -> Refusal | None:
+    """Return why a rollout may not begin an act: it is over, its plan is another, nobody said yes to the node's wave.
+
+    The mark of a node is taken off also when the rollout is over; a node that was begun is finished in every state.
+    """
+    if rollout is None:
+        reason = f"{action.incident} is over, or there is no such rollout"
+        is_mark_taken_off = action.verb is Verb.PUT_BACK
+        return None if is_mark_taken_off else Refusal(guardrail="plan_in_force", reason=reason, patience=Patience.NEVER)
+    if plan != rollout.plan:
+        return Refusal(
+            guardrail="plan_in_force",
+            reason=f"the plan of {rollout.rollout} is {rollout.plan}",
+            patience=Patience.NEVER,
+        )
+    if action.node is None or action.verb in AFTER_RETURN or is_underway(action.incident, action.node, facts):
+        return None
+    if rollout.state is not RolloutState.RUNNING:
+        reason = f"{rollout.rollout} is {rollout.state.value}; no other node is begun"
+        return Refusal(guardrail="plan_in_force", reason=reason, patience=Patience.WAIT)
+    wave = next((each.number for each in rollout.waves if action.node in each.nodes), rollout.wave)
+    if wave > rollout.yes_through:
+        reason = f"{action.node} is of wave {wave} of {rollout.rollout}, and nobody has said yes to that yet"
+        return Refusal(guardrail="approval", reason=reason, patience=Patience.WAIT)
+    return None
 
 
 def words_of(refusal: Refusal) -> str:

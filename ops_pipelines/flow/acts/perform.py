@@ -48,10 +48,11 @@ _AT_ONCE = frozenset(
         Verb.DECLARE_DOWN,
         Verb.FENCE,
         Verb.CHECK,
+        Verb.INSTALL,
     }
 )
 """Verbs whose effect shows within the command: not seen means not sent, and sending again changes nothing."""
-_HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK})
+_HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK, Verb.INSTALL})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 NOT_SENT_AGAIN = "not sent again: "
 """Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
@@ -225,6 +226,8 @@ def _follow_up(
     testimony = testify(record, look(action, cluster))
     if testimony.witness is Witness.DONE:
         return finish(record, cluster, OutcomeKind.DONE, testimony.seen, actor=actor)
+    if testimony.witness is Witness.FAILED:
+        return finish(record, cluster, OutcomeKind.FAILED, testimony.seen, actor=actor)
     moot = is_moot(action, facts)
     if moot is not None and action.verb is not Verb.FENCE:  # A fence is waiting: only its witness ends it.
         return finish(record, cluster, OutcomeKind.DONE, f"{NOT_NEEDED}{moot}", actor=actor)
@@ -239,7 +242,7 @@ def _follow_up(
         return finish(record, cluster, OutcomeKind.FAILED, f"{NOT_SENT_AGAIN}{words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
-        limit = witness_limit(action.verb, cluster.rules.policy.durations)
+        limit = witness_limit(action.verb, cluster.rules.policy)
         return finish(
             record, cluster, kind, f"no witness within {limit.total_seconds():.0f} s: {testimony.seen}", actor=actor
         )
@@ -256,22 +259,23 @@ def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[
         return False
     if verb is Verb.RESET_GPU and resent_at:
         return False  # A reset that helped nothing looks like one that never came: once more is enough.
-    limit = witness_limit(verb, cluster.rules.policy.durations)
+    limit = witness_limit(verb, cluster.rules.policy)
     last_sent_at = max((record.begun_at, *resent_at))
     return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
 
 
 def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
     """Return whether the witness should have appeared by now: its limit runs from when the command was accepted."""
-    limit = witness_limit(record.action.verb, cluster.rules.policy.durations)
+    limit = witness_limit(record.action.verb, cluster.rules.policy)
     return cluster.clock.now() - (record.sent_at or record.begun_at) > limit
 
 
 def finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
-    """Write the outcome, with the time that the scheduler itself gives to a drain."""
+    """Write the outcome, with the time that the scheduler itself gives to a drain, or gave it anew."""
     action = record.action
     witnessed_at = None
-    if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE:
+    is_drain = action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE
+    if is_drain or action.verb is Verb.REBOOT:
         node = next((each for each in cluster.scheduler.read_nodes() if each.node == action.node), None)
         witnessed_at = node.reason_set_at if node is not None else None
     cluster.ledger.finish(

@@ -7,6 +7,7 @@ from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeInspection
 from ops_pipelines.domain.returning.testimony import Scene
+from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.source_error import SourceError
 
@@ -21,6 +22,12 @@ def look(action: Action, cluster: Cluster) -> Scene:
             return Scene(nodes=cluster.scheduler.read_nodes())
         if action.verb is Verb.CHECK and action.node is not None:
             return Scene(is_check_over=cluster.fleet.read_check(action.node, key=action.key) is not None)
+        if action.verb is Verb.INSTALL and action.node is not None:
+            report = cluster.fleet.read_install(action.node, key=action.key)
+            return Scene(install=report, is_install_unknown=report is None)
+        if action.verb is Verb.RELOAD_DRIVER and action.node is not None:
+            versions = cluster.fleet.read_versions(action.node)
+            return Scene(versions=versions, wanted_versions=order_of(action, cluster).versions)
         if action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN, Verb.RESUME, Verb.PUT_LAST, Verb.PUT_BACK):
             return Scene(node=next((node for node in cluster.scheduler.read_nodes() if node.node == action.node), None))
         if action.verb is Verb.POWER_OFF and action.node is not None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
+from ops_pipelines.domain.guardrails.ownership import taken_nodes
 from ops_pipelines.domain.identity import NodeName, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import NodeStatus, Observation, seen_by_ourselves
@@ -102,10 +103,14 @@ def due_verification(
     is seen to go on.
     """
     by_name = {node.node: node for node in nodes}
+    taken = taken_nodes(state.owned, state.records)
     found = [
         due
         for incident in state.incidents
-        if (due := _due_of(incident, state, by_name, conditions, durations=durations, retry_after=retry_after, now=now))
+        if not incident.nodes & taken.keys()
+        and (
+            due := _due_of(incident, state, by_name, conditions, durations=durations, retry_after=retry_after, now=now)
+        )
         is not None
     ]
     if len(found) < 2:

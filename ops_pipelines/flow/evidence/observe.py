@@ -140,4 +140,5 @@ def _compose(
         records=state.records,
         is_paused=state.pause is not None,
         costs=learned.costs,
+        owned=state.owned,
     )

@@ -7,6 +7,7 @@ fault of nodes: then nothing is done here.
 from dataclasses import replace
 
 from ops_pipelines.domain.action import Verb
+from ops_pipelines.domain.guardrails.ownership import taken_nodes
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import Observation, Signal
@@ -19,8 +20,12 @@ _RESTARTS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_O
 
 
 def is_shared_silence(conditions: tuple[Observation, ...], state: LedgerState, policy: Policy) -> bool:
-    """Return whether so many nodes are silent that it is no fault of each: a switch, a feed, or our own eyes."""
+    """Return whether so many nodes are silent that it is no fault of each: a switch, a feed, or our own eyes.
+
+    A node that a rollout has is silent because it restarts.
+    """
     silent = {each.node for each in conditions if each.signal is Signal.NODE_UNREACHABLE}
+    silent -= taken_nodes(state.owned, state.records).keys()
     wide = {node for each in state.incidents if each.suspect is not None or each.is_mass_event for node in each.nodes}
     return len(silent) >= policy.mass_event.min_node_count or bool(silent & wide)
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_owner, drain_reason
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.guardrails.ownership import taken_nodes
+from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus
@@ -35,6 +36,7 @@ def drain_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str,
     """
     status = _status(node, cluster)
     state = cluster.ledger.read_state(cluster.clock.now())
+    _refuse_where_taken(node, state)
     incident = _cut_short_drain(node, state)
     if incident is None:
         if status.is_drained:
@@ -70,6 +72,7 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
     """
     status = _status(node, cluster)
     state = cluster.ledger.read_state(cluster.clock.now())
+    _refuse_where_taken(node, state)
     owned = [incident for incident in state.incidents if node in incident.nodes and incident.is_open]
     cut_short = None if status.is_drained else _cut_short_return(node, owned, state)
     if not status.is_drained and cut_short is None:
@@ -105,12 +108,28 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
     return tuple(closed)
 
 
+def _refuse_where_taken(node: NodeName, state: LedgerState) -> None:
+    """Refuse where a rollout has the node: it gives it back by itself. One that waits for its drain has nothing."""
+    rollout = taken_nodes(state.owned, state.records).get(node)
+    if rollout is not None:
+        raise ByHandRefused(
+            f"{node} is being updated by {rollout}, which returns it; `ops-pipelines rollout status {rollout}` says "
+            f"how far it is, `ops-pipelines rollout pause {rollout}` lets it begin no other."
+        )
+
+
 def _put_back(resume: Action, state: LedgerState, cluster: Cluster, *, lease: Lease, actor: str) -> None:
     """Let a returned node be chosen like any other, if a probation of ours made it last choice and did not end.
 
     Where that fails the node is back all the same; the next pass of the autopilot puts it back.
     """
-    marks = [each for each in state.records if each.action.verb is Verb.PUT_LAST and each.action.node == resume.node]
+    marks = [
+        each
+        for each in state.records
+        if each.action.verb is Verb.PUT_LAST
+        and each.action.node == resume.node
+        and not is_rollout(each.action.incident)
+    ]
     if not marks:
         return
     put_back = replace(resume, verb=Verb.PUT_BACK, text="")

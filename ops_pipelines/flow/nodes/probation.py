@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.ownership import marked_by_rollouts
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, Recovery, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
@@ -16,6 +17,7 @@ from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
 from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
 from ops_pipelines.domain.steps.ladder import climb
+from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.acts.witnesses import inspect_node
 from ops_pipelines.flow.cluster import Cluster
@@ -121,11 +123,14 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
     if cluster.rules.policy.durations.probation <= timedelta(0):
         return
     now = cluster.clock.now()
-    in_trouble = {node for each in cluster.ledger.read_state(now).incidents for node in each.nodes}
+    state = cluster.ledger.read_state(now)
+    busy = {node for each in state.incidents for node in each.nodes} | state.owned.keys()
+    # A node that soaks after an update is last choice until its wave is good.
+    busy |= marked_by_rollouts(nodes_in_begun_waves(state), state.records)
     left = {
         each.node
         for each in cluster.scheduler.read_nodes()
-        if each.is_last_choice and not each.is_drained and each.node not in in_trouble
+        if each.is_last_choice and not each.is_drained and each.node not in busy
     }
     if not left:
         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.guardrails.ownership import taken_nodes
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
@@ -68,7 +69,10 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
     broken: dict[IncidentId, Exception] = {}
     while True:
         now = cluster.clock.now()
-        present = cluster.ledger.read_state(now).incidents
+        state = cluster.ledger.read_state(now)
+        # What a rollout has in hand is nobody else's to judge or to return.
+        taken = taken_nodes(state.owned, state.records)
+        present = tuple(each for each in state.incidents if not each.nodes & taken.keys())
         nodes = _nodes_on_probation(present, cluster)
         waiting = [
             incident

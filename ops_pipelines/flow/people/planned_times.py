@@ -1,4 +1,4 @@
-"""What of the autopilot's work has a time that people plan by: freezes, probations, waits, silences, repairs.
+"""What of the autopilot's work has a time that people plan by: windows, rollouts, freezes, waits, silences, repairs.
 
 Values for a calendar (`pages.calendar_feed`); reads the ledger and the policy, and decides nothing.
 """
@@ -10,16 +10,27 @@ from enum import Enum
 
 from ops_pipelines.domain.identity import digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState, Wave
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.returning.repair_report import queued_at
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.people.work_calendar import calendar_of
 from ops_pipelines.ports.source_error import SourceError
 
 _PAST_FREEZES_ARE_SHOWN = timedelta(days=30)
+_WINDOWS_AHEAD = timedelta(days=30)
+_LONGEST_WINDOW = timedelta(days=60)
+"""Cut off at one that is longer; all others are shown whole, so that they stay the same event from day to day."""
+_SHOWN_COUNT = 12
+_LEAST = timedelta(minutes=1)
+_WAITING = frozenset({RolloutState.AWAITING_YES, RolloutState.PAUSED, RolloutState.ASKING})
+_AHEAD = frozenset({RolloutState.RUNNING, RolloutState.SOAKING}) | _WAITING
 
 
 class PlannedKind(Enum):
     FREEZE = "freeze"
+    WINDOW = "window"
+    ROLLOUT = "rollout"
     PROBATION = "probation"
     WAIT = "wait"
     SILENCE = "silence"
@@ -39,12 +50,18 @@ class PlannedTime:
 
 
 def planned_times(cluster: Cluster) -> tuple[PlannedTime, ...]:
-    """Return everything that has a time, by its beginning. Silences are left out where Alertmanager does not answer."""
+    """Return everything that has a time, by its beginning. What a silent source tells is left out.
+
+    Silences need Alertmanager, maintenance windows the calendars that policy.yaml names.
+    """
     now = cluster.clock.now()
     policy = cluster.rules.policy
-    incidents = cluster.ledger.read_state(now).incidents
+    state = cluster.ledger.read_state(now)
+    incidents = state.incidents
     found = [
         *_freezes(policy, now=now),
+        *_windows(cluster, now=now),
+        *(wave for each in state.rollouts for wave in _waves(each, now=now)),
         *(_probation(each, policy) for each in incidents if each.state is IncidentState.PROBATION),
         *(wait for each in incidents if each.state is IncidentState.ACTING for wait in _waits(each, cluster, now=now)),
         *(_repair(each, now=now) for each in incidents if each.state is IncidentState.IN_REPAIR),
@@ -66,6 +83,59 @@ def _freezes(policy: Policy, *, now: datetime) -> Iterator[PlannedTime]:
             about="Nothing destructive is begun"
             + ("; new work may be kept off a broken node." if window.allows_drains else ", drains included."),
         )
+
+
+def _windows(cluster: Cluster, *, now: datetime) -> Iterator[PlannedTime]:
+    """Yield when rollouts may take nodes, freezes taken away; nothing where every time will do."""
+    try:
+        calendar, _ = calendar_of(cluster, now=now)
+    except SourceError:
+        return
+    if calendar.windows is None:
+        return
+    for each in calendar.open_stretches(now - _LONGEST_WINDOW, now + _WINDOWS_AHEAD + _LONGEST_WINDOW):
+        if each.ends_at <= now or each.begins_at >= now + _WINDOWS_AHEAD:
+            continue
+        yield PlannedTime(
+            kind=PlannedKind.WINDOW,
+            name=digest_of(each.name, each.begins_at.isoformat())[:16],
+            begins_at=each.begins_at,
+            ends_at=each.ends_at,
+            title=f"Maintenance window: {each.name or 'unnamed'}",
+            about="Rollouts take nodes, a few at a time. No job is killed.",
+        )
+
+
+def _waves(rollout: Rollout, *, now: datetime) -> Iterator[PlannedTime]:
+    """Yield the present wave and those that come, as planned, moved by as much as the present one is early or late."""
+    if rollout.state not in _AHEAD:
+        return
+    moved = _moved(rollout.waves[rollout.wave - 1], now=now)
+    waits = f" ({rollout.state.value.replace('_', ' ')})" if rollout.state in _WAITING else ""
+    for wave in rollout.waves[rollout.wave - 1 :]:
+        if wave.planned_from is None or wave.planned_until is None:
+            continue
+        is_present = wave.number == rollout.wave
+        begins_at = min(wave.planned_from, now) if is_present else wave.planned_from + moved
+        names = ", ".join(wave.nodes[:_SHOWN_COUNT])
+        more = f" and {len(wave.nodes) - _SHOWN_COUNT} more" if len(wave.nodes) > _SHOWN_COUNT else ""
+        yield PlannedTime(
+            kind=PlannedKind.ROLLOUT,
+            name=f"{rollout.rollout}-w{wave.number}",
+            begins_at=begins_at,
+            ends_at=max(wave.planned_until + moved, begins_at + _LEAST),
+            title=f"{rollout.rollout} {rollout.release}: wave {wave.number} of {len(rollout.waves)}, "
+            f"{len(wave.nodes)} node(s){waits}",
+            about=f"As foreseen, soak included. No job is killed. {names}{more}",
+        )
+
+
+def _moved(present: Wave, *, now: datetime) -> timedelta:
+    if present.planned_from is not None and present.planned_from > now:
+        return now - present.planned_from
+    if present.planned_until is not None and present.planned_until < now:
+        return now - present.planned_until
+    return timedelta(0)
 
 
 def _probation(incident: Incident, policy: Policy) -> PlannedTime:

@@ -11,7 +11,8 @@ from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
-from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.guardrails.ownership import under_change
+from ops_pipelines.domain.identity import IncidentId, cause_of
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
@@ -44,13 +45,16 @@ def settle_left_behind(cluster: Cluster) -> int:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     incidents = {incident.incident: incident for incident in state.incidents}
+    rollouts = {cause_of(each.rollout) for each in state.rollouts}
     settled_count = 0
     for record in state.records:
-        if record.outcome is not None or not _is_left_behind(record, incidents.get(record.action.incident)):
+        if record.outcome is not None or record.action.incident in rollouts:
+            continue  # A rollout follows its own acts until it is over.
+        if not _is_left_behind(record, incidents.get(record.action.incident)):
             continue
         testimony = testify(record, look(record.action, cluster))
         # Whoever began it may still be at it, until the limit.
-        patience = 2 * witness_limit(record.action.verb, cluster.rules.policy.durations)
+        patience = 2 * witness_limit(record.action.verb, cluster.rules.policy)
         if testimony.witness is not Witness.DONE and now - (record.sent_at or record.begun_at) <= patience:
             continue
         kind = OutcomeKind.DONE if testimony.witness is Witness.DONE else OutcomeKind.UNKNOWN
@@ -78,10 +82,12 @@ def remind_of_waiting(cluster: Cluster, *, lease: Lease) -> tuple[IncidentId, ..
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     limit = cluster.rules.policy.durations.waiting_limit
+    changing = under_change(state.owned, state.records)
     late = [
         incident
         for incident in state.incidents
         if incident.state in _WAITING_STATES
+        and not (incident.nodes and incident.nodes <= changing)  # The rollout has limits of its own.
         and incident.response > Response.NOTIFY_OWNER
         and now - _waits_since(incident, state.records) > limit
         and not _is_told(_reminder(incident, ""), state.records)

@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
+from ops_pipelines.domain.identity import IncidentId, PlanId, RolloutId, digest_of, is_rollout
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.flow.lifecycle.notices import is_still_asked
 from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.messages import message_of
@@ -101,9 +102,13 @@ def _note_failure(batch: Batch, problem: str, outbox: Outbox, cluster: Cluster) 
 def _without_answered(waiting: Sequence[KeptNote], outbox: Outbox, cluster: Cluster) -> list[KeptNote]:
     """Return what still needs to be said: a question that is settled before it went out is put to nobody."""
     now = cluster.clock.now()
-    asked = [each for each in waiting if each.note.asks_for is not None and each.batch is None]
+    fresh = [each for each in waiting if each.batch is None]
+    asked = [each for each in fresh if each.note.asks_for is not None]
     approved = {each.plan for each in cluster.ledger.read_state(now).approvals} if asked else set()
     settled = {each.note.key for each in asked if not _is_still_asked(each.note, approved, outbox, cluster)}
+    names = {each.note.thread for each in fresh if is_rollout(IncidentId(each.note.thread))}
+    rollouts = {name: cluster.ledger.rollout(RolloutId(name)) for name in names}
+    settled |= {each.note.key for each in fresh if not is_still_asked(each.note, rollouts)}
     for key in settled:
         name = f"{BATCH_PREFIX}{digest_of(key)[:12]}"
         if outbox.claim_notes(name, [key], until=now + _CLAIM_LASTS, now=now):

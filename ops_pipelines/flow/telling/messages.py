@@ -6,6 +6,7 @@ The text follows from the notes alone, so that a message that is sent once more 
 from collections import Counter
 from collections.abc import Sequence
 
+from ops_pipelines.domain.identity import IncidentId, is_rollout
 from ops_pipelines.flow.telling.batches import Batch
 from ops_pipelines.ports.notifier import Audience, Link, Message, PersonalLinks, Severity, no_links
 from ops_pipelines.ports.outbox import Lane, Note
@@ -44,11 +45,14 @@ def message_of(batch: Batch, *, pages_url: str | None, personal_links: PersonalL
 
 
 def _reports(audience: Audience, threads: Sequence[str], pages_url: str | None) -> tuple[Link, ...]:
-    """Return links to the reports, for the on-call alone: a report shows the jobs of everybody that it touched."""
+    """Return links to the pages, for the on-call alone: a report shows the jobs of everybody that it touched."""
     if pages_url is None or audience is not Audience.ON_CALL:
         return ()
     return tuple(
-        Link(label=f"report of {thread}", url=f"{pages_url}/incidents/{thread}") for thread in threads[:_LINK_COUNT]
+        Link(label=f"rollout {thread}", url=f"{pages_url}/rollouts/{thread}")
+        if is_rollout(IncidentId(thread))
+        else Link(label=f"report of {thread}", url=f"{pages_url}/incidents/{thread}")
+        for thread in threads[:_LINK_COUNT]
     )
 
 
@@ -65,9 +69,12 @@ def _lines(notes: Sequence[Note]) -> str:
 
 def _digest_title(notes: Sequence[Note]) -> str:
     lost = sum(note.lost_gpu_hours for note in notes)
-    incidents = len({note.thread for note in notes})
+    threads = {note.thread for note in notes}
+    rollouts = sum(is_rollout(IncidentId(thread)) for thread in threads)
+    counts = ((len(threads) - rollouts, "incident"), (rollouts, "rollout"))
+    whose = " and ".join(_counted(count, word) for count, word in counts if count)
     loss = f", {lost:.1f} GPU-hours lost" if lost >= 0.05 else ""
-    return f"digest: {_counted(len(notes), 'fact')} of {_counted(incidents, 'incident')}{loss}"
+    return f"digest: {_counted(len(notes), 'fact')} of {whose}{loss}"
 
 
 def _counted(count: int, word: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import NodeName, cause_of
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired
@@ -38,7 +38,10 @@ class SilenceChanges:
 
 
 def wanted_silences(state: LedgerState) -> tuple[WantedSilence, ...]:
-    """Return one silence for each node that one of our incidents drained and has not returned, by name."""
+    """Return one silence for each node that one of our incidents drained and has not returned, by name.
+
+    The same for each node that a rollout has in hand: its silence is made and ended with the wave.
+    """
     wanted: dict[NodeName, WantedSilence] = {}
     for incident in state.incidents:
         if incident.state not in _OUT_OF_SERVICE or incident.is_mass_event:
@@ -55,6 +58,8 @@ def wanted_silences(state: LedgerState) -> tuple[WantedSilence, ...]:
                 drained.discard(action.node)
         for node in sorted(drained & incident.nodes):
             wanted.setdefault(node, WantedSilence(node=node, incident=incident.incident))
+    for node, rollout in state.owned.items():
+        wanted.setdefault(node, WantedSilence(node=node, incident=cause_of(rollout)))
     return tuple(wanted[node] for node in sorted(wanted))
 
 

@@ -31,8 +31,17 @@ def read_borrowed_policy(path: Path, *, topology: Topology) -> tuple[Policy, tup
         said.append(f"untouchable_nodes: the simulated cluster has no {foreign[0]}{rest}; it goes on without")
     if policy.freeze_windows:
         said.append("freeze_windows: simulated time has no calendar; it goes on without them")
+    if policy.maintenance_windows is not None or policy.maintenance_calendars:
+        said.append("maintenance_windows: simulated time has no calendar; it goes on without them")
     untouchable = frozenset(node for node in policy.untouchable_nodes if topology.knows(node))
-    return replace(policy, untouchable_nodes=untouchable, freeze_windows=()), tuple(said)
+    kept = replace(
+        policy,
+        untouchable_nodes=untouchable,
+        freeze_windows=(),
+        maintenance_windows=None,
+        maintenance_calendars=(),
+    )
+    return kept, tuple(said)
 
 
 def _named_nodes(entries: object) -> Iterable[NodeName]:

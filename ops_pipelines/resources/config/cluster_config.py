@@ -10,6 +10,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.tell_rules import TellRules
+from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 
@@ -38,6 +39,14 @@ class LogsKind(Enum):
 class FleetKind(Enum):
     SIMULATOR = "simulator"
     COMMANDS = "commands"
+
+
+class RebootBy(Enum):
+    """Who restarts a node that answers."""
+
+    COMMAND = "command"
+    SLURM = "slurm"
+    """slurmctld and its RebootProgram: docs/SLURM.md says what that does to a drain."""
 
 
 class NotifierKind(Enum):
@@ -193,8 +202,11 @@ class FleetConfig:
     kind: FleetKind
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Act -> argument list, as `resources.fleet.node_commands` takes them. An act that is not here is refused."""
+    reboot_by: RebootBy = RebootBy.COMMAND
     redfish: RedfishSettings | None = None
-    """How BMCs are asked for power; None: by commands, or not at all."""
+    """How BMCs are asked for power and for firmware; None: power by commands or not at all, firmware not at all."""
+    ansible: AnsibleSettings | None = None
+    """Where playbooks are that install; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +249,8 @@ class ClusterConfig:
     serve: ServeSettings = ServeSettings()
     alertmanager: AlertmanagerSettings | None = None
     """None: no alert is silenced."""
+    releases_directory: Path = Path("releases")
+    """Where releases lie, a file each; nothing is rolled out where there is none."""
     release: Mapping[str, str] = field(default_factory=dict)
     """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""
     objectives: tuple[Objective, ...] = ()

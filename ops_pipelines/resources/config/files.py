@@ -94,7 +94,7 @@ def read_cluster(path: Path) -> ClusterConfig:
     release = _read_release(file, top.release)
     objectives = read_objectives(file, top.objectives)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
-    fleet = read_fleet(file, top.fleet, topology=topology)
+    fleet = read_fleet(file, top.fleet, topology=topology, scheduler=scheduler, here=here)
     file.finish()
     return ClusterConfig(
         name=top.name,
@@ -113,6 +113,7 @@ def read_cluster(path: Path) -> ClusterConfig:
         serve=serve,
         alertmanager=alertmanager,
         release=release,
+        releases_directory=_absolute(top.releases, here=here),
         objectives=objectives,
     )
 
@@ -154,6 +155,7 @@ def _read_topology(file: YamlFile, racks: list[RackModel], *, gpus_per_node: int
                 nvlink_domain=node if rack.nvlink_domain == "node" else rack.name,
                 leaf_switch=rack.leaf_switch or f"leaf of {rack.name}",
                 power_feed=rack.power_feed or "",
+                model=rack.model or "",
             )
     return Topology(places=places, gpus_per_node=gpus_per_node)
 

@@ -16,8 +16,10 @@ from ops_pipelines.domain.policy import (
     LadderLimits,
     MassEvent,
     RecoveryLimits,
+    RolloutLimits,
 )
 from ops_pipelines.flow.tell_rules import TellRules
+from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
@@ -39,6 +41,7 @@ _DURATIONS = Durations()
 _LADDER = LadderLimits()
 _RECOVERY = RecoveryLimits()
 _CAPS = BlastCaps()
+_ROLLOUTS = RolloutLimits()
 _TELL = TellRules()
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 
@@ -103,6 +106,37 @@ class BlastCapsModel(StrictModel):
     max_on_probation_count: Count = _CAPS.max_on_probation_count
 
 
+class RolloutsModel(StrictModel):
+    max_out_count: Count = _ROLLOUTS.max_out_count
+    canary_counts: list[Count] = Field(default_factory=lambda: list(_ROLLOUTS.canary_counts))
+    growth_ratio: float = _ROLLOUTS.growth_ratio
+    soak_seconds: Seconds = _ROLLOUTS.soak.total_seconds()
+    soak_limit_seconds: Seconds = _ROLLOUTS.soak_limit.total_seconds()
+    gang_cap_node_count: Count = _ROLLOUTS.gang_cap_node_count
+    max_pulled_count: Count = _ROLLOUTS.max_pulled_count
+    job_end_limit_seconds: Seconds = _ROLLOUTS.job_end_limit.total_seconds()
+    install_limit_seconds: Seconds = _ROLLOUTS.install_limit.total_seconds()
+    verify_limit_seconds: Seconds = _ROLLOUTS.verify_limit.total_seconds()
+    good_read_count: Count = _ROLLOUTS.good_read_count
+    good_read_every_seconds: Seconds = _ROLLOUTS.good_read_every.total_seconds()
+    answer_limit_seconds: Seconds = _ROLLOUTS.answer_limit.total_seconds()
+
+
+DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+"""In their order: Monday is 0."""
+ClockTime = Annotated[str, Field(pattern=rf"^{_CLOCK}$")]
+
+
+class WeeklyWindowModel(StrictModel):
+    """Times of the clock in quotes: "22:00"; an end at or before the beginning is on the next day."""
+
+    name: Text
+    days: Annotated[list[DayName], Field(min_length=1)]
+    begins: ClockTime
+    ends: ClockTime
+    timezone: Text = "UTC"
+
+
 class FreezeWindowModel(StrictModel):
     """Times with a zone, and without quotes: 2026-12-24T00:00:00Z."""
 
@@ -126,6 +160,7 @@ class ConsentsModel(StrictModel):
     reimage: ConsentWord | None = None
     check: ConsentWord | None = None
     return_node: ConsentWord | None = None
+    update: ConsentWord | None = None
 
 
 class RackModel(StrictModel):
@@ -134,6 +169,7 @@ class RackModel(StrictModel):
     leaf_switch: Name | None = None
     nvlink_domain: Literal["node", "rack"] = "node"
     power_feed: Name | None = None
+    model: Name | None = None
 
 
 class SimulatorModel(StrictModel):
@@ -251,7 +287,13 @@ class RedfishModel(StrictModel):
     ca_file: Text | None = None
     verify: bool = True
     system_id: Annotated[str, Field(pattern=r"^[^/\s]+$")] | None = None
+    manager_id: Annotated[str, Field(pattern=r"^[^/\s]+$")] | None = None
     authentication: Literal["basic", "session"] = "basic"
+
+
+class AnsibleModel(StrictModel):
+    playbooks: Text
+    limit_seconds: PositiveSeconds = DEFAULT_ANSIBLE_LIMIT.total_seconds()
 
 
 class CommandsModel(StrictModel):
@@ -259,13 +301,19 @@ class CommandsModel(StrictModel):
     inspect: Command | None = None
     reset_gpu: Command | None = None
     reboot: Command | None = None
+    reboot_by: Literal["command", "slurm"] = "command"
     reimage: Command | None = None
     start_check: Command | None = None
     read_check: Command | None = None
+    start_install: Command | None = None
+    read_install: Command | None = None
+    read_versions: Command | None = None
+    reload_driver: Command | None = None
     power_off: Command | None = None
     power_on: Command | None = None
     power_state: Command | None = None
     redfish: RedfishModel | None = None
+    ansible: AnsibleModel | None = None
 
 
 class LedgerModel(StrictModel):
@@ -354,6 +402,9 @@ class PolicyModel(StrictModel):
     ladder: LadderModel = LadderModel()
     recovery: RecoveryModel = RecoveryModel()
     blast_caps: BlastCapsModel = BlastCapsModel()
+    rollouts: RolloutsModel = RolloutsModel()
+    maintenance_windows: list[WeeklyWindowModel] | None = None
+    maintenance_calendars: list[Text] = Field(default_factory=list)
     freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
     untouchable_nodes: list[Text] = Field(default_factory=list)
 
@@ -373,6 +424,7 @@ class ClusterModel(StrictModel):
     job_logs: object = None
     lake: LakeModel = LakeModel()
     release: ReleaseModel = ReleaseModel()
+    releases: Text = "releases"
     fleet: object
     ledger: LedgerModel = LedgerModel()
     notifier: object

@@ -5,10 +5,13 @@ the file and `timedelta` from here on.
 """
 
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import UTC, time, timedelta
 from pathlib import Path
+from typing import get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.domain.guardrails.policy_lint import lint_policy
+from ops_pipelines.domain.guardrails.rollout_lint import caution_about_rollouts
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.policy import (
     ActionClass,
@@ -23,10 +26,20 @@ from ops_pipelines.domain.policy import (
     Policy,
     PolicyError,
     RecoveryLimits,
+    RolloutLimits,
+    WeeklyWindow,
 )
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.host_list import expand_host_list
-from ops_pipelines.resources.config.models import FreezeWindowModel, LadderModel, PolicyModel, RecoveryModel
+from ops_pipelines.resources.config.models import (
+    DayName,
+    FreezeWindowModel,
+    LadderModel,
+    PolicyModel,
+    RecoveryModel,
+    RolloutsModel,
+    WeeklyWindowModel,
+)
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 
 
@@ -43,6 +56,12 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
     assert top is not None, "a file that could not be read leaves a fault"
     untouchable = _read_untouchable(file, top.untouchable_nodes, topology=topology)
     windows = _read_freeze_windows(file, top.freeze_windows)
+    weekly = _read_weekly_windows(file, top.maintenance_windows)
+    calendars = tuple(
+        str(found)
+        for index, path in enumerate(top.maintenance_calendars)
+        if (found := file.find_file(path, at=("maintenance_calendars", index))) is not None
+    )
     policy = None
     try:
         policy = Policy(
@@ -65,6 +84,9 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
             ladder=_ladder(top.ladder),
             recovery=_recovery(top.recovery),
             blast_caps=BlastCaps(**top.blast_caps.model_dump()),
+            rollouts=_rollouts(top.rollouts),
+            maintenance_windows=weekly,
+            maintenance_calendars=calendars,
             freeze_windows=windows,
             untouchable_nodes=untouchable,
         )
@@ -79,9 +101,9 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
 
 
 def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
-    """Return why a policy that only observes would be refused, did it act: to be known before the mode is changed."""
+    """Return what should be meant in a policy that acts; of one that observes, why it would be refused, did it act."""
     if policy.mode is not Mode.OBSERVE:
-        return ()
+        return tuple(caution_about_rollouts(policy))
     found = lint_policy(replace(policy, mode=Mode.AUTO), topology)
     would_be = tuple(f"mode: auto would be refused: {reason}" for reason in found)
     named = ", ".join(kind.value for kind in policy.consents)
@@ -110,6 +132,24 @@ def _recovery(section: RecoveryModel) -> RecoveryLimits:
     )
 
 
+def _rollouts(section: RolloutsModel) -> RolloutLimits:
+    return RolloutLimits(
+        max_out_count=section.max_out_count,
+        canary_counts=tuple(section.canary_counts),
+        growth_ratio=section.growth_ratio,
+        soak=timedelta(seconds=section.soak_seconds),
+        soak_limit=timedelta(seconds=section.soak_limit_seconds),
+        gang_cap_node_count=section.gang_cap_node_count,
+        max_pulled_count=section.max_pulled_count,
+        job_end_limit=timedelta(seconds=section.job_end_limit_seconds),
+        install_limit=timedelta(seconds=section.install_limit_seconds),
+        verify_limit=timedelta(seconds=section.verify_limit_seconds),
+        good_read_count=section.good_read_count,
+        good_read_every=timedelta(seconds=section.good_read_every_seconds),
+        answer_limit=timedelta(seconds=section.answer_limit_seconds),
+    )
+
+
 def _add_fault(file: YamlFile, sentence: str) -> None:
     """Keep what the domain says of the policy; its sentences open with the key: `drain_budget.max_out_count is -1`."""
     file.add_fault(tuple(sentence.split(" ", 1)[0].rstrip(":").split(".")), sentence)
@@ -133,6 +173,28 @@ def _read_freeze_windows(file: YamlFile, entries: list[FreezeWindowModel]) -> tu
             continue
         windows.append(replace(window, begins_at=begins_at, ends_at=ends_at))
     return tuple(windows)
+
+
+def _read_weekly_windows(file: YamlFile, entries: list[WeeklyWindowModel] | None) -> tuple[WeeklyWindow, ...] | None:
+    if entries is None:
+        return None
+    for index, entry in enumerate(entries):
+        try:
+            ZoneInfo(entry.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            at = ("maintenance_windows", index, "timezone")
+            file.add_fault(at, f"found {entry.timezone!r}; expected a zone of the IANA list such as Europe/Berlin")
+    names = get_args(DayName)
+    return tuple(
+        WeeklyWindow(
+            name=entry.name,
+            days=frozenset(names.index(day) for day in entry.days),
+            begins=time.fromisoformat(entry.begins),
+            ends=time.fromisoformat(entry.ends),
+            timezone=entry.timezone,
+        )
+        for entry in entries
+    )
 
 
 def _read_untouchable(file: YamlFile, entries: list[str], *, topology: Topology) -> frozenset[NodeName]:

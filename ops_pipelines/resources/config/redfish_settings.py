@@ -39,6 +39,9 @@ class RedfishSettings:
     system_id: str | None = None
     """The system behind the BMC that is the node, as the last part of its path; `{node}` stands for the node's name.
     None: the only one."""
+    manager_id: str | None = None
+    """The manager that is the BMC itself, as the last part of its path: it is reset to run its new firmware.
+    None: the only one."""
     ca_file: Path | None = None
     """Certificates that are trusted; None: those that the operating system trusts."""
     is_certificate_checked: bool = True

@@ -18,6 +18,10 @@ ipmitool says (`Chassis Power is on`). `start_check` prints what it likes; `read
 (`node_documents`), or `running` or `none` and ends with 4. On the node both are `ops-pipelines node-check`, found on
 the PATH of the user that ssh logs in as.
 
+`start_install` gets its order as one word, `read_install` prints the report or `none` and ends with 4, `read_versions`
+prints what runs (all in `install_documents`); on the node they are `ops-pipelines node-install` and `node-versions`.
+`reload_driver` is the site's own; it refuses while a process uses a GPU.
+
 `reboot` should go past the scheduler (`systemctl --no-block reboot` over ssh): the drain, its reason and its time stay
 as they are; the node comes back DOWN+DRAIN, with a later boot time, and waits to be resumed. `scontrol reboot` appends
 ` : reboot issued` to the reason and dates the drain anew: one that is known by its time is not recognised afterwards.
@@ -28,23 +32,27 @@ is lost as well (all seen, Slurm 22.05).
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import PurePath
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress, parse_node_name, parse_pci_address
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.node_health.node_check import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.ports.fleet import NOT_OFFERED
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_command
+from ops_pipelines.resources.command_words import fill, find_word_faults, placeholders_in
+from ops_pipelines.resources.fleet.install_documents import report_from_json, versions_from_json
+from ops_pipelines.resources.fleet.installs import order_word
 from ops_pipelines.resources.fleet.node_documents import check_from_json, gpus_of, parse_inspection
 
 COMMAND_LIMIT_SECONDS = 4.5
 """A third of the lease (15 s), less some room."""
 EXIT_REFUSED = 77
 EXIT_NO_RESULT = 4
-"""Of `read_check` alone: the tests run, or none were started under the key."""
+"""Of `read_check` and `read_install` alone: nothing was started under the key, or tests still run."""
 
 
 _NEEDED: Mapping[str, frozenset[str]] = {
@@ -54,24 +62,21 @@ _NEEDED: Mapping[str, frozenset[str]] = {
     "reimage": frozenset({"{node}"}),
     "start_check": frozenset({"{node}", "{key}"}),
     "read_check": frozenset({"{node}", "{key}"}),
+    "start_install": frozenset({"{node}", "{key}", "{order}"}),
+    "read_install": frozenset({"{node}", "{key}"}),
+    "read_versions": frozenset({"{node}"}),
+    "reload_driver": frozenset({"{node}"}),
     "power_off": frozenset({"{node}"}),
     "power_on": frozenset({"{node}"}),
     "power_state": frozenset({"{node}"}),
 }
 """Act -> what its words must name: a command without its target would act on something else."""
+_REASON = "{reason}"
 _OPTIONAL: Mapping[str, frozenset[str]] = {
-    "reboot": frozenset({"{reason}"}),
-    "reimage": frozenset({"{reason}"}),
+    "reboot": frozenset({_REASON}),
+    "reimage": frozenset({_REASON}),
     "start_check": frozenset({"{suite}", "{tests}"}),
 }
-_PLACEHOLDER = re.compile(r"\{[a-z]+\}")
-"""Other braces stand for themselves: a Redfish body is JSON."""
-_SHELLS = frozenset({
-    "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox", "su", "runuser",
-    "ssh", "slogin", "autossh", "sshpass", "rsh", "rexec", "rlogin", "mosh", "plink", "dbclient",
-    "pdsh", "dsh", "pssh", "parallel-ssh", "parallel", "clush", "xdsh", "psh", "ansible", "salt", "salt-ssh",
-})  # fmt: skip
-"""Programs that hand their words to a shell, here or there. Names and addresses are safe in one, a reason is not."""
 
 
 class CommandFleet:
@@ -79,7 +84,8 @@ class CommandFleet:
 
     def __init__(self, commands: Mapping[str, Sequence[str]], *, clock: Clock, run: RunCommand = run_command) -> None:
         """`commands`: act -> argument list with `{node}`, `{gpu}` (reset_gpu), `{reason}` (reboot, reimage; alone),
-        `{key}` (start_check, read_check), and of start_check `{suite}` or `{tests}` (joined by commas).
+        `{key}` (start_check, read_check, start_install, read_install), of start_install `{order}`, and of start_check
+        `{suite}` or `{tests}` (joined by commas).
 
         Raises PolicyError naming every fault.
         """
@@ -90,6 +96,10 @@ class CommandFleet:
         self._clock = clock
         self._run = run
 
+    def offers(self, act: str) -> bool:
+        """Return whether the site names a command for an act."""
+        return act in self._commands
+
     def inspect(self, node: NodeName) -> NodeInspection:
         name = parse_node_name(node)
         text = self._send("inspect", {"{node}": name})
@@ -97,7 +107,7 @@ class CommandFleet:
             document = parse_inspection(text)
             gpus = gpus_of(document)
         except ValueError as exc:
-            raise SourceNonsense(f"inspect of {name} printed {text[:120]!r}: {exc}. Run the command by hand") from exc
+            raise _nonsense("inspect", name, text, exc) from exc
         if document.node != name:
             raise SourceNonsense(f"inspect of {name} was answered by {document.node!r}; check where the command goes")
         return NodeInspection(
@@ -140,9 +150,35 @@ class CommandFleet:
         try:
             return check_from_json(text, node=name, key=known)
         except ValueError as exc:
-            raise SourceNonsense(
-                f"read_check of {name} printed {text[:120]!r}: {exc}. Run the command by hand"
-            ) from exc
+            raise _nonsense("read_check", name, text, exc) from exc
+
+    def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        """Start all of `order` by commands, whatever means its changes name: who has several means is composed."""
+        word = order_word(node, order, key=key)
+        self._send("start_install", {"{node}": parse_node_name(node), "{key}": parse_check_key(key), "{order}": word})
+
+    def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        name, known = parse_node_name(node), parse_check_key(key)
+        filling = {"{node}": name, "{key}": known}
+        answer = self._ask("read_install", filling)
+        if answer.returncode == EXIT_NO_RESULT and answer.stdout.strip() == "none":
+            return None
+        text = self._accepted("read_install", filling, answer)
+        try:
+            return report_from_json(text, node=name, key=known)
+        except ValueError as exc:
+            raise _nonsense("read_install", name, text, exc) from exc
+
+    def read_versions(self, node: NodeName) -> Mapping[Component, str]:
+        name = parse_node_name(node)
+        text = self._send("read_versions", {"{node}": name})
+        try:
+            return versions_from_json(text, node=name)
+        except (ValueError, RecursionError) as exc:
+            raise _nonsense("read_versions", name, text, exc) from exc
+
+    def reload_driver(self, node: NodeName) -> None:
+        self._send("reload_driver", {"{node}": parse_node_name(node)})
 
     def power_off(self, node: NodeName) -> None:
         self._send("power_off", {"{node}": parse_node_name(node)})
@@ -163,8 +199,8 @@ class CommandFleet:
     def _ask(self, act: str, filling: Mapping[str, str]) -> CommandAnswer:
         words = self._commands.get(act)
         if words is None:
-            raise SourceRefused(f"{NOT_OFFERED} {act}; name one, or forbid the act")
-        argv = [_fill(word, filling) for word in words]
+            raise SourceRefused(f"{NOT_OFFERED} {act}; name one under fleet in cluster.yaml, or forbid the act")
+        argv = [fill(word, filling) for word in words]
         return self._run(argv, environment=dict(os.environ), timeout_seconds=COMMAND_LIMIT_SECONDS)
 
     def _accepted(self, act: str, filling: Mapping[str, str], answer: CommandAnswer) -> str:
@@ -181,30 +217,19 @@ class CommandFleet:
 _NO_RESULT = frozenset({"running", "none"})
 
 
+def _nonsense(act: str, node: NodeName, text: str, problem: Exception) -> SourceNonsense:
+    return SourceNonsense(f"{act} of {node} printed {text[:120]!r}: {problem}. Run the command by hand")
+
+
 def _find_faults(act: str, words: Sequence[str]) -> list[str]:
     needed = _NEEDED.get(act)
     if needed is None:
         return [f"{act!r} is no act; expected one of {', '.join(_NEEDED)}"]
-    if isinstance(words, str) or not words:
-        return [f"the command for {act} is {words!r}; expected a list of words, the program first"]
-    used = {placeholder for word in words for placeholder in _PLACEHOLDER.findall(word)}
-    allowed = needed | _OPTIONAL.get(act, frozenset())
-    faults = [f"{act} has {word}, which is filled with nothing" for word in sorted(used - allowed)]
-    faults += [f"{act} must name {word} among its words" for word in sorted(needed - used)]
-    if _PLACEHOLDER.search(words[0]):
-        faults.append(f"{act} starts with {words[0]!r}; the program must be fixed")
-    if act == "start_check" and not used & _OPTIONAL[act]:
-        faults.append("start_check must name {suite} or {tests} among its words: empty never means all")
-    if "{reason}" in used:
-        if any("{reason}" in word and word != "{reason}" for word in words):
-            faults.append(f"{act} has {{reason}} inside a word; it must be a word alone")
-        # Every word: `sudo`, `timeout 5` and `env` run what follows them, and so do a site's own wrappers.
-        # A word of `env -S` holds several.
-        shells = [part for word in words for part in word.split() if PurePath(part).name.lower() in _SHELLS]
-        faults += [f"{act} hands {{reason}} to {word}, which hands it to a shell; leave it out" for word in shells]
-    return faults
-
-
-def _fill(word: str, filling: Mapping[str, str]) -> str:
-    """Fill in one pass: what is filled in is never looked at again, so a reason may say `{gpu}`."""
-    return _PLACEHOLDER.sub(lambda match: filling[match[0]], word)
+    optional = _OPTIONAL.get(act, frozenset())
+    faults = find_word_faults(words, needed=needed, optional=optional, unsafe={_REASON})
+    used = frozenset() if isinstance(words, str) else placeholders_in(words)
+    if act == "start_check" and words and not used & optional:
+        faults.append("must name {suite} or {tests} among its words: empty never means all")
+    if _REASON in used and any(_REASON in word and word != _REASON for word in words):
+        faults.append(f"has {_REASON} inside a word; it must be a word alone")
+    return [f"{act} {fault}" for fault in faults]

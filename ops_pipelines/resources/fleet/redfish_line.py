@@ -1,8 +1,9 @@
 """The line to one BMC for the time of one call: one host, one deadline, bounded answers, nothing sent twice.
 
-A transport adapter of requests, through which sushy speaks. What is asked, and what an answer means, is
-`redfish_power`. sushy's own transport sends a POST again after a timeout and follows links to any host; a command that
-cuts power must do neither, so an exchange that fails raises an error of the port, which sushy does not catch.
+A transport adapter of requests, through which sushy speaks. Who calls, and for how long, is `redfish_call`'s; what an
+answer means is for who asks (`redfish_power`, `redfish_inventory`, `redfish_update`). sushy's own transport sends a
+POST again after a timeout and follows links to any host; a command that cuts power or writes firmware must do neither,
+so an exchange that fails raises an error of the port, which sushy does not catch.
 
 Imports requests: to be imported when a BMC is asked, not before.
 """
@@ -15,6 +16,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from threading import Lock
+from typing import IO, cast
 from urllib.parse import urljoin, urlsplit
 
 from requests import PreparedRequest, Response
@@ -33,6 +36,34 @@ _FOR_SUSHY = frozenset({404, 406})
 """A missing ActionInfo is no reason to give up, and some BMCs take no `Accept-Encoding: identity`."""
 _REFUSALS = frozenset({400, 401, 403, 405, 409, 410, 412, 413, 415, 422, 428, 501})
 """The BMC says no and has done nothing. Other errors (408, 429, 500, 503) say nothing about that."""
+_TOO_BUSY = frozenset({429, 503})
+_LONGEST_RETRY_AFTER_SECONDS = 3600.0
+
+
+class BmcRefusal(SourceRefused):
+    """The BMC said no. `status`: of HTTP; `message_ids`: by which registries know what it said."""
+
+    def __init__(self, text: str, *, status: int = 0, message_ids: frozenset[str] = frozenset()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.message_ids = message_ids
+
+
+class BmcFailure(SourceUnavailable):
+    """The BMC answered with an error that does not say whether anything was done.
+
+    `retry_after_seconds`: how long it asks to be left alone; None: it does not say.
+    """
+
+    def __init__(self, text: str, *, status: int = 0, retry_after_seconds: float | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def is_too_busy(self) -> bool:
+        """Whether the BMC says that it did not even look at what it was asked (RFC 9110, RFC 6585)."""
+        return self.status in _TOO_BUSY
 
 
 class BmcLine(BaseAdapter):
@@ -47,6 +78,11 @@ class BmcLine(BaseAdapter):
         self._ends_at = ends_at
         self._is_given_up = False
         self._socket: socket.socket | None = None
+        self._command_path = ""
+        self._linger_seconds = 0.0
+        self._lock = Lock()
+        self.has_commanded = False
+        """Whether the request that was announced (`expect_command`) may have left: then nobody may send it again."""
 
     def send(
         self,
@@ -82,6 +118,20 @@ class BmcLine(BaseAdapter):
                 # Past the TLS layer, whose own shutdown is not made for another thread.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
+    def expect_command(self, path: str, *, linger_seconds: float = 0.0) -> None:
+        """Watch for a POST to `path`, whose answer may be awaited `linger_seconds` longer than all others."""
+        self._command_path = path
+        self._linger_seconds = linger_seconds
+
+    def leave_if_commanded(self) -> bool:
+        """Return whether the command has left, so that its answer is worth waiting for; else send nothing more."""
+        with self._lock:
+            if self.has_commanded:
+                return True
+            self._is_given_up = True
+        self.give_up()
+        return False
+
     def allow(self, seconds: float) -> None:
         """Let requests through for some more time, to take leave."""
         self._ends_at = time.monotonic() + seconds
@@ -90,7 +140,8 @@ class BmcLine(BaseAdapter):
     def _exchange(self, method: str, url: str, request: PreparedRequest) -> tuple[int, CaseInsensitiveDict[str], bytes]:
         if origin_of(url) != self._origin:
             raise SourceRefused(f"{self._name} points to another host or port; nothing was sent there")
-        seconds = self._ends_at - time.monotonic()
+        is_command = method == "POST" and bool(self._command_path) and urlsplit(url).path == self._command_path
+        seconds = self._ends_at - time.monotonic() + (self._linger_seconds if is_command else 0.0)
         if self._is_given_up or seconds <= 0:
             raise SourceUnavailable(f"{self._name} answers too slowly; {method} was not sent")
         parts = urlsplit(url)
@@ -104,13 +155,16 @@ class BmcLine(BaseAdapter):
         try:
             connection.connect()
             self._socket = connection.sock
-            if self._is_given_up:
-                raise SourceUnavailable(f"{self._name} took too long to connect; {method} was not sent")
-            assert request.body is None or isinstance(request.body, bytes | str), "sushy sends JSON"
-            connection.request(method, path, body=request.body, headers=dict(request.headers))
-            response = connection.getresponse()
-            headers = CaseInsensitiveDict(response.getheaders())
-            return response.status, headers, self._read(response)
+            with self._lock:
+                if self._is_given_up:
+                    raise SourceUnavailable(f"{self._name} took too long to connect; {method} was not sent")
+                self.has_commanded |= is_command
+            # Of sushy JSON, of an image a stream that knows its length.
+            body = cast("IO[bytes] | bytes | str | None", request.body)
+            connection.request(method, path, body=body, headers=dict(request.headers))
+            with connection.getresponse() as response:
+                headers = CaseInsensitiveDict(response.getheaders())
+                return response.status, headers, self._read(response)
         except ssl.SSLCertVerificationError as exc:
             raise SourceUnavailable(
                 f"the certificate of {self._name} is not trusted ({exc.verify_message}); nothing was sent. "
@@ -127,6 +181,8 @@ class BmcLine(BaseAdapter):
         body = response.read(MAX_ANSWER_BYTES + 1)
         if len(body) > MAX_ANSWER_BYTES:
             raise SourceNonsense(f"{self._name} answered more than {MAX_ANSWER_BYTES} bytes; it was not read on")
+        if response.length:
+            raise SourceUnavailable(f"{self._name} cut its answer off; {response.length} bytes of it are missing")
         return body
 
     def _accepted(
@@ -139,12 +195,15 @@ class BmcLine(BaseAdapter):
         body: bytes,
     ) -> Response:
         if status in (401, 403):
-            raise SourceRefused(
-                f"{self._name} refused {method} (HTTP {status}); check fleet.redfish.user, its password and its role"
+            raise BmcRefusal(
+                f"{self._name} refused {method} (HTTP {status}); check fleet.redfish.user, its password and its role",
+                status=status,
             )
         if status >= 400 and status not in _FOR_SUSHY:
             said = f"{self._name} answered {method} with HTTP {status}{_said_in(body)}"
-            raise SourceRefused(said) if status in _REFUSALS else SourceUnavailable(said)
+            if status in _REFUSALS:
+                raise BmcRefusal(said, status=status, message_ids=_message_ids_in(body))
+            raise BmcFailure(said, status=status, retry_after_seconds=_retry_after(headers))
         kind = headers.get("Content-Type", "").split(";", 1)[0].strip().lower()
         if status < 300 and method == "GET" and kind and not kind.endswith("json"):
             raise SourceNonsense(f"{self._name} answered {kind[:40]!r}; expected JSON. Is that address a BMC's?")
@@ -176,3 +235,18 @@ def _said_in(body: bytes) -> str:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
     return ": " + "".join(char if char.isprintable() else " " for char in text)[:_SAID_LENGTH]
+
+
+def _message_ids_in(body: bytes) -> frozenset[str]:
+    try:
+        error = json.loads(body)["error"]
+        told = {str(each["MessageId"]) for each in error.get("@Message.ExtendedInfo", ())} | {str(error.get("code"))}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return frozenset()
+    return frozenset(each.rsplit(".", 1)[-1] for each in told)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a Retry-After; a date, which a BMC's clock seldom gets right, counts as none."""
+    told = headers.get("Retry-After", "").strip()
+    return min(float(told), _LONGEST_RETRY_AFTER_SECONDS) if told.isascii() and told.isdecimal() else None

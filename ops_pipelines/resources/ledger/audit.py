@@ -5,11 +5,14 @@ off the end, and a chain written anew from some line on with all later hashes. B
 kept elsewhere (`SqlLedger.head_hash`).
 """
 
+from itertools import chain
+
 from sqlalchemy import Connection, RowMapping, Text, select, type_coerce
 
 from ops_pipelines.ports.ledger import ChainVerdict
 from ops_pipelines.resources.ledger.chain import GENESIS_HASH, hash_entry
 from ops_pipelines.resources.ledger.projection_audit import Fault, pages, projection_faults
+from ops_pipelines.resources.ledger.rollout_audit import rollout_faults
 from ops_pipelines.resources.ledger.tables import entries
 
 
@@ -17,7 +20,8 @@ def verify(connection: Connection) -> ChainVerdict:
     """Return the first line that is not whole; a broken chain is reported before its projections are looked at."""
     count, head_hash, fault = _walk_chain(connection)
     if fault is None:
-        fault = min(projection_faults(connection), key=lambda found: found.seq, default=None)
+        faults = chain(projection_faults(connection), rollout_faults(connection))
+        fault = min(faults, key=lambda found: found.seq, default=None)
     return ChainVerdict(
         entry_count=count,
         head_hash=head_hash,

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select, unio
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
 
@@ -61,6 +62,17 @@ class Resent:
 
     key: ActionKey
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutChange:
+    """Body of a ROLLOUT line: what changed of one rollout, as it is from now on."""
+
+    rollout: Rollout | None
+    """None where only nodes changed."""
+    nodes: tuple[RolloutNode, ...]
+    plan_document: Digest | None = None
+    """Of the line that opens it: under which its plan is kept. Where its release is kept, the rollout says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

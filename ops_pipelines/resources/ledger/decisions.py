@@ -10,12 +10,13 @@ from sqlalchemy import Connection, insert, select
 
 from ops_pipelines.domain.action import SOFT
 from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId, cause_of
 from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head
+from ops_pipelines.resources.ledger.rollouts import read_rollout_of_plan
 from ops_pipelines.resources.ledger.state import (
     read_decided_through,
     read_incidents_of,
@@ -127,19 +128,28 @@ def _leads_to(present: Incident, incident: Incident) -> bool:
 
 
 def write_approval(connection: Connection, approval: Approval) -> None:
-    """Write a yes to a plan that is known; it counts as a change of the plan's incident. A link gives one yes."""
-    plan = read_plan(connection, approval.plan)
-    if plan is None:
+    """Write a yes to a plan that is known; it counts as a change of the plan's incident. A link gives one yes.
+
+    A plan is of an incident, or of a rollout.
+    """
+    cause = _cause_of_plan(connection, approval.plan)
+    if cause is None:
         raise LedgerError(f"there is no plan {approval.plan}; look at the incident for the plan it has now")
-    used = _approval_with(connection, approval.link, plan.incident) if approval.link else None
+    used = _approval_with(connection, approval.link, cause) if approval.link else None
     if used is not None:
         raise LinkUsed(f"this link gave its one yes already, at {used.given_at:%Y-%m-%d %H:%M:%S} UTC; ask for another")
     body = encode(approval)
     with ChainWriter(connection) as writer:
-        seq = writer.append(
-            body, kind=EntryKind.APPROVAL, actor=approval.actor, incident=plan.incident, now=approval.given_at
-        )
+        seq = writer.append(body, kind=EntryKind.APPROVAL, actor=approval.actor, incident=cause, now=approval.given_at)
     connection.execute(insert(approvals), {"seq": seq, "expires_at": approval.expires_at, "body": body})
+
+
+def _cause_of_plan(connection: Connection, plan: PlanId) -> IncidentId | None:
+    known = read_plan(connection, plan)
+    if known is not None:
+        return known.incident
+    rollout = read_rollout_of_plan(connection, plan)
+    return None if rollout is None else cause_of(rollout)
 
 
 def _approval_with(connection: Connection, link: str, incident: IncidentId) -> Approval | None:

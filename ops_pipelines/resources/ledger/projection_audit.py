@@ -1,6 +1,7 @@
 """Whether each projection row says what its lines of the chain say: incidents, actions, plans, approvals, refusals.
 
-The pause and `decided_through` have no row: they are read from the chain itself. Hashes are `audit`'s business.
+The pause and `decided_through` have no row: they are read from the chain itself. Rollouts, of which one line speaks of
+many rows, are `rollout_audit`'s business, hashes are `audit`'s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,14 +86,14 @@ def _incident_faults(connection: Connection) -> Iterator[Fault]:
             number += 1
             line = lines.get(row["incident"])
             if line is None:
-                yield _invented("incident", row["incident"], row["seq"])
+                yield invented("incident", row["incident"], row["seq"])
                 continue
-            columns = _as_stored(incident_row(decode(Incident, line["body"])))
-            wrong = _differing(row, {**columns, **line, "number": number})
+            columns = as_stored(incident_row(decode(Incident, line["body"])))
+            wrong = differing(row, {**columns, **line, "number": number})
             if wrong or line["first_seq"] <= last_first_seq:
-                yield _differs("incident", row["incident"], line["seq"], wrong or ["number"])
+                yield differs("incident", row["incident"], line["seq"], wrong or ["number"])
             last_first_seq = line["first_seq"]
-    yield from _lost(connection, EntryKind.INCIDENT, incidents.c.incident == entries.c.incident)
+    yield from lost(connection, EntryKind.INCIDENT, incidents.c.incident == entries.c.incident)
 
 
 def _lines_by_incident(connection: Connection, names: Sequence[str]) -> dict[str, RowMapping]:
@@ -120,6 +121,7 @@ def _action_faults(connection: Connection) -> Iterator[Fault]:
         select(
             actions.c.key,
             actions.c.incident,
+            actions.c.node,
             type_coerce(actions.c.begun_at, Text).label("begun_at"),
             actions.c.begun_seq,
             actions.c.sent_seq,
@@ -144,9 +146,9 @@ def _action_faults(connection: Connection) -> Iterator[Fault]:
             fault = _judge_action(row)
             if fault is not None:
                 yield fault
-    yield from _lost(connection, EntryKind.ACTION_BEGUN, actions.c.begun_seq == entries.c.seq)
-    yield from _lost(connection, EntryKind.ACTION_SENT, actions.c.sent_seq == entries.c.seq)
-    yield from _lost(connection, EntryKind.ACTION_FINISHED, actions.c.finished_seq == entries.c.seq)
+    yield from lost(connection, EntryKind.ACTION_BEGUN, actions.c.begun_seq == entries.c.seq)
+    yield from lost(connection, EntryKind.ACTION_SENT, actions.c.sent_seq == entries.c.seq)
+    yield from lost(connection, EntryKind.ACTION_FINISHED, actions.c.finished_seq == entries.c.seq)
 
 
 def _judge_action(row: RowMapping) -> Fault | None:
@@ -154,13 +156,13 @@ def _judge_action(row: RowMapping) -> Fault | None:
     steps = [step for step in ("begun", "sent", "finished") if step == "begun" or row[f"{step}_seq"] is not None]
     for step in steps:
         if row[f"{step}_kind"] != f"action_{step}":
-            return _invented(f"action, {step},", row["key"], row[f"{step}_seq"])
+            return invented(f"action, {step},", row["key"], row[f"{step}_seq"])
     records = [decode(ActionRecord, row[f"{step}_body"]) for step in steps]
     last = steps[-1]
-    wrong = _differing(row, {**_as_stored(action_row(records[-1])), "body": row[f"{last}_body"]})
+    wrong = differing(row, {**as_stored(action_row(records[-1])), "body": row[f"{last}_body"]})
     if not wrong and any(_as_begun(record) != records[0] for record in records):
         wrong = ["begun_seq"]
-    return _differs("action", row["key"], row[f"{last}_seq"], wrong) if wrong else None
+    return differs("action", row["key"], row[f"{last}_seq"], wrong) if wrong else None
 
 
 def _as_begun(record: ActionRecord) -> ActionRecord:
@@ -170,32 +172,32 @@ def _as_begun(record: ActionRecord) -> ActionRecord:
 def _plan_faults(connection: Connection) -> Iterator[Fault]:
     for row in _with_lines(connection, plans, EntryKind.PLAN):
         if row["line_body"] is None:
-            yield _invented("plan", row["plan"], row["seq"])
+            yield invented("plan", row["plan"], row["seq"])
         elif row["line_body"] != row["body"] or decode(IncidentPlan, row["line_body"]).plan != row["plan"]:
-            yield _differs("plan", row["plan"], row["seq"], ["body"])
-    yield from _lost(connection, EntryKind.PLAN, plans.c.seq == entries.c.seq)
+            yield differs("plan", row["plan"], row["seq"], ["body"])
+    yield from lost(connection, EntryKind.PLAN, plans.c.seq == entries.c.seq)
 
 
 def _approval_faults(connection: Connection) -> Iterator[Fault]:
     for row in _with_lines(connection, approvals, EntryKind.APPROVAL):
         name = f"of line {row['seq']}"
         if row["line_body"] is None:
-            yield _invented("approval", name, row["seq"])
+            yield invented("approval", name, row["seq"])
         elif row["line_body"] != row["body"]:
-            yield _differs("approval", name, row["seq"], ["body"])
+            yield differs("approval", name, row["seq"], ["body"])
         elif utc_text(decode(Approval, row["line_body"]).expires_at) != row["expires_at"]:
-            yield _differs("approval", name, row["seq"], ["expires_at"])
-    yield from _lost(connection, EntryKind.APPROVAL, approvals.c.seq == entries.c.seq)
+            yield differs("approval", name, row["seq"], ["expires_at"])
+    yield from lost(connection, EntryKind.APPROVAL, approvals.c.seq == entries.c.seq)
 
 
 def _refusal_faults(connection: Connection) -> Iterator[Fault]:
     for row in _with_lines(connection, refusals, EntryKind.ACTION_REFUSED):
         name = f"of line {row['seq']}"
         if row["line_body"] is None:
-            yield _invented("refusal", name, row["seq"])
+            yield invented("refusal", name, row["seq"])
         elif refusal_identity(decode(RefusedAction, row["line_body"])) != row["identity"]:
-            yield _differs("refusal", name, row["seq"], ["identity"])
-    yield from _lost(connection, EntryKind.ACTION_REFUSED, refusals.c.seq == entries.c.seq)
+            yield differs("refusal", name, row["seq"], ["identity"])
+    yield from lost(connection, EntryKind.ACTION_REFUSED, refusals.c.seq == entries.c.seq)
 
 
 def _with_lines(connection: Connection, table: Table, kind: EntryKind) -> Iterator[RowMapping]:
@@ -211,7 +213,7 @@ def _with_lines(connection: Connection, table: Table, kind: EntryKind) -> Iterat
         yield from page
 
 
-def _lost(connection: Connection, kind: EntryKind, its_row: ColumnElement[bool]) -> Iterator[Fault]:
+def lost(connection: Connection, kind: EntryKind, its_row: ColumnElement[bool]) -> Iterator[Fault]:
     """Yield the first line of `kind` for which no row fulfils `its_row`."""
     has_row = exists().where(its_row).correlate(entries)
     statement = select(func.min(entries.c.seq)).where(entries.c.kind == kind.value, ~has_row)
@@ -220,17 +222,21 @@ def _lost(connection: Connection, kind: EntryKind, its_row: ColumnElement[bool])
         yield Fault(seq=seq, problem=f"what line {seq} ({kind.value}) recorded is missing from its table")
 
 
-def _as_stored(columns: Mapping[str, str | int | datetime]) -> dict[str, str | int]:
+def as_stored(columns: Mapping[str, str | int | datetime | None]) -> dict[str, str | int | None]:
+    """Return columns as the database holds them."""
     return {name: utc_text(value) if isinstance(value, datetime) else value for name, value in columns.items()}
 
 
-def _differing(row: RowMapping, expected: Mapping[str, str | int]) -> list[str]:
+def differing(row: RowMapping, expected: Mapping[str, str | int | None]) -> list[str]:
+    """Return the columns in which a row is not as expected."""
     return [name for name, value in expected.items() if row[name] != value]
 
 
-def _invented(what: str, name: str, seq: int) -> Fault:
+def invented(what: str, name: str, seq: int) -> Fault:
+    """Return the fault of a row that no line recorded."""
     return Fault(seq=seq, problem=f"{what} {name} stands in its table, but line {seq} did not record it")
 
 
-def _differs(what: str, name: str, seq: int, columns: Sequence[str]) -> Fault:
+def differs(what: str, name: str, seq: int, columns: Sequence[str]) -> Fault:
+    """Return the fault of a row that says something else than its line."""
     return Fault(seq=seq, problem=f"{what} {name} differs from line {seq} in {', '.join(columns)}")

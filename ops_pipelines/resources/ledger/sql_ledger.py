@@ -11,8 +11,11 @@ from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
@@ -40,6 +43,7 @@ from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
+from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_entries_about, read_head
 from ops_pipelines.resources.ledger.database import LedgerDatabase
@@ -80,6 +84,12 @@ class SqlLedger:
 
     def load_snapshot(self, digest: Digest) -> Snapshot:
         return decode(Snapshot, self.load(digest))
+
+    def store_release(self, release: Release) -> Digest:
+        return self.store(encode(release))
+
+    def release(self, digest: Digest) -> Release:
+        return decode(Release, self.load(digest))
 
     # -- evidence -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +250,51 @@ class SqlLedger:
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
         with self._database.read() as connection:
             return ledger_state.read_records(connection, incident)
+
+    def records_on(self, cause: IncidentId, node: NodeName) -> tuple[ActionRecord, ...]:
+        with self._database.read() as connection:
+            return ledger_state.read_records_on(connection, cause, node)
+
+    # -- rollouts -----------------------------------------------------------------------------------------------------
+
+    def open_rollout(
+        self,
+        rollout: Rollout,
+        nodes: Collection[RolloutNode],
+        *,
+        plan: RolloutPlan,
+        release: Release,
+        actor: str,
+        now: datetime,
+    ) -> None:
+        with self._database.write() as connection:
+            ledger_rollouts.write_opening(connection, rollout, nodes, plan=plan, release=release, actor=actor, now=now)
+
+    def change_rollout(
+        self, rollout: Rollout | None, nodes: Collection[RolloutNode], *, actor: str, now: datetime
+    ) -> None:
+        with self._database.write() as connection:
+            ledger_rollouts.write_change(connection, rollout, nodes, actor=actor, now=now)
+
+    def rollout(self, rollout: RolloutId) -> Rollout | None:
+        with self._database.read() as connection:
+            return ledger_rollouts.read_rollout(connection, rollout)
+
+    def rollouts(self, *, final_since: datetime | None) -> tuple[Rollout, ...]:
+        with self._database.read() as connection:
+            return ledger_rollouts.read_rollouts(connection, final_since=final_since)
+
+    def rollout_count(self) -> int:
+        with self._database.read() as connection:
+            return ledger_rollouts.read_rollout_count(connection)
+
+    def rollout_nodes(self, rollout: RolloutId) -> tuple[RolloutNode, ...]:
+        with self._database.read() as connection:
+            return ledger_rollouts.read_rollout_nodes(connection, rollout)
+
+    def rollout_plan(self, plan: PlanId) -> RolloutPlan | None:
+        with self._database.read() as connection:
+            return ledger_rollouts.read_rollout_plan(connection, plan)
 
     # -- tests on nodes -----------------------------------------------------------------------------------------------
 

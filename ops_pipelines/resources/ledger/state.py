@@ -7,15 +7,17 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import Column, Connection, Select, bindparam, func, insert, or_, select, union, update
+from sqlalchemy import Column, Connection, Select, bindparam, func, insert, or_, select, tuple_, union, update
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, RefusedAction
+from ops_pipelines.resources.ledger.rollouts import read_open_rollouts, read_owned
 from ops_pipelines.resources.ledger.tables import (
     actions,
     approvals,
@@ -24,6 +26,8 @@ from ops_pipelines.resources.ledger.tables import (
     identity_of,
     incidents,
     plans,
+    rollout_nodes,
+    rollouts,
 )
 
 RECORDS_WINDOW = timedelta(hours=24)
@@ -52,6 +56,7 @@ _SINGLE_VALUES = select(
     select(func.max(evidence.c.seq)).scalar_subquery().label("evidence_head"),
     select(func.max(incidents.c.number)).scalar_subquery().label("incident_count"),
     _PAUSE.scalar_subquery().label("pause"),
+    select(func.max(rollouts.c.number)).where(rollouts.c.is_open == 1).scalar_subquery().label("open_rollout"),
 )
 _IS_OPEN = incidents.c.is_open == 1
 _OPEN_INCIDENTS = (
@@ -59,16 +64,28 @@ _OPEN_INCIDENTS = (
     .where(_IS_OPEN)
     .order_by(incidents.c.opened_at, incidents.c.number)
 )
-# A union, because with OR and an ORDER BY SQLite scans every action there ever was.
-_RECORDS = (
+# Not of every node of an open rollout: a thousand nodes have ten thousand actions, and almost all of them are over.
+_NODES_OUT = (
+    select(rollout_nodes.c.rollout, rollout_nodes.c.node)
+    .select_from(rollouts.join(rollout_nodes, rollout_nodes.c.rollout == rollouts.c.rollout))
+    .where(
+        rollouts.c.is_open == 1,
+        rollout_nodes.c.stage.in_(sorted(stage.value for stage in IN_HAND | {NodeStage.PULLED, NodeStage.LOST})),
+    )
+)
+_BEGUN = select(actions.c.begun_seq)
+_SHOWN = (
+    _BEGUN.where(actions.c.finished_seq.is_(None)),
+    _BEGUN.where(actions.c.begun_at > bindparam("since")),
+    _BEGUN.where(actions.c.incident.in_(select(incidents.c.incident).where(_IS_OPEN))),
+)
+# Unions, because with OR and an ORDER BY SQLite scans every action there ever was. The second only where it is needed.
+_RECORDS = select(actions.c.body).where(actions.c.begun_seq.in_(union(*_SHOWN))).order_by(actions.c.begun_seq)
+_RECORDS_WITH_ROLLOUTS = (
     select(actions.c.body)
     .where(
         actions.c.begun_seq.in_(
-            union(
-                select(actions.c.begun_seq).where(actions.c.finished_seq.is_(None)),
-                select(actions.c.begun_seq).where(actions.c.begun_at > bindparam("since")),
-                select(actions.c.begun_seq).where(actions.c.incident.in_(select(incidents.c.incident).where(_IS_OPEN))),
-            )
+            union(*_SHOWN, _BEGUN.where(tuple_(actions.c.incident, actions.c.node).in_(_NODES_OUT)))
         )
     )
     .order_by(actions.c.begun_seq)
@@ -77,6 +94,7 @@ _APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("
 _INCIDENT = select(incidents.c.body).where(incidents.c.incident == bindparam("incident"))
 _INCIDENT_COUNT = select(func.max(incidents.c.number))
 _RECORDS_OF = select(actions.c.body).where(actions.c.incident == bindparam("incident")).order_by(actions.c.begun_seq)
+_RECORDS_ON = _RECORDS_OF.where(actions.c.node == bindparam("node"))
 
 
 def _bodies_by(identity: Column[str], body: Column[str]) -> Select[str, str]:
@@ -92,7 +110,9 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
     """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history."""
     single = connection.execute(_SINGLE_VALUES).one()
     open_rows = connection.execute(_OPEN_INCIDENTS).all()
-    record_bodies = connection.execute(_RECORDS, {"since": now - RECORDS_WINDOW}).scalars()
+    has_rollout = single.open_rollout is not None
+    shown = _RECORDS_WITH_ROLLOUTS if has_rollout else _RECORDS
+    record_bodies = connection.execute(shown, {"since": now - RECORDS_WINDOW}).scalars()
     approval_bodies = connection.execute(_APPROVALS, {"since": now - RECORDS_WINDOW}).scalars()
     given = [_to_approval(body) for body in approval_bodies]
     return LedgerState(
@@ -106,6 +126,8 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
         approvals=tuple(each for each in given if each.expires_at > now),
         pause=_to_pause(single.pause),
         past_approvals=tuple(each for each in given if each.expires_at <= now),
+        rollouts=read_open_rollouts(connection) if has_rollout else (),
+        owned=read_owned(connection) if has_rollout else {},
     )
 
 
@@ -169,6 +191,12 @@ def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRe
     return tuple(_to_record(body) for body in bodies)
 
 
+def read_records_on(connection: Connection, cause: IncidentId, node: NodeName) -> tuple[ActionRecord, ...]:
+    """Return the actions of one cause on one node in the order begun."""
+    bodies = connection.execute(_RECORDS_ON, {"incident": cause, "node": node}).scalars()
+    return tuple(_to_record(body) for body in bodies)
+
+
 def write_incidents(
     writer: ChainWriter, changed: Collection[Incident], *, known: Collection[IncidentId], actor: str, now: datetime
 ) -> None:
@@ -201,9 +229,10 @@ def incident_row(incident: Incident) -> dict[str, str | int | datetime]:
     }
 
 
-def action_row(record: ActionRecord) -> dict[str, str | datetime]:
+def action_row(record: ActionRecord) -> dict[str, str | datetime | None]:
     """Return the columns that follow from the record itself."""
-    return {"key": record.action.key, "incident": record.action.incident, "begun_at": record.begun_at}
+    action = record.action
+    return {"key": action.key, "incident": action.incident, "node": action.node, "begun_at": record.begun_at}
 
 
 def refusal_identity(refused: RefusedAction) -> str:

@@ -130,7 +130,10 @@ class ActionColumns(TypedColumns):
     """
 
     key: Named[str] = Column(Text(), primary_key=True)
-    incident: Named[str] = Column(SafeText(), index=True)
+    incident: Named[str] = Column(SafeText())
+    """Its cause: an incident, or a rollout."""
+    node: Named[str | None] = Column(SafeText())
+    """Null for what is done to no node."""
     begun_at: Named[datetime] = Column(UtcText(), index=True)
     begun_seq: Named[int] = Column(BigInteger(), unique=True)
     sent_seq: Named[int | None] = Column(BigInteger(), unique=True)
@@ -143,6 +146,34 @@ class RefusalColumns(TypedColumns):
 
     identity: Named[str] = Column(Text(), primary_key=True)
     seq: Named[int] = Column(BigInteger(), unique=True)
+
+
+class RolloutColumns(TypedColumns):
+    """Projection: each rollout as it is now. `number` counts them in the order opened, from 1."""
+
+    rollout: Named[str] = Column(SafeText(), primary_key=True)
+    number: Named[int] = Column(BigInteger(), unique=True)
+    is_open: Named[int] = Column(Integer())
+    changed_at: Named[datetime] = Column(UtcText(), index=True)
+    """When its present state began."""
+    plan: Named[str] = Column(SafeText(), index=True)
+    plan_document: Named[str] = Column(Text())
+    """Digest of the document that holds the plan."""
+    first_seq: Named[int] = Column(BigInteger(), unique=True)
+    seq: Named[int] = Column(BigInteger(), unique=True)
+    """The last line that says something of the rollout itself, and not only of nodes in it."""
+    body: Named[str] = Column(Text())
+
+
+class RolloutNodeColumns(TypedColumns):
+    """Projection: each node of each rollout as it is now."""
+
+    rollout: Named[str] = Column(SafeText(), primary_key=True)
+    node: Named[str] = Column(SafeText(), primary_key=True)
+    stage: Named[str] = Column(Text())
+    seq: Named[int] = Column(BigInteger())
+    """The last line that says something of the node: one line may speak of many."""
+    body: Named[str] = Column(Text())
 
 
 class EvidenceColumns(TypedColumns):
@@ -243,6 +274,8 @@ plans = Table("plans", metadata, PlanColumns)
 approvals = Table("approvals", metadata, ApprovalColumns)
 actions = Table("actions", metadata, ActionColumns)
 refusals = Table("refusals", metadata, RefusalColumns)
+rollouts = Table("rollouts", metadata, RolloutColumns)
+rollout_nodes = Table("rollout_nodes", metadata, RolloutNodeColumns)
 evidence = Table("evidence", metadata, EvidenceColumns)
 rejected = Table("rejected", metadata, RejectedColumns)
 cursors = Table("cursors", metadata, CursorColumns)
@@ -252,6 +285,7 @@ heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
 node_checks = Table("node_checks", metadata, NodeCheckColumns)
 notes = Table("notes", metadata, NoteColumns)
 
+Index("ix_actions_incident_node", actions.c.incident, actions.c.node)
 Index("ix_entries_kind_seq", entries.c.kind, entries.c.seq)
 Index("ix_entries_incident_seq", entries.c.incident, entries.c.seq)
 Index("ix_evidence_rule_observed_at", evidence.c.rule, evidence.c.observed_at)
@@ -260,3 +294,5 @@ Index("ix_incidents_open", incidents.c.is_open, incidents.c.number)
 Index("ix_node_checks_node_number", node_checks.c.node, node_checks.c.number)
 Index("ix_notes_state_number", notes.c.state, notes.c.number)
 Index("ix_notes_thread_number", notes.c.thread, notes.c.number)
+Index("ix_rollout_nodes_rollout_stage", rollout_nodes.c.rollout, rollout_nodes.c.stage)
+Index("ix_rollouts_open", rollouts.c.is_open, rollouts.c.number)

@@ -1,23 +1,16 @@
-"""A check that outlives whoever started it: its files in a directory of the node, one set for each key.
+"""A check that outlives whoever started it: one run for each key, in a directory of the node (`detached_runs`).
 
-    KEY.lock    who runs it: process, boot, suite and tests; made whole and once, so a key starts one run
-    KEY.part    the check after its last finished test
-    KEY.json    the check, once it is over; appears by rename
-
-A run whose process is gone without KEY.json was cut short: what it had finished stands, the rest was not run.
+KEY.part holds the check after its last finished test, KEY.json the check once it is over. A run whose process is gone
+without KEY.json was cut short: what it had finished stands, the rest was not run.
 """
 
 import contextlib
-import fcntl
 import json
 import os
-import secrets
-import stat
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
@@ -31,9 +24,9 @@ from ops_pipelines.domain.node_health.node_check import (
     parse_suite_name,
     parse_test_name,
 )
+from ops_pipelines.resources.detached_runs import RunDirectory
 
 CUT_SHORT = "the check was cut short"
-_KEPT_FOR = timedelta(days=30)
 _MODULE = "ops_pipelines.resources.node_tests.check_runs"
 
 
@@ -59,9 +52,8 @@ class CheckRuns:
     """The runs of this node."""
 
     def __init__(self, directory: Path, *, clock: Clock, proc: Path = Path("/proc")) -> None:
-        self._directory = directory
+        self._files = RunDirectory(directory, clock=clock, proc=proc)
         self._clock = clock
-        self._proc = proc
 
     def start(self, key: ActionKey, *, node: NodeName, suite: str, tests: Sequence[str], limit_seconds: float) -> bool:
         """Start a run in a session of its own and return at once; return False if the key has one already.
@@ -69,21 +61,11 @@ class CheckRuns:
         Raises AnotherCheckRuns, and OSError if the directory cannot be used.
         """
         order = self._order(key, node=node, suite=suite, tests=tests, limit_seconds=limit_seconds)
-        with self._starting():
-            if self._lock(key).exists() or self._result(key).exists():
+        with self._files.starting():
+            if self._files.is_known(order.key):
                 return False
             self._refuse_another()
-            self._write_lock(order, pid=os.getpid())
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(self._directory), key],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-            )
-            self._write_lock(order, pid=process.pid)
-            process.returncode = 0  # it is not ours to wait for: it outlives this process
+            self._files.launch(order.key, _told(order), module=_MODULE)
         return True
 
     @contextlib.contextmanager
@@ -95,20 +77,20 @@ class CheckRuns:
         Raises AnotherCheckRuns, also for a key that has a run already, and OSError if the directory cannot be used.
         """
         order = self._order(key, node=node, suite=suite, tests=tests, limit_seconds=limit_seconds)
-        with self._starting():
-            if self._lock(key).exists():
+        with self._files.starting():
+            if self._files.lock(key).exists():
                 raise AnotherCheckRuns(f"a check was started under {key} before; ask for its --result")
             self._refuse_another()
-            self._write_lock(order, pid=os.getpid())
+            self._files.write_lock(order.key, _told(order), pid=os.getpid())
         try:
             yield
         finally:
-            self._lock(key).unlink(missing_ok=True)
+            self._files.lock(key).unlink(missing_ok=True)
 
     def take_over(self, key: ActionKey) -> Order:
         """Return what was to be run, and make this process the one that runs it."""
         order = self.order(key)
-        self._write_lock(order, pid=os.getpid())
+        self._files.write_lock(order.key, _told(order), pid=os.getpid())
         return order
 
     def read(self, key: ActionKey) -> NodeCheck | None:
@@ -120,20 +102,20 @@ class CheckRuns:
 
         parse_check_key(key)
         try:
-            self._trust_directory()
+            self._files.trust()
             order = self.order(key)
         except FileNotFoundError as problem:
             raise KeyError(key) from problem
-        is_alive = self._is_alive(self._lock(key))
+        is_alive = self._files.is_alive(self._files.lock(key))
         with contextlib.suppress(FileNotFoundError):  # looked for after the process, so that an end is not missed
-            return check_from_json(self._result(key).read_text(encoding="utf-8"), node=order.node, key=key)
+            return check_from_json(self._files.result(key).read_text(encoding="utf-8"), node=order.node, key=key)
         if is_alive:
             return None
         return self._cut_short(order)
 
     def order(self, key: ActionKey) -> Order:
         """Return what was to be run; raise FileNotFoundError if nothing was, ValueError if the lock makes no sense."""
-        text = self._lock(key).read_text(encoding="utf-8")
+        text = self._files.lock(key).read_text(encoding="utf-8")
         try:
             told = json.loads(text)
             return Order(
@@ -150,19 +132,19 @@ class CheckRuns:
 
     def keep(self, check: NodeCheck) -> None:
         """Keep a check that is not over."""
-        self._write(self._part(check.key), check)
+        self._write(self._files.part(check.key), check)
 
     def finish(self, check: NodeCheck) -> None:
         """Keep a check that is over."""
-        self._write(self._result(check.key), check)
-        self._part(check.key).unlink(missing_ok=True)
+        self._write(self._files.result(check.key), check)
+        self._files.part(check.key).unlink(missing_ok=True)
 
     def _cut_short(self, order: Order) -> NodeCheck:
         from ops_pipelines.resources.fleet.node_documents import check_from_json
 
         done: NodeCheck | None = None
         with contextlib.suppress(FileNotFoundError):
-            text = self._part(order.key).read_text(encoding="utf-8")
+            text = self._files.part(order.key).read_text(encoding="utf-8")
             done = check_from_json(text, node=order.node, key=order.key)
         if done is None:
             done = NodeCheck(
@@ -177,7 +159,7 @@ class CheckRuns:
         rest = [
             TestRun(test=test, result=TestResult.NOT_RUN, said=CUT_SHORT) for test in order.tests if test not in known
         ]
-        if rest and rest[0].test in LOAD_TESTS and order.boot_id not in ("", self._boot_id()):
+        if rest and rest[0].test in LOAD_TESTS and order.boot_id not in ("", self._files.boot_id()):
             # The one that ran: whoever wanted a reboot meanwhile knows better, and nobody else brings a node down.
             said = f"the node went down and booted while {rest[0].test} ran"
             rest[0] = replace(rest[0], result=TestResult.FAILED, said=said)
@@ -193,98 +175,29 @@ class CheckRuns:
             tests=tuple(tests),
             limit_seconds=limit_seconds,
             started_at=self._clock.now(),
-            boot_id=self._boot_id(),
+            boot_id=self._files.boot_id(),
         )
 
     def _refuse_another(self) -> None:
-        self._forget_old()
-        for lock in sorted(self._directory.glob("*.lock")):
-            if self._is_alive(lock) and not lock.with_suffix(".json").exists():
-                raise AnotherCheckRuns(f"the check {lock.stem} still runs on this node; wait for it")
-
-    def _trust_directory(self) -> None:
-        """Raise PermissionError if anybody but this user could have put files there; they are believed, and run."""
-        told = self._directory.lstat()
-        if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.geteuid() or told.st_mode & 0o022:
-            raise PermissionError(
-                f"{self._directory} is owned by user {told.st_uid} with mode {told.st_mode & 0o7777:04o}; expected a "
-                f"directory of user {os.geteuid()} that nobody else may write to"
-            )
-
-    @contextlib.contextmanager
-    def _starting(self) -> Iterator[None]:
-        """Let one process at a time start a check."""
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._trust_directory()
-        handle = os.open(self._directory / "starting", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _write_lock(self, order: Order, *, pid: int) -> None:
-        told = {
-            "key": order.key,
-            "node": order.node,
-            "suite": order.suite,
-            "tests": list(order.tests),
-            "limit_seconds": order.limit_seconds,
-            "started_at": order.started_at.isoformat(),
-            "pid": pid,
-            "boot_id": order.boot_id,
-            "process_began": self._process_began(pid),
-        }
-        self._replace(self._lock(order.key), json.dumps(told))
-
-    def _is_alive(self, lock: Path) -> bool:
-        """Return whether the process that a lock names still runs: this boot, this process, not one of its number."""
-        try:
-            told = json.loads(lock.read_text(encoding="utf-8"))
-            began = self._process_began(int(told["pid"]))
-            return bool(began) and (told["boot_id"], told["process_began"]) == (self._boot_id(), began)
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-
-    def _boot_id(self) -> str:
-        return (self._proc / "sys/kernel/random/boot_id").read_text().strip()
-
-    def _process_began(self, pid: int) -> str:
-        """Return when a process began, in ticks since the boot; empty if it is gone, or dead and not waited for."""
-        try:
-            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return ""
-        return "" if fields[0] in {"Z", "X"} else fields[19]
-
-    def _forget_old(self) -> None:
-        """Remove what is older than anybody asks for."""
-        before = (self._clock.now() - _KEPT_FOR).timestamp()
-        for path in self._directory.iterdir():
-            if path.suffix in {".json", ".lock", ".part"} and path.lstat().st_mtime < before:
-                path.unlink(missing_ok=True)
+        for key, _ in self._files.running():
+            raise AnotherCheckRuns(f"the check {key} still runs on this node; wait for it")
 
     def _write(self, path: Path, check: NodeCheck) -> None:
         from ops_pipelines.resources.fleet.node_documents import check_to_json
 
-        self._replace(path, check_to_json(check))
+        self._files.replace(path, check_to_json(check))
 
-    def _replace(self, path: Path, text: str) -> None:
-        """Write a file that is seen whole or not at all, whatever stops this process."""
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
 
-    def _lock(self, key: ActionKey) -> Path:
-        return self._directory / f"{key}.lock"
-
-    def _part(self, key: ActionKey) -> Path:
-        return self._directory / f"{key}.part"
-
-    def _result(self, key: ActionKey) -> Path:
-        return self._directory / f"{key}.json"
+def _told(order: Order) -> dict[str, object]:
+    return {
+        "key": order.key,
+        "node": order.node,
+        "suite": order.suite,
+        "tests": list(order.tests),
+        "limit_seconds": order.limit_seconds,
+        "started_at": order.started_at.isoformat(),
+        "boot_id": order.boot_id,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

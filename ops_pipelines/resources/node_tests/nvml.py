@@ -191,6 +191,7 @@ def _judge(document: Mapping[str, object]) -> NvmlReading:
         driver_version=driver,
         library_version=library,
         gpu_models=tuple(sorted({gpu.model for gpu in inspection.gpus if gpu.model})),
+        vbios_versions=tuple(sorted({str(each["firmware"]) for each in details if each.get("firmware")})),
         serials=_serials(inspection, details),
         is_persistent=tuple(each["persistence_mode"] == 1 for each in details if "persistence_mode" in each),
         compute_process_count=int(sum(_number(each, "compute_process_count") or 0.0 for each in details)),

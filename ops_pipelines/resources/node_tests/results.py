@@ -29,6 +29,8 @@ class NvmlReading:
     """Of the kernel module; empty if NVML does not tell."""
     library_version: str = ""
     gpu_models: tuple[str, ...] = ()
+    vbios_versions: tuple[str, ...] = ()
+    """Each once, of the GPUs that tell it."""
     serials: tuple[Serial, ...] = ()
     is_persistent: tuple[bool, ...] = ()
     """Persistence mode of each GPU that tells it."""

@@ -79,7 +79,16 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
         answer_limit=timedelta(seconds=number("MessageTimeout")),
         is_every_down_node_returned=number("ReturnToService") == 2,
         is_requeue_the_default=number("JobRequeue") != 0,
+        version=settings.get("SLURM_VERSION", ""),
     )
+
+
+def node_listing(version: tuple[int, int]) -> tuple[str, ...]:
+    """Return the command that lists every node as `read_nodes_answer` reads it."""
+    # From 23.02 `sinfo --json` groups nodes into rows; before, scontrol has no --json.
+    if version < _FIRST_VERSION_WITH_SCONTROL_JSON:
+        return ("sinfo", "--all", "--json")
+    return ("scontrol", "--all", "show", "nodes", "--json")
 
 
 # -- answers and rows --
@@ -146,6 +155,7 @@ def _gpus_in_use(row: Row) -> int:
     return 0 if row.get("alloc_cpus") == 0 else count_gpus(text_of(row, "gres_used", is_required=False))
 
 
+_FIRST_VERSION_WITH_SCONTROL_JSON = (23, 2)
 _NODE_STATES = {
     "DOWN": NodeState.DOWN,
     "ALLOCATED": NodeState.ALLOCATED,

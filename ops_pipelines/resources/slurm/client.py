@@ -30,6 +30,7 @@ _REFUSALS = (
     "Requested nodes are busy",
     "Requested operation is presently disabled",
     "Requested reservation is in use",
+    "Reservation already started",
     "Requested reservation is invalid",
     "Requested reservation overlaps with another reservation",
     "Start time cannot be after end time",
@@ -87,6 +88,13 @@ class SlurmClient:
                 )
             self._version = int(major), int(minor)
         return self._version
+
+
+def quoted_reason(reason: str, *, verb: str) -> str:
+    """Return the argument that gives the reason. scontrol strips one quote from either end, so it gets two to strip."""
+    if not reason.strip():
+        raise ValueError(f"the reason is {reason!r}; to {verb} a node, say why")
+    return f'Reason="{reason}"'
 
 
 def _clean_environment(inherited: Mapping[str, str], *, slurm_conf: Path | None) -> Mapping[str, str]:

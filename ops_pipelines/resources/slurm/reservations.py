@@ -6,6 +6,11 @@ Ours keep nodes free and let no job in, so three things were chosen by trying 22
 * `Flags=FLEX`: such a job outlives the end of the reservation. Without the flag Slurm kills it (TIMEOUT at the end).
 * Neither IGNORE_JOBS nor OVERLAP: a node that is busy or reserved otherwise is refused, and with it the whole batch.
 
+Bookings announce maintenance, `Flags=MAINT,IGNORE_JOBS`: jobs that run are let be, and who would run into it waits
+("ReqNodeNotAvail, May be reserved for other job"). MAINT lies over other reservations and they over it, on nodes that
+are busy, drained or reserved. Nodes and end may change at any time, the beginning only until it has come ("Reservation
+already started"): to put off one that is in force it is deleted and made anew.
+
 Text, because 22.05 knows no other form: only administrators make reservations, so no user's text stands in it.
 """
 
@@ -66,6 +71,35 @@ def reservation_words(
     if is_known:
         return ("scontrol", "update", *what, end)
     return ("scontrol", "create", "reservation", *what, f"Users={user_id}", "StartTime=now", end, "Flags=FLEX")
+
+
+def booking_words(
+    nodes: Sequence[NodeName],
+    *,
+    name: str,
+    begins_at: datetime,
+    ends_at: datetime,
+    now: datetime,
+    user_id: int,
+    known: Reservation | None,
+) -> tuple[str, ...]:
+    """Return the command that announces maintenance, or changes what is `known` under this name (`can_be_changed`)."""
+    if begins_at.tzinfo is None or ends_at.tzinfo is None:
+        raise ValueError(f"maintenance from {begins_at} to {ends_at} has no zone; give both times with theirs")
+    if ends_at.replace(microsecond=0) <= max(begins_at, now).replace(microsecond=0):
+        raise ValueError(f"maintenance from {begins_at} to {ends_at} is none at {now}; it must end later")
+    start = "now" if begins_at <= now else begins_at.astimezone(UTC).strftime(_TIME_FORMAT)
+    end = f"EndTime={ends_at.astimezone(UTC).strftime(_TIME_FORMAT)}"
+    what = (f"ReservationName={checked_reservation_name(name)}", f"Nodes={','.join(nodes)}")
+    if known is None:
+        who = f"Users={user_id}"
+        return ("scontrol", "create", "reservation", *what, who, f"StartTime={start}", end, "Flags=MAINT,IGNORE_JOBS")
+    return ("scontrol", "update", *what, *((f"StartTime={start}",) if known.starts_at > now else ()), end)
+
+
+def can_be_changed(known: Reservation, *, begins_at: datetime, now: datetime) -> bool:
+    """Return whether what is known can become a booking from `begins_at`; else it is deleted first."""
+    return known.ends_at > now and (known.starts_at > now or begins_at <= now)
 
 
 def read_reservations_answer(text: str, *, source: str) -> ReservationsAnswer:

@@ -29,15 +29,18 @@ from ops_pipelines.resources.command_line import RunCommand, run_scheduler_comma
 from ops_pipelines.resources.slurm.answers import (
     LAST_CHOICE_WEIGHT,
     NodesAnswer,
+    node_listing,
     read_config_answer,
     read_nodes_answer,
 )
 from ops_pipelines.resources.slurm.checkpoint_files import CheckpointFiles
-from ops_pipelines.resources.slurm.client import Limit, SlurmClient
+from ops_pipelines.resources.slurm.client import Limit, SlurmClient, quoted_reason
 from ops_pipelines.resources.slurm.job_rows import JobRow
 from ops_pipelines.resources.slurm.jobs import read_jobs_answer
 from ops_pipelines.resources.slurm.reservations import (
     Reservation,
+    booking_words,
+    can_be_changed,
     checked_reservation_name,
     read_reservations_answer,
     reservation_words,
@@ -46,7 +49,6 @@ from ops_pipelines.resources.slurm.reservations import (
 
 log = logging.getLogger(__name__)
 
-_FIRST_VERSION_WITH_SCONTROL_JSON = (23, 2)
 _IS_PENDING = "Job is pending execution"
 _NO_SUCH_RESERVATION = "Requested reservation is invalid"
 _LIVING = HAS_PROCESSES | {JobState.PENDING}
@@ -115,7 +117,7 @@ class SlurmScheduler:
         Draining again with the same reason leaves the time of the first.
         """
         names = _checked_names(nodes, verb="drain")
-        quoted = _quoted_reason(reason, verb="drain")
+        quoted = quoted_reason(reason, verb="drain")
         limit = Limit()
         # Of one node Slurm itself says that it knows none such, and a reading takes ten times as long as the command.
         known = {status.node for status in self._read_nodes(limit).nodes} if len(names) > 1 else set(names)
@@ -147,7 +149,7 @@ class SlurmScheduler:
     def declare_down(self, node: NodeName, *, reason: str) -> None:
         """Set the node DOWN. A drain stays; its time too if `reason` is the drain's own, else Slurm dates it anew."""
         name = parse_node_name(node)
-        quoted = _quoted_reason(reason, verb="declare down")
+        quoted = quoted_reason(reason, verb="declare down")
         self._client.send("scontrol", "update", f"NodeName={name}", "State=DOWN", quoted, limit=Limit())
 
     def put_last(self, node: NodeName) -> None:
@@ -197,11 +199,34 @@ class SlurmScheduler:
         )
         self._client.send(*words, limit=limit)
 
+    def book(self, nodes: Collection[NodeName], *, name: str, begins_at: datetime, ends_at: datetime) -> None:
+        """Make a maintenance reservation; of a name that Slurm does not know nothing is booked. See `reservations`."""
+        names = _checked_names(nodes, verb="book")
+        checked_reservation_name(name)
+        limit = Limit()
+        known = next((each for each in self._read_reservations(limit) if each.name == name), None)
+        now = self._clock.now()
+        is_kept = known is not None and can_be_changed(known, begins_at=begins_at, now=now)
+        words = booking_words(
+            names,
+            name=name,
+            begins_at=begins_at,
+            ends_at=ends_at,
+            now=now,
+            user_id=os.geteuid(),
+            known=known if is_kept else None,
+        )
+        if known is not None and not is_kept:
+            self._delete(name, limit=limit)
+        self._client.send(*words, limit=limit)
+
     def unreserve(self, name: str) -> None:
         """Delete the reservation. The scheduler then looks at what waits, by priority (seen: a start within 1 s)."""
+        self._delete(checked_reservation_name(name), limit=Limit())
+
+    def _delete(self, name: str, *, limit: Limit) -> None:
         try:
-            word = f"ReservationName={checked_reservation_name(name)}"
-            self._client.send("scontrol", "delete", word, limit=Limit())
+            self._client.send("scontrol", "delete", f"ReservationName={name}", limit=limit)
         except SourceRefused as exc:
             if _NO_SUCH_RESERVATION not in str(exc):
                 raise
@@ -256,6 +281,20 @@ class SlurmScheduler:
                     "scontrol", "update", f"JobId={component.job}", f"ExcNodeList={excluded}", limit=limit
                 )
 
+    def readmit(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        """Take `nodes` out of the job's ExcNodeList; an empty list keeps it off nothing."""
+        names = _checked_names(nodes, verb="readmit")
+        limit = Limit()
+        row = self._living_job(job, verb="readmit to", limit=limit)
+        if row.status.state is not JobState.PENDING:
+            raise SourceRefused(f"job {job} is {row.status.state.value}; only a pending one is let onto nodes again")
+        for component in row.components:
+            if not component.excluded_nodes.isdisjoint(names):
+                excluded = ",".join(sorted(component.excluded_nodes - set(names)))
+                self._client.send(
+                    "scontrol", "update", f"JobId={component.job}", f"ExcNodeList={excluded}", limit=limit
+                )
+
     def release(self, job: JobId) -> None:
         """Release; a job that is not held stays as it is."""
         limit = Limit()
@@ -296,10 +335,7 @@ class SlurmScheduler:
     # -- asking --
 
     def _read_nodes(self, limit: Limit) -> NodesAnswer:
-        # From 23.02 `sinfo --json` groups nodes into rows; before, scontrol has no --json.
-        argv = ["scontrol", "--all", "show", "nodes", "--json"]
-        if self._client.read_version(limit) < _FIRST_VERSION_WITH_SCONTROL_JSON:
-            argv = ["sinfo", "--all", "--json"]
+        argv = node_listing(self._client.read_version(limit))
         answer = read_nodes_answer(self._client.send(*argv, limit=limit).stdout, source=" ".join(argv))
         _log_left_out(answer.rejected)
         if answer.rejected and not answer.nodes:
@@ -349,10 +385,3 @@ def _checked_names(nodes: Collection[NodeName], *, verb: str) -> tuple[NodeName,
     if any(name.upper() == "ALL" for name in names):
         raise ValueError(f"'ALL' is no node name; to {verb} all nodes, name them")
     return names
-
-
-def _quoted_reason(reason: str, *, verb: str) -> str:
-    """Return the argument that gives the reason. scontrol strips one quote from either end, so it gets two to strip."""
-    if not reason.strip():
-        raise ValueError(f"the reason is {reason!r}; to {verb} a node, say why")
-    return f'Reason="{reason}"'

@@ -1,0 +1,158 @@
+"""Group `lifecycle`: what a release would do, and one pass over the rollouts, with what each node is at."""
+
+import dagster as dg
+from pydantic import Field
+
+from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.guardrails.refusal import Refusal
+from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutNode
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+
+GROUP = "lifecycle"
+_QUIET = frozenset({NodeStage.PENDING, NodeStage.UPDATED, NodeStage.SKIPPED})
+
+
+class RolloutPlanConfig(dg.Config):
+    """Which release to plan."""
+
+    release: str = Field(
+        default="", max_length=64, description="A file of the releases directory, without .yaml; empty: each of them."
+    )
+
+
+@dg.asset(group_name=GROUP, code_version="1")
+def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+    """What rolling a release out would do if it began now: waves, windows, cost, teams touched. Changes nothing."""
+    from ops_pipelines.assets.rollout_pictures import picture_plans
+    from ops_pipelines.flow.lifecycle.planning import plan_releases
+
+    plans, problems = plan_releases(cluster, (config.release,) if config.release else ())
+    made = [(each.release.name, each.plan) for each in plans if isinstance(each.plan, RolloutPlan)]
+    return dg.Output(
+        None,
+        metadata={
+            "plans": table(
+                {
+                    "release": name,
+                    "plan": plan.plan,
+                    "nodes": sum(len(wave.nodes) for wave in plan.waves),
+                    "waves": len(plan.waves),
+                    "ends": "" if plan.finishes_at is None else f"{plan.finishes_at:%Y-%m-%d %H:%M} UTC",
+                    "GPU-hours": f"{plan.lost_gpu_hours:.1f}",
+                    "cannot go back": ", ".join(change.component.value for change in plan.one_way),
+                }
+                for name, plan in made
+            ),
+            "refused": table(
+                {"release": each.release.name, "rule": each.plan.guardrail, "why": each.plan.reason}
+                for each in plans
+                if isinstance(each.plan, Refusal)
+            ),
+            "teams": table(
+                {
+                    "release": name,
+                    "team": team.team,
+                    "nodes": ", ".join(team.nodes),
+                    "first": f"{team.first_at:%Y-%m-%d %H:%M} UTC",
+                    "last": f"{team.last_at:%Y-%m-%d %H:%M} UTC",
+                }
+                for name, plan in made
+                for team in plan.teams
+            ),
+            "not_touched": table(
+                {"release": name, "node": each.node, "why": each.reason} for name, plan in made for each in plan.skipped
+            ),
+            "problems": table({"problem": each} for each in problems),
+            **picture_plans(plans),
+        },
+    )
+
+
+@dg.asset(group_name=GROUP, code_version="1")
+def rollout_pass(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+    """One pass over the rollouts that are not over: each node as far as it goes now, each act judged and witnessed."""
+    from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, nodes_by_stage
+
+    lease = Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG))
+    report = advance_rollouts(cluster, lease=lease)
+    for each in report.passes:
+        context.log.info("rollout=%s state=%s %s", each.rollout.rollout, each.rollout.state.value, each.rollout.reason)
+        for problem in each.problems:
+            context.log.warning("rollout=%s %s", each.rollout.rollout, problem)
+    for problem in report.problems:
+        context.log.warning("%s", problem)
+    return dg.Output(
+        None,
+        metadata={
+            "rollout_count": count(report.passes),
+            "rollouts": table(
+                {
+                    "rollout": each.rollout.rollout,
+                    "state": each.rollout.state.value,
+                    "wave": f"{each.rollout.wave} of {len(each.rollout.waves)}",
+                    "nodes": ", ".join(f"{number} {stage}" for stage, number in nodes_by_stage(each).items()),
+                    "why": each.rollout.reason,
+                }
+                for each in report.passes
+            ),
+            "gate": table(
+                {"rollout": each.rollout.rollout, "test": test.name, "verdict": test.state.value, "saw": test.said}
+                for each in report.passes
+                if each.verdict is not None
+                for test in each.verdict.tests
+            ),
+            "problems": table(
+                {"problem": problem} for problem in (*report.problems, *(p for e in report.passes for p in e.problems))
+            ),
+        },
+    )
+
+
+@dg.asset(group_name=GROUP, deps=[rollout_pass], code_version="1")
+def rollout_progress(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+    """Where each rollout is and each of its nodes, with a picture: under way, and over since a week."""
+    from datetime import timedelta
+
+    from ops_pipelines.assets.rollout_pictures import picture_progress
+
+    now = cluster.clock.now()
+    rollouts = cluster.ledger.rollouts(final_since=now - timedelta(days=7))
+    nodes = {each.rollout: cluster.ledger.rollout_nodes(each.rollout) for each in rollouts}
+    return dg.Output(
+        None,
+        metadata={
+            "rollouts": table(
+                {
+                    "rollout": each.rollout,
+                    "release": each.release,
+                    "state": each.state.value,
+                    "owner": "" if each.state in FINAL else each.owner,
+                    "wave": f"{each.wave} of {len(each.waves)}",
+                    "since": f"{each.since:%Y-%m-%d %H:%M:%S}",
+                    "stopped because": each.stopped_because,
+                    "why": each.reason,
+                }
+                for each in reversed(rollouts)
+            ),
+            "nodes": table(
+                _row(node) for each in reversed(rollouts) for node in nodes[each.rollout] if node.stage not in _QUIET
+            ),
+            **picture_progress(rollouts, nodes),
+        },
+    )
+
+
+def _row(node: RolloutNode) -> dict[str, str]:
+    return {
+        "rollout": node.rollout,
+        "node": node.node,
+        "wave": str(node.wave),
+        "stage": node.stage.value,
+        "direction": node.direction.value,
+        "since": f"{node.since:%H:%M:%S}",
+        "deadline": "" if node.deadline is None else f"{node.deadline:%H:%M:%S}",
+        "why": node.failure or node.reason,
+    }

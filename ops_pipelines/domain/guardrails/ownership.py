@@ -1,0 +1,198 @@
+"""Who may act on a node: one at a time, the rollout that has it in hand or the incident that is at work on it.
+
+A rollout has a node from the drain that it begins until the return that is seen. Before that the node is anybody's: a
+fault is seen to before an update. Whose yes a rollout needs, and whether it is over, is asked where the ledger is
+read (`flow.acts.judgement`); how many nodes rollouts may have out is `budgets`'.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.diagnosis.world import ChangeTime
+from ops_pipelines.domain.guardrails.facts import (
+    Case,
+    ClusterFacts,
+    drain_owner,
+    held_and_not_released,
+    still_waits,
+)
+from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
+from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId, cause_of, is_rollout
+
+_OF_ROLLOUTS_ALONE = frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER})
+_OF_ROLLOUTS = _OF_ROLLOUTS_ALONE | {
+    Verb.DRAIN,
+    Verb.REBOOT,
+    Verb.POWER_OFF,
+    Verb.POWER_ON,
+    Verb.CHECK,
+    Verb.PUT_LAST,
+    Verb.PUT_BACK,
+    Verb.RESUME,
+    Verb.EXCLUDE,
+}
+"""All that a rollout ever does: it takes no job away."""
+AFTER_RETURN = frozenset({Verb.PUT_LAST, Verb.PUT_BACK, Verb.EXCLUDE})
+"""What a rollout still does for a node that works again: last choice, wide jobs kept off, like any other in the end."""
+
+
+def judge_owner(case: Case, names: Collection[NodeName]) -> Refusal | None:
+    """Return why an act would be a second cause's on one of these nodes, all that it touches."""
+    if is_rollout(case.action.incident):
+        return _judge_rollout(case)
+    if case.action.verb in _OF_ROLLOUTS_ALONE:
+        return never("owned", f"{case.action.verb.value} belongs to rollouts; {case.action.incident} is none")
+    for name in names:
+        holder = holder_of(name, case.facts)
+        if holder is not None:
+            what = case.action.verb.value.replace("_", " ")
+            return wait("owned", f"{name} is being updated by {holder}; {what} waits until it works again")
+    return None
+
+
+def _judge_rollout(case: Case) -> Refusal | None:
+    action, facts = case.action, case.facts
+    cause, name = action.incident, action.node
+    if name is None or action.verb not in _OF_ROLLOUTS:
+        return never("owned", f"a rollout never begins {action.verb.value.replace('_', ' ')}; {cause} is one")
+    is_at_work = action.verb in AFTER_RETURN and name not in facts.owned
+    if not is_at_work and not _is_owned_by(cause, name, facts.owned):
+        return never("owned", f"{name} is not in hand of {cause}")
+    other = _at_work_on(name, facts, but=cause)
+    if other is not None:
+        return wait("owned", f"{other} is at work on {name}; {cause} goes on there when that is over")
+    trouble = facts.in_trouble.get(name)
+    if trouble is not None and action.verb is Verb.DRAIN and not is_underway(cause, name, facts):
+        return wait("owned", f"{trouble} is open on {name}; a fault is seen to before an update")
+    return None
+
+
+def holder_of(name: NodeName, facts: ClusterFacts) -> RolloutId | None:
+    """Return the rollout that really has a node: it began its drain there, and has not been seen to return it since.
+
+    One that only means to take the node, and whose drain still waits, has nothing yet.
+    """
+    rollout = facts.owned.get(name)
+    return None if rollout is None else taken_nodes({name: rollout}, facts.records).get(name)
+
+
+def taken_nodes(owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]) -> Mapping[NodeName, RolloutId]:
+    """Return the nodes that rollouts really have, of those that they mean to take."""
+    return {name: rollout for name, rollout in owned.items() if _has_taken(cause_of(rollout), name, records)}
+
+
+def is_underway(cause: IncidentId, name: NodeName, facts: ClusterFacts) -> bool:
+    """Return whether a rollout has a node already, or has touched its versions: what follows only finishes that."""
+    if _is_owned_by(cause, name, facts.owned) and _has_taken(cause, name, facts.records):
+        return True
+    return any(each.action.verb is Verb.INSTALL for each in _records_of(cause, name, facts.records))
+
+
+def times_of_change(
+    owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]
+) -> Mapping[NodeName, tuple[ChangeTime, ...]]:
+    """Return when each node was being changed: from its first installation until it was returned, or given up.
+
+    What is seen of a node meanwhile is what the change does to it, and the rollout's own to judge. While a node is only
+    drained for an update its jobs still run, and a fault there is one like any other.
+    """
+    by_node: dict[tuple[NodeName, IncidentId], list[ActionRecord]] = {}
+    for record in records:
+        action = record.action
+        if action.node is not None and is_rollout(action.incident):
+            by_node.setdefault((action.node, action.incident), []).append(record)
+    found: dict[NodeName, tuple[ChangeTime, ...]] = {}
+    for (name, cause), own in by_node.items():
+        times = _changes_in(sorted(own, key=lambda each: each.begun_at), goes_on=_is_owned_by(cause, name, owned))
+        found[name] = (*found.get(name, ()), *times)
+    return found
+
+
+def _changes_in(records: Iterable[ActionRecord], *, goes_on: bool) -> Iterator[ChangeTime]:
+    """Yield the stretches between a first installation and the return that followed, of one rollout on one node."""
+    begun_at, last_at = None, None
+    for record in records:
+        if begun_at is None and record.action.verb is not Verb.INSTALL:
+            continue
+        begun_at = begun_at or record.begun_at
+        last_at = record.begun_at if record.outcome is None else record.outcome.finished_at
+        if _is_done(record, Verb.RESUME):
+            yield ChangeTime(begun_at=begun_at, ended_at=last_at)
+            begun_at = None
+    if begun_at is not None:
+        yield ChangeTime(begun_at=begun_at, ended_at=None if goes_on else last_at)
+
+
+def under_change(owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]) -> frozenset[NodeName]:
+    """Return the nodes whose versions are being changed at this moment."""
+    times = times_of_change(owned, records)
+    return frozenset(name for name, own in times.items() if any(each.ended_at is None for each in own))
+
+
+def marked_by_rollouts(in_begun_waves: Collection[NodeName], records: Collection[ActionRecord]) -> frozenset[NodeName]:
+    """Return the nodes that are last choice because they soak after an update: they are on no probation of repair.
+
+    Records are of a day, and a soak lasts longer: a node of a begun wave counts unless a repair marked it since.
+    """
+    newest: dict[NodeName, ActionRecord] = {}
+    for record in records:
+        name = record.action.node
+        if name is not None and record.action.verb is Verb.PUT_LAST:
+            newest[name] = max(newest.get(name, record), record, key=lambda each: each.begun_at)
+    by_rollouts = {name for name, record in newest.items() if is_rollout(record.action.incident)}
+    return frozenset(by_rollouts | (set(in_begun_waves) - newest.keys()))
+
+
+def _at_work_on(name: NodeName, facts: ClusterFacts, *, but: IncidentId) -> IncidentId | None:
+    """Return another cause that has a node: its drain stands there or was just begun, or it holds jobs of it."""
+    node = facts.nodes.get(name)
+    owner = None if node is None else drain_owner(node, facts.records)
+    if owner is not None and owner != but:
+        return owner
+    for record in facts.records:
+        other = record.action.incident
+        if other == but or record.action.verb is not Verb.DRAIN or record.action.node != name:
+            continue
+        if record.outcome is None:
+            return other
+    holders = {each.action.incident for each in facts.records if each.action.verb is Verb.HOLD} - {but}
+    return next(
+        (
+            other
+            for other in sorted(holders)
+            if any(
+                name in hold.attempt_nodes and still_waits(hold, facts) for hold in held_and_not_released(other, facts)
+            )
+        ),
+        None,
+    )
+
+
+def _is_owned_by(cause: IncidentId, name: NodeName, owned: Mapping[NodeName, RolloutId]) -> bool:
+    rollout = owned.get(name)
+    return rollout is not None and cause_of(rollout) == cause
+
+
+def _has_taken(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> bool:
+    last = _last_turn(cause, name, records)
+    return last is not None and not _is_done(last, Verb.RESUME)
+
+
+def _last_turn(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> ActionRecord | None:
+    """Return the newest drain or return of a cause on a node; one that failed changed nothing."""
+    turns = [
+        each
+        for each in _records_of(cause, name, records)
+        if each.action.verb in (Verb.DRAIN, Verb.RESUME)
+        and (each.outcome is None or each.outcome.kind is not OutcomeKind.FAILED)
+    ]
+    return max(turns, key=lambda each: (each.begun_at, each.action.try_number), default=None)
+
+
+def _records_of(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> list[ActionRecord]:
+    return [each for each in records if each.action.node == name and each.action.incident == cause]
+
+
+def _is_done(record: ActionRecord, verb: Verb) -> bool:
+    outcome = record.outcome
+    return record.action.verb is verb and outcome is not None and outcome.kind is OutcomeKind.DONE

@@ -1,0 +1,116 @@
+"""How many more nodes rollouts may take out now, in all and of each part of the cluster. Pure.
+
+The same caps as `guardrails.budgets` judges each drain by, asked before: whoever would be refused takes no place of
+another. `planner` plays them forward, `course` picks by them whom to begin.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from ops_pipelines.domain.guardrails.budgets import out_limit
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.fleet import FleetNode
+from ops_pipelines.domain.policy import Policy
+
+_Part = tuple[str, str]
+_ALL: _Part = ("the cluster", "")
+
+
+class Places:
+    """What is left of the budgets. A count that goes along: `take` a node and `give_back` it."""
+
+    def __init__(self, fleet: Collection[FleetNode], *, policy: Policy, in_hand: Collection[NodeName] = ()) -> None:
+        """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has begun with."""
+        owned = {each.node for each in fleet if each.is_in_hand} | set(in_hand)
+        sizes = Counter(part for node in fleet for part in _parts(node))
+        self._policy = policy
+        self._shared_domains = frozenset(name for (kind, name), size in sizes.items() if kind == _DOMAIN and size > 1)
+        self._left = {part: _most_out(part, size, policy) for part, size in sizes.items()}
+        self._left[_ALL] = min(policy.drain_budget.max_out_count, _by_ratio(len(fleet), policy))
+        self._ours_left = policy.rollouts.max_out_count - len(owned)
+        for node in fleet:
+            if not node.is_in_service or node.node in owned:
+                self._count(node, -1)
+
+    @property
+    def left_count(self) -> int:
+        """How many more may be taken, wherever they stand."""
+        return max(0, min(self._ours_left, self._left[_ALL]))
+
+    def has_room(self, node: FleetNode) -> bool:
+        """Return whether a node that is in service may be taken out besides all that are out."""
+        return self.left_count > 0 and all(self._left.get(part, 0) > 0 for part in self._capped(node))
+
+    def why_full(self, node: FleetNode) -> str:
+        """Return what has no room for a node, in words; empty where it has."""
+        if self.left_count < 1:
+            return "the budget of nodes that may be out"
+        return next((" ".join(part) for part in self._capped(node) if self._left.get(part, 0) < 1), "")
+
+    def take(self, node: FleetNode) -> None:
+        self._ours_left -= 1
+        self._count(node, -1)
+
+    def give_back(self, node: FleetNode) -> None:
+        self._ours_left += 1
+        self._count(node, 1)
+
+    def _count(self, node: FleetNode, step: int) -> None:
+        self._left[_ALL] += step
+        for part in self._capped(node):
+            self._left[part] = self._left.get(part, 0) + step
+
+    def _capped(self, node: FleetNode) -> Iterator[_Part]:
+        """Yield the parts that a node counts in and that have a cap."""
+        caps = self._policy.blast_caps
+        for part in _parts(node):
+            kind, name = part
+            if kind == _LEAF and caps.max_out_per_leaf_count is None:
+                continue
+            if kind == _DOMAIN and (caps.max_out_per_nvlink_domain_count is None or name not in self._shared_domains):
+                continue
+            yield part
+
+
+def pick(ready: Iterable[FleetNode], places: Places) -> tuple[NodeName, ...]:
+    """Return whom of `ready` to begin, first come first served; takes their places."""
+    chosen: list[NodeName] = []
+    for node in ready:
+        if places.left_count < 1:
+            break
+        if places.has_room(node):
+            places.take(node)
+            chosen.append(node.node)
+    return tuple(chosen)
+
+
+_RACK, _LEAF, _DOMAIN, _PARTITION = "rack", "leaf switch", "NVLink domain", "partition"
+
+
+def _parts(node: FleetNode) -> Iterator[_Part]:
+    yield (_RACK, node.place.rack)
+    yield (_LEAF, node.place.leaf_switch)
+    yield (_DOMAIN, node.place.nvlink_domain)
+    for partition in sorted(node.partitions):
+        yield (_PARTITION, partition)
+
+
+def _most_out(part: _Part, size: int, policy: Policy) -> int:
+    caps = policy.blast_caps
+    match part[0]:
+        case "rack":
+            return policy.drain_budget.max_out_per_rack_count
+        case "leaf switch":
+            return size if caps.max_out_per_leaf_count is None else caps.max_out_per_leaf_count
+        case "NVLink domain":
+            return size if caps.max_out_per_nvlink_domain_count is None else caps.max_out_per_nvlink_domain_count
+        case _:
+            most = out_limit(size, caps.max_out_per_partition_ratio)
+            return most if size == 1 else min(most, size - 1)  # Never all of a partition, whatever the share is.
+
+
+def _by_ratio(node_count: int, policy: Policy) -> int:
+    """Return how many of all may be out so that enough are in service."""
+    least = policy.drain_budget.min_in_service_ratio
+    most = int(node_count - least * node_count + 1e-9)
+    return most - 1 if node_count and (node_count - most) / node_count < least else most

@@ -1,0 +1,102 @@
+"""One pass over every rollout that is not over: what the world shows is gathered once, then each is brought on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.identity import NodeName, cause_of
+from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.rollout import Rollout
+from ops_pipelines.domain.lifecycle.visit_times import visit_times
+from ops_pipelines.domain.lifecycle.windows import WorkCalendar
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
+from ops_pipelines.flow.lifecycle.bookings import book_ahead, give_back
+from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
+from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
+from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, Surroundings, advance_rollout
+from ops_pipelines.flow.people.work_calendar import calendar_of
+from ops_pipelines.ports.source_error import SourceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReport:
+    """What one pass over all rollouts did, and what was in the way of all of them."""
+
+    passes: tuple[PassReport, ...]
+    problems: tuple[str, ...]
+
+
+def advance_rollouts(
+    cluster: Cluster, *, lease: Lease, judging: Callable[[Rollout, Cluster], Judge] = judge_of
+) -> CycleReport:
+    """Bring every rollout as far as it goes now. Raises LedgerError; SourceError if the scheduler does not answer."""
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    owed = owing(cluster)
+    if not state.rollouts and not owed:
+        return CycleReport(passes=(), problems=())
+    fleet = view_fleet(cluster, state, versions={})
+    for rollout in owed:
+        nodes = cluster.ledger.rollout_nodes(rollout.rollout)
+        rollout = give_back(rollout, cluster)
+        put_back_canaries(keep_wide_jobs_off(rollout, nodes, fleet.jobs, cluster), nodes, cluster, lease=lease)
+    calendar, problems = _calendar(cluster)
+    passes: list[PassReport] = []
+    for rollout in state.rollouts:
+        around = Surroundings(
+            fleet=fleet.nodes,
+            calendar=calendar,
+            jobs=fleet.jobs,
+            visit_seconds=_visit_seconds(rollout, cluster),
+        )
+        report = advance_rollout(rollout, cluster, lease=lease, around=around, judge=judging(rollout, cluster))
+        passes.append(book_ahead(report, around, cluster, lease=lease))
+    return CycleReport(passes=tuple(passes), problems=problems)
+
+
+def _calendar(cluster: Cluster) -> tuple[WorkCalendar, tuple[str, ...]]:
+    """Return when nodes may be taken; never, while a calendar is not there: it may hold a freeze."""
+    try:
+        calendar, rejected = calendar_of(cluster, now=cluster.clock.now())
+    except SourceError as problem:
+        return WorkCalendar(windows=()), (f"no node is begun, for a calendar cannot be read: {problem}",)
+    return calendar, tuple(f"{each.source} {each.position}: {each.reason}" for each in rejected)
+
+
+def _visit_seconds(rollout: Rollout, cluster: Cluster) -> float:
+    release: Release = cluster.ledger.release(rollout.release_digest)
+    times = visit_times(
+        release,
+        limits=cluster.rules.policy.rollouts,
+        measured=measured_visits(cluster.ledger.records(cause_of(rollout.rollout))),
+    )
+    is_canary = rollout.waves[rollout.wave - 1].is_canary
+    return (times.visit + (times.canary_extra if is_canary else timedelta(0))).total_seconds()
+
+
+def measured_visits(records: tuple[ActionRecord, ...]) -> tuple[timedelta, ...]:
+    """Return how long each way there took so far, from the first installation on a node to its return."""
+    begun: dict[tuple[NodeName, int], ActionRecord] = {}
+    found: list[timedelta] = []
+    for record in records:
+        action = record.action
+        if action.node is None:
+            continue
+        way = (action.node, action.try_number)
+        if action.verb is Verb.INSTALL:
+            begun.setdefault(way, record)
+        is_done = record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+        if action.verb is Verb.RESUME and is_done and way in begun and record.outcome is not None:
+            found.append(record.outcome.finished_at - begun[way].begun_at)
+    return tuple(found)
+
+
+def nodes_by_stage(report: PassReport) -> Mapping[str, int]:
+    """Return how many nodes of a rollout stand where, by the name of the stage."""
+    counts: dict[str, int] = {}
+    for each in report.nodes:
+        counts[each.stage.value] = counts.get(each.stage.value, 0) + 1
+    return counts

@@ -1,0 +1,229 @@
+"""Reads what the gate counts and compares: incidents and tests of the ledger, jobs of the scheduler and of the lake.
+
+What is counted how is said in `domain.lifecycle.compared_times`, `seen_events` and `like_runs`. A source that does not
+answer is named, and so is one that is not there.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ops_pipelines.domain.identity import NodeName, cause_of
+from ops_pipelines.domain.lifecycle.compared_times import ComparedTimes, compared_times, known_from
+from ops_pipelines.domain.lifecycle.course import present_wave
+from ops_pipelines.domain.lifecycle.gate import (
+    CauseCounts,
+    ControlShift,
+    EventCounts,
+    EventKind,
+    LevelKind,
+    LevelSamples,
+)
+from ops_pipelines.domain.lifecycle.gate_levels import control_shift
+from ops_pipelines.domain.lifecycle.like_runs import compare_runs, compared_nodes
+from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
+from ops_pipelines.domain.lifecycle.seen_events import (
+    SeenEvent,
+    Worked,
+    causes_of,
+    count_causes,
+    count_events,
+    events_of,
+    joined,
+)
+from ops_pipelines.domain.lifecycle.windows import Stretch, merged
+from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck
+from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.ports.lake import LakeError, Rows
+from ops_pipelines.ports.past_work import PastWork
+from ops_pipelines.ports.source_error import SourceError
+
+_OF_NODES = (EventKind.NODE_FAILURE, EventKind.XID, EventKind.ECC, EventKind.LINK)
+_LATE_AFTER = timedelta(hours=3)
+"""# Assumption: an hour of the lake is filled within an hour of its end; later, somebody must look."""
+_CHECK_COUNT = 20
+_BANDWIDTH = ("nccl_loopback", "busbw")
+_BYTES_PER_GIGABYTE = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What sources told of a rollout, and what they did not."""
+
+    worked: Worked
+    counts: tuple[EventCounts, ...]
+    causes: tuple[CauseCounts, ...]
+    levels: tuple[LevelSamples, ...] = ()
+    shifts: tuple[ControlShift, ...] = ()
+    silent: tuple[str, ...] = ()
+    """Sources that did not answer now, one sentence each: nothing is good meanwhile."""
+    notes: tuple[str, ...] = ()
+    """What nobody keeps, or keeps late, one sentence each: what it would show stays unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is known of jobs."""
+
+    worked: Worked
+    """When any job ran."""
+    alone: Worked
+    """When jobs of a single node ran: of these it is known where they failed."""
+    failures: tuple[SeenEvent, ...] = ()
+    allocations: Rows | None = None
+    known_since: datetime | None = None
+    """The first hour that the lake knows; None: it knows none."""
+
+
+def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, *, now: datetime) -> Seen:
+    """Return what is seen of updated nodes and of the others. Raises LedgerError."""
+    times = compared_times(rollout, nodes, cluster.ledger.records(cause_of(rollout.rollout)), now=now)
+    if not times.treated:
+        return Seen(worked={}, counts=(), causes=())
+    silent: list[str] = []
+    notes: list[str] = []
+    work = _work(nodes, times, cluster, now=now, silent=silent, notes=notes)
+    touched = {node: each.ends_at for node, each in times.own.items()}
+    times = known_from(times, work.known_since)
+    incidents = cluster.ledger.incidents_since(times.since or now)
+    events = (*events_of(incidents), *work.failures)
+    counts = [count_events(kind, events, times, work.worked) for kind in _OF_NODES]
+    if work.known_since is not None:
+        counts.append(count_events(EventKind.JOB_FAILURE, events, times, work.alone))
+    treated, controls = compared_nodes(nodes, times, present=present_wave(rollout), waves=rollout.waves)
+    levels, untouched = _levels(work, times, cluster.past_work, treated, controls, now=now, silent=silent)
+    return Seen(
+        worked=work.worked,
+        counts=tuple(counts),
+        causes=count_causes(tuple(causes_of(incidents)), times, work.worked),
+        levels=(*levels, *_bandwidth(treated, touched, cluster)),
+        shifts=(control_shift(LevelKind.STEP_TIME, untouched),) if untouched else (),
+        silent=tuple(silent),
+        notes=tuple(notes),
+    )
+
+
+def _work(
+    nodes: Collection[RolloutNode],
+    times: ComparedTimes,
+    cluster: Cluster,
+    *,
+    now: datetime,
+    silent: list[str],
+    notes: list[str],
+) -> _Work:
+    """Return when jobs ran, from the scheduler (now) and the lake (until about an hour ago) together."""
+    present: tuple[JobStatus, ...] = ()
+    try:
+        present = tuple(cluster.scheduler.read_jobs())
+    except SourceError as problem:
+        silent.append(f"the scheduler does not say who works: {problem}")
+    running = _at_work(present, now=now)
+    alone = _at_work([job for job in present if len(job.nodes) == 1], now=now)
+    if cluster.past_work is None:
+        notes.append("nobody keeps which jobs ran: only those that the scheduler still shows count")
+        return _Work(worked=running, alone=alone)
+    names = [each.node for each in nodes if each.stage is not NodeStage.SKIPPED]
+    try:
+        rows = cluster.past_work.allocations(nodes=names, start=times.since or now, end=now)
+    except LakeError as problem:
+        silent.append(f"the lake does not say which jobs ran: {problem}")
+        return _Work(worked=running, alone=alone)
+    from ops_pipelines.frames.history.release_events import (
+        failed_attempts,
+        known_until,
+        of_one_node,
+        since_when_known,
+        work_times,
+    )
+
+    until = known_until(rows)
+    if until is None:
+        notes.append("the lake holds no job of these nodes (job_allocations): only those that still run count")
+        return _Work(worked=running, alone=alone)
+    if now - until > _LATE_AFTER:
+        notes.append(f"the lake knows jobs until {until:%Y-%m-%d %H:%M} UTC only (job_allocations): fill its hours")
+    return _Work(
+        worked=joined(running, work_times(rows, now=now)),
+        alone=joined(alone, work_times(of_one_node(rows), now=now)),
+        failures=tuple(failed_attempts(rows)),
+        allocations=rows,
+        known_since=since_when_known(rows),
+    )
+
+
+def _at_work(jobs: Collection[JobStatus], *, now: datetime) -> Worked:
+    """Return when the jobs that the scheduler still knows ran on each node."""
+    found: defaultdict[NodeName, list[Stretch]] = defaultdict(list)
+    for job in jobs:
+        until = now if job.state in HAS_PROCESSES or job.ended_at is None else job.ended_at
+        if job.started_at is None or job.state is JobState.PENDING or until <= job.started_at:
+            continue
+        for node in job.nodes:
+            found[node].append(Stretch(begins_at=job.started_at, ends_at=until))
+    return {node: merged(stretches) for node, stretches in found.items()}
+
+
+def _levels(
+    work: _Work,
+    times: ComparedTimes,
+    past_work: PastWork | None,
+    treated: Collection[NodeName],
+    controls: Collection[NodeName],
+    *,
+    now: datetime,
+    silent: list[str],
+) -> tuple[tuple[LevelSamples, ...], tuple[LevelSamples, ...]]:
+    """Return how long steps took on updated nodes, and on the others."""
+    if past_work is None or work.allocations is None:
+        return (), ()
+    from ops_pipelines.frames.history.release_levels import attempts_on, measure_runs
+
+    attempts = attempts_on(work.allocations, {*treated, *controls})
+    try:
+        steps = past_work.steps(jobs={each.job for each in attempts}, start=times.since or now, end=now)
+    except LakeError as problem:
+        silent.append(f"the lake does not say how fast jobs ran: {problem}")
+        return (), ()
+    return compare_runs(measure_runs(attempts, steps), times, treated=treated, controls=controls)
+
+
+def _bandwidth(
+    treated: Collection[NodeName], touched: Mapping[NodeName, datetime], cluster: Cluster
+) -> tuple[LevelSamples, ...]:
+    """Return what tests on the node measured before and since; only where there is a past to compare with."""
+    found = []
+    for node in sorted(treated):
+        touched_at, checks = touched[node], cluster.ledger.checks(node, limit=_CHECK_COUNT)
+        since = [value for each, _ in checks if each.finished_at >= touched_at for value in _busbw(each)]
+        gpu_counts = {count for count, _ in since}
+        before = [
+            value
+            for each, was_well in checks
+            if was_well and each.finished_at < touched_at
+            for count, value in _busbw(each)
+            if not gpu_counts or count in gpu_counts
+        ]
+        if len(before) >= 2 and len(gpu_counts) <= 1:
+            found.append(
+                LevelSamples(
+                    kind=LevelKind.BANDWIDTH,
+                    node=node,
+                    before=tuple(reversed(before)),
+                    after=tuple(value for _, value in reversed(since)),
+                )
+            )
+    return tuple(found)
+
+
+def _busbw(check: NodeCheck) -> list[tuple[float | None, float]]:
+    """Return the bandwidth that each test of a check measured, in bytes per second, with how many GPUs took part."""
+    test, name = _BANDWIDTH
+    found = []
+    for run in check.tests:
+        values: Mapping[str, float] = {each.name: each.value for each in run.measurements}
+        if run.test == test and values.get(name, 0.0) > 0:
+            found.append((values.get(GPU_COUNT), values[name] * _BYTES_PER_GIGABYTE))
+    return found

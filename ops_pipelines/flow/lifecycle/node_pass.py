@@ -1,0 +1,202 @@
+"""Brings one node of a rollout as far as it goes now: performs what its engine asks for, and writes down each stage.
+
+A stage is written after its act has its outcome, and every act is known by its key: whoever comes after a crash reads
+the witness and goes on. Which act is next is `domain.lifecycle.engine`'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.domain.identity import ActionKey, cause_of
+from ops_pipelines.domain.lifecycle.engine import Act, NodeFacts, Step, Wait, Way, deadline_of, is_read_due, next_move
+from ops_pipelines.domain.lifecycle.release import Component, Release
+from ops_pipelines.domain.lifecycle.rollout import (
+    IN_HAND,
+    Direction,
+    NodeEvent,
+    NodeStage,
+    Rollout,
+    RolloutNode,
+    RolloutState,
+    next_direction,
+    next_stage,
+)
+from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict, judge_check, suite_named
+from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.flow.acts.perform import Progress, Stage, perform
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.ledger import AUTOPILOT
+from ops_pipelines.ports.source_error import SourceError
+
+_BASELINE_COUNT = 20
+_MOST_MOVES = 32
+"""Of one node in one pass: far more than a node has, so that a table that leads in a circle cannot hang a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """One rollout as a pass found it, with what its nodes' ways are made of."""
+
+    rollout: Rollout
+    release: Release
+    cluster: Cluster
+    lease: Lease
+
+
+def advance_node(
+    node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str = ""
+) -> tuple[RolloutNode, bool]:
+    """Bring a node on, and return it as it is then, with whether anything moved. Raises SourceError, LedgerError.
+
+    `jobs` are those that may have processes on it, `trouble` the incident about it, as read when the pass began.
+    """
+    has_moved = False
+    for _ in range(_MOST_MOVES):
+        if node.stage not in IN_HAND:
+            break
+        way = _way(node, errand, jobs=jobs, trouble=trouble)
+        move = next_move(way)
+        if isinstance(move, Wait):
+            return _keep_reads(node, move, way, errand), has_moved
+        if isinstance(move, Step):
+            node = take_step(node, move, errand)
+            has_moved = True
+            continue
+        progress = perform(move.action, errand.cluster, plan=errand.rollout.plan, lease=errand.lease)
+        if progress.stage is Stage.DONE:
+            has_moved = True
+            if not _has_outcome(move.action, errand):
+                # It had lost its object before it was begun: nothing is on record, and nothing is to be done.
+                return _note(node, progress.reason, errand), has_moved
+            continue
+        if progress.stage is Stage.FAILED and not _has_outcome(move.action, errand):
+            node = take_step(node, _refused(node, move, progress), errand)
+            has_moved = True
+            continue
+        if progress.stage is not Stage.FAILED:
+            return _note(node, progress.reason, errand), has_moved
+    return node, has_moved
+
+
+def take_step(node: RolloutNode, step: Step, errand: Errand) -> RolloutNode:
+    """Write that a node takes an event, and return it as it is then."""
+    now = errand.cluster.clock.now()
+    after = after_step(node, step, errand.release, errand.cluster, now=now)
+    errand.cluster.ledger.change_rollout(None, [after], actor=AUTOPILOT, now=now)
+    return after
+
+
+def after_step(node: RolloutNode, step: Step, release: Release, cluster: Cluster, *, now: datetime) -> RolloutNode:
+    """Return a node as it is after an event."""
+    stage = next_stage(node.stage, step.event, direction=node.direction)
+    number = node.step + 1 if step.event is NodeEvent.NEXT_STEP else node.step
+    groups = release.steps if node.direction is Direction.FORWARD else release.steps[::-1]
+    policy = cluster.rules.policy
+    return replace(
+        node,
+        stage=stage,
+        direction=next_direction(step.event, node.direction),
+        step=number,
+        since=now,
+        deadline=deadline_of(
+            stage, groups[min(number, len(groups) - 1)], limits=policy.rollouts, durations=policy.durations, now=now
+        ),
+        reason=step.reason,
+        failure=step.failure or node.failure,
+        good_reads=0,
+        read_at=None,
+        returned_at=now if step.event in (NodeEvent.RETURNED, NodeEvent.IS_BACK) else node.returned_at,
+    )
+
+
+def _way(node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str) -> Way:
+    cluster, now = errand.cluster, errand.cluster.clock.now()
+    limits = cluster.rules.policy.rollouts
+    records = _records(node, errand)
+    versions: Mapping[Component, str] | None = None
+    if is_read_due(node, limits=limits, now=now):
+        try:
+            versions = cluster.fleet.read_versions(node.node)
+        except SourceError:
+            versions = None  # A node that has just been restarted answers late; its deadline decides.
+    facts = NodeFacts(
+        now=now,
+        jobs=jobs,
+        outcomes={key: record.outcome for key, record in records.items()},
+        versions=versions,
+        trouble=trouble,
+        check=_check_verdict(node, records, errand) if node.stage is NodeStage.TESTING else None,
+    )
+    return Way(
+        node=node,
+        release=errand.release,
+        facts=facts,
+        limits=limits,
+        is_canary=errand.rollout.waves[node.wave - 1].is_canary,
+        is_called_back=errand.rollout.state is RolloutState.GOING_BACK,
+        is_of_last_wave=node.wave == len(errand.rollout.waves),
+    )
+
+
+def _records(node: RolloutNode, errand: Errand) -> Mapping[ActionKey, ActionRecord]:
+    records = errand.cluster.ledger.records_on(cause_of(errand.rollout.rollout), node.node)
+    return {each.action.key: each for each in records if each.action.try_number == node.try_number}
+
+
+def _check_verdict(node: RolloutNode, records: Mapping[ActionKey, ActionRecord], errand: Errand) -> CheckVerdict | None:
+    """Return what the tests of this pass say; a result that cannot be read says nothing yet."""
+    record = next((each for each in records.values() if each.action.verb is Verb.CHECK), None)
+    if record is None or record.outcome is None:
+        return None
+    cluster = errand.cluster
+    try:
+        found = cluster.fleet.read_check(node.node, key=record.action.key)
+    except SourceError:
+        return None
+    if found is None:
+        return None
+    suite = suite_named(record.action.suite, cluster.rules.catalogue.suites)
+    past = cluster.ledger.checks(node.node, limit=_BASELINE_COUNT)
+    verdict = judge_check(
+        found,
+        suite,
+        cluster.rules.catalogue.gates,
+        [each for each, was_well in past if was_well and each.key != record.action.key],
+    )
+    cluster.ledger.keep_check(found, is_well=verdict.state is CheckState.WELL)
+    return verdict
+
+
+def _keep_reads(node: RolloutNode, move: Wait, way: Way, errand: Errand) -> RolloutNode:
+    if move.good_reads is None:
+        return _note(node, move.reason, errand)
+    now = errand.cluster.clock.now()
+    after = replace(node, good_reads=move.good_reads, read_at=way.facts.now, reason=move.reason)
+    errand.cluster.ledger.change_rollout(None, [after], actor=AUTOPILOT, now=now)
+    return after
+
+
+def _note(node: RolloutNode, reason: str, errand: Errand) -> RolloutNode:
+    """Write why a node waits, where that is new."""
+    if reason == node.reason:
+        return node
+    after = replace(node, reason=reason)
+    errand.cluster.ledger.change_rollout(None, [after], actor=AUTOPILOT, now=errand.cluster.clock.now())
+    return after
+
+
+def _refused(node: RolloutNode, move: Act, progress: Progress) -> Step:
+    """Return what becomes of a node of which an act may never be begun: untouched, it is passed over."""
+    is_untouched = node.stage is NodeStage.DRAINING and node.direction is Direction.FORWARD
+    if is_untouched:
+        return Step(event=NodeEvent.SKIP, reason=progress.reason)
+    return Step(event=NodeEvent.FAILED, reason=progress.reason, failure=f"{node.stage.value}: refused")
+
+
+def _has_outcome(action: Action, errand: Errand) -> bool:
+    assert action.node is not None, "a rollout acts on nodes"
+    records = errand.cluster.ledger.records_on(action.incident, action.node)
+    return any(each.action.key == action.key and each.outcome is not None for each in records)

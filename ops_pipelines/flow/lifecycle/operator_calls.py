@@ -1,0 +1,188 @@
+"""What calls the on-call to a rollout: a question, and what does not come on. Pure.
+
+What waits for people beyond its deadline is told again and again, a node that stays where it is once: nothing of a
+rollout stands still without somebody knowing.
+"""
+
+from datetime import timedelta
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.rollout import (
+    IN_HAND,
+    OF_PEOPLE,
+    Direction,
+    NodeStage,
+    Rollout,
+    RolloutNode,
+    RolloutState,
+)
+from ops_pipelines.flow.lifecycle.notices import (
+    LEFT,
+    RolloutSituation,
+    as_page,
+    at_once,
+    command,
+    counted,
+    names_of_nodes,
+    question_stage,
+    short,
+    standing,
+    times_over,
+    to_on_call,
+    versions_of,
+)
+from ops_pipelines.flow.message_words import clock_time, minutes
+from ops_pipelines.ports.notifier import Severity
+from ops_pipelines.ports.outbox import Note
+
+_GRACE = timedelta(minutes=10)
+"""A pass ends most stages that are over their deadline: two of them have had the time by then."""
+
+
+def call_operators(situation: RolloutSituation) -> tuple[Note, ...]:
+    """Return the notes that want an answer, or a hand, now."""
+    return (*_question(situation), *_nodes_that_stay(situation))
+
+
+def _question(situation: RolloutSituation) -> list[Note]:
+    """Return what people must say; of a pause they know, so they are reminded of it only."""
+    rollout = situation.rollout
+    time = times_over(situation)
+    if rollout.state not in OF_PEOPLE or (rollout.state is RolloutState.PAUSED and time == 0):
+        return []
+    title, lines_title, parts = _asked(situation)
+    until = "" if rollout.deadline is None else f"by {clock_time(rollout.deadline)}; then you are asked again"
+    return [
+        to_on_call(
+            situation,
+            stage=question_stage(rollout, time=time),
+            title=f"{rollout.rollout}: {'still: ' if time else ''}{title}",
+            lines_title=lines_title,
+            parts=[*parts, ("When", f"it waits since {clock_time(rollout.since)}" if time else until)],
+            severity=Severity.CRITICAL if rollout.state is RolloutState.STUCK else Severity.WARNING,
+            when=as_page(situation) if rollout.state is RolloutState.STUCK else at_once(situation),
+        )
+    ]
+
+
+def _asked(situation: RolloutSituation) -> tuple[str, str, list[tuple[str, str]]]:
+    """Return title, title of several, and body of what is asked in the state of people that a rollout is in."""
+    rollout = situation.rollout
+    back = "" if situation.release.is_one_way else f", send it back ({command(situation, 'back')})"
+    end = f"end it ({command(situation, 'abort')}): nodes keep what they have"
+    match rollout.state:
+        case RolloutState.AWAITING_YES:
+            nodes = _asked_for(rollout, is_one_way=situation.release.is_one_way)
+            one_way = [each.component.value for each in situation.plan.one_way] if situation.plan else []
+            what = f"wave {rollout.wave} of {rollout.release}" if rollout.wave > 1 else rollout.release
+            return (
+                f"may {what} begin?",
+                "{count} rollouts wait for your yes",
+                [
+                    ("What", situation.release.about),
+                    ("Versions", versions_of(situation.release)),
+                    ("Why we ask", short(rollout.reason)),
+                    ("What cannot go back", ", ".join(one_way)),
+                    ("Where", f"{counted(len(nodes), 'node')}: {names_of_nodes(nodes)}"),
+                    ("What you must do", f"say yes ({command(situation, 'approve')}), or {end}; until then we wait"),
+                ],
+            )
+        case RolloutState.ASKING:
+            return (
+                "go on, or back?",
+                "{count} rollouts ask whether to go on",
+                [
+                    ("Why we ask", short(rollout.reason)),
+                    ("How it stands", standing(situation)),
+                    (
+                        "What you must do",
+                        f"let it go on in your name ({command(situation, 'resume')}){back}, or {end}; "
+                        "until then no other node is begun",
+                    ),
+                ],
+            )
+        case RolloutState.STUCK:
+            lost = [each for each in situation.nodes if each.stage is NodeStage.LOST]
+            return (
+                f"stuck, {counted(len(lost), 'node')} could not be brought back",
+                "{count} rollouts are stuck",
+                [
+                    ("Where", "; ".join(f"{each.node}: {short(each.reason)}" for each in lost[:4])),
+                    ("How it stands", f"{standing(situation)}; these are drained and serve nobody"),
+                    ("What you must do", f"see to the nodes, then try again ({command(situation, 'back')}), or {end}"),
+                ],
+            )
+        case _:
+            return (
+                f"paused by {rollout.owner} since {clock_time(rollout.since)}",
+                "{count} rollouts are paused",
+                [
+                    ("Why", short(rollout.reason)),
+                    ("How it stands", standing(situation)),
+                    ("What you must do", f"let it go on ({command(situation, 'resume')}){back}, or {end}"),
+                ],
+            )
+
+
+def _asked_for(rollout: Rollout, *, is_one_way: bool) -> list[NodeName]:
+    """Return the nodes that a yes covers: what cannot go back is asked for wave by wave."""
+    waves = rollout.waves[rollout.wave - 1 : rollout.wave] if is_one_way else rollout.waves
+    return [node for wave in waves for node in wave.nodes]
+
+
+# -- what stays where it is --
+
+
+def _nodes_that_stay(situation: RolloutSituation) -> list[Note]:
+    return [
+        _left(situation, each) if each.stage in LEFT else _overdue(situation, each)
+        for each in sorted(situation.nodes, key=lambda each: each.node)
+        if _stays(situation, each) and situation.is_news(each.since)
+    ]
+
+
+def _stays(situation: RolloutSituation, node: RolloutNode) -> bool:
+    if node.stage is NodeStage.LOST:  # Of one that is stuck they are named by the question.
+        return situation.rollout.state is not RolloutState.STUCK
+    if node.stage is NodeStage.PULLED:  # Most go back alone with the next pass.
+        return situation.now - node.since >= _GRACE
+    is_over = node.deadline is not None and situation.now - node.deadline >= _GRACE
+    return node.stage in IN_HAND and is_over
+
+
+def _left(situation: RolloutSituation, node: RolloutNode) -> Note:
+    rollout = situation.rollout
+    is_lost = node.stage is NodeStage.LOST
+    what = "could not be brought back" if is_lost else "failed and stays drained"
+    return to_on_call(
+        situation,
+        stage=f"{node.stage.value}-{node.node}-{node.try_number}",
+        title=f"{node.node}: {what}, {rollout.rollout}",
+        lines_title=f"{{count}} nodes of rollouts: {what}",
+        parts=[
+            ("Why", short(node.reason)),
+            ("How it stands", "it is drained and serves nobody; nothing more is done with it"),
+            ("What you must do", f"see to it; then {command(situation, 'back')} tries again, or return it yourself"),
+        ],
+        severity=Severity.CRITICAL,
+        when=as_page(situation),
+    )
+
+
+def _overdue(situation: RolloutSituation, node: RolloutNode) -> Note:
+    rollout = situation.rollout
+    where = "back" if node.direction is Direction.BACK else "forward"
+    lasts = minutes(situation.now - node.since)
+    return to_on_call(
+        situation,
+        stage=f"overdue-{node.node}-{node.stage.value}-{where}-{node.try_number}-{node.step}",
+        title=f"{node.node}: {node.stage.value} for {lasts}, on its way {where}, {rollout.rollout}",
+        lines_title="{count} nodes of rollouts do not come on",
+        parts=[
+            ("What holds it", short(node.reason)),
+            ("How it stands", "no job is killed for it, and nobody else gets its place meanwhile"),
+            ("What you must do", "end what holds it, or let it end; this is told once"),
+        ],
+        severity=Severity.WARNING,
+        when=at_once(situation),
+    )

@@ -1,0 +1,213 @@
+"""The `Fleet` port of a site: its commands, and beside them whoever else installs. Sends each change to its means.
+
+Changes of one step with the same means are one order, in their order. Where a step has several means, each gets its own
+order under the same key, and all are started at once, after every one of them is known to be offered: they run side by
+side, and the report is the worst of theirs. Changes that must wait for one another are steps of their own.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from threading import Thread
+from typing import Protocol, TypeVar
+
+from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
+from ops_pipelines.domain.lifecycle.release import Component, Means
+from ops_pipelines.domain.node_health.node_check import NodeCheck
+from ops_pipelines.domain.observation import NodeInspection, PowerState
+from ops_pipelines.ports.fleet import NOT_OFFERED
+from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
+from ops_pipelines.resources.fleet.installs import FirmwareInstaller, Installer, InstallNotes, worst
+from ops_pipelines.resources.fleet.node_commands import CommandFleet
+
+Answer = TypeVar("Answer")
+_KEYS: Mapping[Means, str] = {
+    Means.COMMAND: "fleet.start_install and fleet.read_install",
+    Means.ANSIBLE: "fleet.ansible",
+    Means.REDFISH: "fleet.redfish",
+}
+"""What cluster.yaml must say before a means is there."""
+
+
+class Reboots(Protocol):
+    """Restarts nodes in the place of a command. Raises as `ports.fleet.Fleet` does."""
+
+    def reboot(self, node: NodeName) -> None:
+        """Restart a node that answers and runs no job. The drain survives the reboot."""
+        ...
+
+
+class ComposedFleet:
+    """Acts on machines by commands; installs by commands, playbooks and BMCs, as far as each is configured."""
+
+    def __init__(
+        self,
+        commands: CommandFleet,
+        *,
+        notes: InstallNotes,
+        ansible: Installer | None = None,
+        firmware: FirmwareInstaller | None = None,
+        reboots: Reboots | None = None,
+    ) -> None:
+        """`reboots`: who restarts nodes; None: the site's command."""
+        self._commands = commands
+        self._notes = notes
+        self._firmware = firmware
+        self._reboots = reboots
+        by_command = _ByCommand(commands) if commands.offers("start_install") else None
+        found = {Means.COMMAND: by_command, Means.ANSIBLE: ansible, Means.REDFISH: firmware}
+        self._installers: Mapping[Means, Installer] = {
+            means: installer for means, installer in found.items() if installer is not None
+        }
+
+    # -- installations --
+
+    def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        wanted = tuple(dict.fromkeys(change.means for change in order.changes))
+        for means in wanted:
+            if means not in self._installers:
+                raise SourceRefused(f"{NOT_OFFERED} installing by {means.value}; set {_KEYS[means]} in cluster.yaml")
+        if not wanted:
+            raise SourceRefused("the order names no change; empty never means all")
+        orders = {
+            means: replace(order, changes=tuple(change for change in order.changes if change.means is means))
+            for means in wanted
+        }
+        self._notes.write(node, wanted, key=key)
+        if len(wanted) == 1:
+            self._installers[wanted[0]].start(node, order, key=key)
+            return
+        started = {
+            means: _beside(partial(self._installers[means].start, node, orders[means], key=key)) for means in wanted
+        }
+        problems = {means: problem for means, future in started.items() if (problem := _problem_in(future)) is not None}
+        if len(problems) == len(wanted):
+            raise next(iter(problems.values()))
+        if problems:
+            # A refusal would say that nothing happened, and something did.
+            said = "; ".join(f"{means.value}: {problem}" for means, problem in problems.items())
+            raise SourceUnavailable(f"a part of it was started on {node}, another was not: {said}")
+
+    def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        known = self._notes.read(node, key=key)
+        asked = {
+            means: _beside(partial(installer.report, node, key=key))
+            for means, installer in self._installers.items()
+            if known is None or means in known
+        }
+        reports: dict[Means, InstallReport] = {}
+        problems: list[SourceError] = []
+        for means, future in asked.items():
+            try:
+                told = future.result()
+            except SourceError as problem:
+                problems.append(problem)
+            else:
+                reports |= {} if told is None else {means: told}
+        report = worst(reports.values()) if reports else None
+        if problems and (report is None or report.state is not InstallState.FAILED):
+            raise problems[0]
+        if report is None:
+            return None
+        unstarted = [means.value for means in known or () if means not in reports]
+        if unstarted and report.state is InstallState.INSTALLED:
+            # Never the whole: the caller's limit ends it, and the node goes back.
+            said = f"{report.said}; by {', '.join(sorted(unstarted))} nothing was started"
+            return replace(report, state=InstallState.RUNNING, said=said, progress_ratio=None)
+        return report
+
+    def read_versions(self, node: NodeName) -> Mapping[Component, str]:
+        """Return what the node tells, and of firmware that it cannot tell what its BMC does.
+
+        Where both tell, the node is believed: it runs it, a BMC may show what is only staged.
+        """
+        askers: list[Callable[[], Mapping[Component, str]]] = []
+        if self._commands.offers("read_versions"):
+            askers.append(lambda: self._commands.read_versions(node))
+        firmware = self._firmware
+        if firmware is not None:
+            askers.append(lambda: firmware.active_versions(node))
+        if not askers:
+            raise SourceRefused(f"{NOT_OFFERED} read_versions; name one under fleet in cluster.yaml")
+        told: dict[Component, str] = {}
+        problems: list[SourceError] = []
+        for future in [_beside(ask) for ask in askers]:
+            try:
+                told = {**future.result(), **told}
+            except SourceError as problem:
+                problems.append(problem)
+        if len(problems) == len(askers):
+            raise problems[0]
+        return told
+
+    def reload_driver(self, node: NodeName) -> None:
+        self._commands.reload_driver(node)
+
+    # -- as the commands have it --
+
+    def inspect(self, node: NodeName) -> NodeInspection:
+        return self._commands.inspect(node)
+
+    def reset_gpu(self, node: NodeName, gpu: PciAddress) -> None:
+        self._commands.reset_gpu(node, gpu)
+
+    def reboot(self, node: NodeName, *, reason: str) -> None:
+        if self._reboots is not None:
+            self._reboots.reboot(node)
+            return
+        self._commands.reboot(node, reason=reason)
+
+    def reimage(self, node: NodeName, *, reason: str) -> None:
+        self._commands.reimage(node, reason=reason)
+
+    def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
+        self._commands.start_check(node, suite=suite, tests=tests, key=key)
+
+    def read_check(self, node: NodeName, *, key: ActionKey) -> NodeCheck | None:
+        return self._commands.read_check(node, key=key)
+
+    def power_off(self, node: NodeName) -> None:
+        self._commands.power_off(node)
+
+    def power_on(self, node: NodeName) -> None:
+        self._commands.power_on(node)
+
+    def power_state(self, node: NodeName) -> PowerState:
+        return self._commands.power_state(node)
+
+
+class _ByCommand:
+    """Commands as one way to install among others."""
+
+    def __init__(self, commands: CommandFleet) -> None:
+        self._commands = commands
+
+    def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        self._commands.start_install(node, order, key=key)
+
+    def report(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        return self._commands.read_install(node, key=key)
+
+
+def _beside(ask: Callable[[], Answer]) -> Future[Answer]:
+    """Ask in a thread of its own: each answers within the port's limit, and so do all together."""
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as problem:
+            answer.set_exception(problem)
+
+    Thread(target=run, daemon=True).start()
+    return answer
+
+
+def _problem_in(future: Future[None]) -> SourceError | None:
+    try:
+        future.result()
+    except SourceError as problem:
+        return problem
+    return None

@@ -1,0 +1,233 @@
+"""What goes to a node for an installation, and what comes back: an order as one word, a report and versions as JSON.
+
+    order     base64url of {"node": "gpu003", "key": "…32 digits…", "direction": "forward", "changes": [{"component":
+              "driver", "version": "580.126.20", "words": ["apt-get", "install", "cuda-drivers={version}"],
+              "artifact": {"name": "…", "sha256": "…", "location": "…"} or null}]}
+    report    {"node": …, "key": …, "state": "running", "said": "…", "progress_ratio": 0.5, "changed_at": "…Z"}
+    versions  {"node": "gpu003", "driver": "580.126.20", "kernel": "6.8.0-1013-nvidia"}; `node` may be left out
+
+A word of base64url is safe in any shell on its way. Reading is strict: what makes no sense is not believed.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
+from ops_pipelines.domain.lifecycle.release import Artifact, Component
+from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.domain.node_health.node_check import parse_check_key
+
+MOST_ORDER_CHARACTERS = 96 * 1024
+"""Linux takes 128 KiB in one word of a command (MAX_ARG_STRLEN, linux/binfmts.h)."""
+_LONGEST_DOCUMENT = 2**18
+_LONGEST_SAID = 600
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_-]{0,63}")
+"""As releases write versions: what else a node says is none."""
+_ORDER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainChange:
+    """One component on its way to one version: the words of its direction, not filled in yet."""
+
+    component: Component
+    version: str
+    words: tuple[str, ...]
+    artifact: Artifact | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainOrder:
+    """An installation as whoever carries it out is told."""
+
+    node: NodeName
+    key: ActionKey
+    direction: Direction
+    changes: tuple[PlainChange, ...]
+
+
+class _ArtifactDocument(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Annotated[str, Field(max_length=200)]
+    sha256: str
+    location: Annotated[str, Field(max_length=4096)]
+
+
+class _ChangeDocument(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    component: str
+    version: str
+    words: Annotated[list[Annotated[str, Field(max_length=8192)]], Field(min_length=1, max_length=256)]
+    artifact: _ArtifactDocument | None
+
+
+class _OrderDocument(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    node: str
+    key: str
+    direction: Literal["forward", "back"]
+    changes: Annotated[list[_ChangeDocument], Field(min_length=1, max_length=64)]
+
+
+class _ReportDocument(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    node: str
+    key: str
+    state: Literal["running", "installed", "failed"]
+    said: Annotated[str, Field(max_length=4000)]
+    progress_ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    changed_at: AwareDatetime | None = None
+
+
+def order_to_word(order: PlainOrder) -> str:
+    """Return the order as one word of a command; raise ValueError if it is too long for one."""
+    text = json.dumps(order_to_dict(order), separators=(",", ":"))
+    word = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    if len(word) > MOST_ORDER_CHARACTERS:
+        raise ValueError(f"it has {len(word)} characters as a word of a command, at most {MOST_ORDER_CHARACTERS} fit")
+    return word
+
+
+def order_to_dict(order: PlainOrder) -> dict[str, object]:
+    return {
+        "node": order.node,
+        "key": order.key,
+        "direction": order.direction.value,
+        "changes": [
+            {
+                "component": change.component.value,
+                "version": change.version,
+                "words": list(change.words),
+                "artifact": None
+                if change.artifact is None
+                else {
+                    "name": change.artifact.name,
+                    "sha256": change.artifact.sha256,
+                    "location": change.artifact.location,
+                },
+            }
+            for change in order.changes
+        ],
+    }
+
+
+def order_from_word(word: str) -> PlainOrder:
+    """Return the order of a word; raise ValueError if it is none."""
+    if len(word) > MOST_ORDER_CHARACTERS or not _ORDER.fullmatch(word):
+        raise ValueError(f"{word[:80]!r} is no order; expected base64url")
+    try:
+        text = base64.urlsafe_b64decode(word + "=" * (-len(word) % 4))
+    except binascii.Error as problem:
+        raise ValueError(f"{word[:80]!r} is no order: {problem}") from problem
+    return order_from_json(text)
+
+
+def order_from_json(text: str | bytes) -> PlainOrder:
+    """Return the order that a document says; raise ValueError if it makes no sense (PolicyError of a bad hash too)."""
+    try:
+        document = _OrderDocument.model_validate_json(text)
+    except ValidationError as problem:
+        raise ValueError(f"it is no order: {_first(problem)}") from problem
+    return PlainOrder(
+        node=parse_node_name(document.node),
+        key=parse_check_key(document.key),
+        direction=Direction(document.direction),
+        changes=tuple(
+            PlainChange(
+                component=Component(each.component),
+                version=parse_version(each.version),
+                words=tuple(each.words),
+                artifact=None
+                if each.artifact is None
+                else Artifact(name=each.artifact.name, sha256=each.artifact.sha256, location=each.artifact.location),
+            )
+            for each in document.changes
+        ),
+    )
+
+
+def report_to_json(report: InstallReport) -> str:
+    """Return a report as one JSON object on one line."""
+    return json.dumps(
+        {
+            "node": report.node,
+            "key": report.key,
+            "state": report.state.value,
+            "said": report.said[:_LONGEST_SAID],
+            "progress_ratio": report.progress_ratio,
+            "changed_at": None if report.changed_at is None else report.changed_at.isoformat(),
+        }
+    )
+
+
+def report_from_json(text: str, *, node: NodeName, key: ActionKey) -> InstallReport:
+    """Return the report of `node` under `key`; raise ValueError if it is another's, or makes no sense."""
+    try:
+        document = _ReportDocument.model_validate_json(_bounded(text))
+    except ValidationError as problem:
+        raise ValueError(f"it is no report: {_first(problem)}") from problem
+    if (document.node, document.key) != (node, key):
+        raise ValueError(f"it is of {document.node[:80]!r} under {document.key[:80]!r}; check where the command goes")
+    return InstallReport(
+        key=key,
+        node=node,
+        state=InstallState(document.state),
+        said=document.said[:_LONGEST_SAID],
+        progress_ratio=document.progress_ratio,
+        changed_at=document.changed_at,
+    )
+
+
+def versions_to_json(versions: Mapping[Component, str], *, node: NodeName) -> str:
+    return json.dumps({"node": node, **{component.value: version for component, version in versions.items()}})
+
+
+def versions_from_json(text: str, *, node: NodeName) -> Mapping[Component, str]:
+    """Return the versions that a node told; raise ValueError if the document makes no sense, or is another node's.
+
+    Keys that are no component are passed over: a site may tell more. A version that is none spoils the whole.
+    """
+    told = json.loads(_bounded(text), object_pairs_hook=_once)
+    if not isinstance(told, dict):
+        raise ValueError("it is no JSON object")
+    if told.get("node", node) != node:
+        raise ValueError(f"it is of {str(told['node'])[:80]!r}; check where the command goes")
+    known = {component.value: component for component in Component}
+    return {known[name]: parse_version(version) for name, version in told.items() if name in known}
+
+
+def parse_version(text: object) -> str:
+    """Return `text` as a version; raise ValueError on all else."""
+    if not isinstance(text, str) or not _VERSION.fullmatch(text):
+        raise ValueError(f"{str(text)[:80]!r} is no version; expected at most 64 letters, digits and . + : ~ _ -")
+    return text
+
+
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    told = dict(pairs)
+    if len(told) != len(pairs):
+        raise ValueError("it names a component twice")
+    return told
+
+
+def _bounded(text: str) -> str:
+    if len(text) > _LONGEST_DOCUMENT:
+        raise ValueError(f"it has {len(text)} characters; expected at most {_LONGEST_DOCUMENT}")
+    return text
+
+
+def _first(problem: ValidationError) -> str:
+    first = problem.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the whole'}: {first['msg']}"

@@ -1,0 +1,273 @@
+"""Firmware over Redfish: an image is asked for once, its task is followed, and the inventory has the last word.
+
+Installing is not activating: what a task calls complete lies there, and whether it runs is read by `active_versions`
+after the node was restarted as the release says. Firmware of the BMC itself that needs no restart of the node
+(`activation: live`) ends with a reset of the BMC. How far a task says that it is, is shown and never believed. A task
+that is gone (BMCs forget them when they restart, and give their numbers anew) is decided by the inventory; until that
+shows the version the installation runs, and whoever ordered it has a deadline.
+
+How an image is asked for, so that none is asked for twice, is `redfish_order`'s.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
+from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.domain.node_health.node_check import parse_check_key
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.resources.config.redfish_settings import RedfishSettings, origin_of
+from ops_pipelines.resources.fleet.node_commands import COMMAND_LIMIT_SECONDS
+from ops_pipelines.resources.fleet.redfish_call import AnswerPending, BmcCalls, BmcTalk, on_one_line
+from ops_pipelines.resources.fleet.redfish_images import images_of, refuse_wrong_file, resets_bmc
+from ops_pipelines.resources.fleet.redfish_inventory import InventoryReader
+from ops_pipelines.resources.fleet.redfish_order import ImageOrders, has_taken_nothing
+from ops_pipelines.resources.fleet.redfish_records import UpdateRecord, UpdateRecords
+from ops_pipelines.resources.fleet.redfish_reset import reset_manager
+from ops_pipelines.resources.fleet.redfish_tasks import TaskSight, TaskState, list_tasks, read_task
+
+# Assumption: a quarter of the limit is enough to hash 100 MB; what is larger is hashed again by the process that sends.
+_HASH_SHARE = 0.25
+# Assumption: within it the process that sends an image has been started, or never will be.
+_LAUNCH_LIMIT = timedelta(seconds=30)
+
+
+class RedfishUpdates:
+    """Asks the BMC of a node for firmware. Raises as `ports.fleet.Fleet` does, within its limit."""
+
+    def __init__(
+        self,
+        settings: RedfishSettings,
+        *,
+        state_directory: Path,
+        clock: Clock,
+        limit_seconds: float = COMMAND_LIMIT_SECONDS,
+    ) -> None:
+        """Raise PolicyError naming every fault of `settings`. `state_directory` is this class's alone."""
+        self._calls = BmcCalls(settings, limit_seconds=limit_seconds)
+        self._directory = state_directory
+        self._reader = InventoryReader(settings)
+        self._clock = clock
+        self._orders = ImageOrders(settings, clock=clock)
+
+    def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        """Ask for the first image of an order, or have it sent; what became of it is told by `report`.
+
+        Asking again under the same key asks for nothing. Refused where the BMC does not offer it, a file is not the
+        one that the release names, or several nodes share the BMC; unavailable while another update runs there.
+        """
+        began = time.monotonic()
+        name, known = parse_node_name(node), parse_check_key(key)
+        images = images_of(order)
+        self._refuse_shared(name)
+        records = self._records_of(name)
+        if records.read(known) is not None:
+            return
+        self._calls.keep_away_as_asked(name)
+        for image in images:
+            if not image.is_fetched:
+                refuse_wrong_file(image, within_seconds=_HASH_SHARE * self._calls.limit_seconds / len(images))
+        now = self._clock.now()
+        record = UpdateRecord(
+            key=known,
+            node=name,
+            images=images,
+            is_back=order.direction is Direction.BACK,
+            resets_bmc=resets_bmc(order),
+            asked_at=now,
+            changed_at=now,
+        )
+        try:
+            self._calls.ask(
+                name,
+                lambda talk: self._orders.place(talk, record, after=None, records=records),
+                about="update",
+                spent_seconds=time.monotonic() - began,
+            )
+        except AnswerPending:
+            return
+
+    def report(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        """Return how far the installation under `key` is; None if none was started there under it.
+
+        Asks for the next image of an order, and for the BMC's reset, when what came before is over.
+        """
+        name, known = parse_node_name(node), parse_check_key(key)
+        records = self._records_of(name)
+        record = records.read(known)
+        if record is None:
+            return None
+        if record.state is not InstallState.RUNNING:
+            return _report_of(record)
+        if self._orders.is_awaited(known):
+            return _report_of(record, said="the BMC has not answered yet whether it takes the image")
+        if record.push_path and not record.is_answered:
+            is_starting = self._clock.now() - record.asked_at < _LAUNCH_LIMIT and not record.is_sent
+            if is_starting or records.is_pushing(known):
+                return _report_of(record, said=f"image {record.image.name} is being sent")
+            record = records.read(known) or record
+            if record.state is not InstallState.RUNNING:
+                return _report_of(record)
+            if not record.is_sent:
+                return self._close(record, InstallState.FAILED, "the image was not sent to its end")
+        self._calls.keep_away_as_asked(name)
+        try:
+            return self._calls.ask(name, lambda talk: self._look(talk, record), about="update")
+        except AnswerPending as problem:
+            return _report_of(record, said=str(problem))
+
+    def active_versions(self, node: NodeName) -> Mapping[Component, str]:
+        """Return the firmware that runs on a node, as its BMC tells; nothing where several nodes share the BMC."""
+        name = parse_node_name(node)
+        if self._sharing(name):
+            return {}
+        self._calls.keep_away_as_asked(name)
+        return self._calls.ask(name, self._reader.sight, about="firmware").active
+
+    def reset_bmc(self, node: NodeName) -> None:
+        """Restart the BMC, and with it nothing of the node."""
+        self._calls.ask(
+            parse_node_name(node), lambda talk: reset_manager(talk, self._calls.settings), about="reset of the BMC"
+        )
+
+    def _look(self, talk: BmcTalk, record: UpdateRecord) -> InstallReport:
+        if record.reset_asked_at is not None:
+            return self._decide(talk, record, "the BMC was reset; the new version does not run yet")
+        if record.is_over:
+            return self._go_on(talk, record, said="taken at once")
+        sight = self._task_of(talk, record)
+        if sight is None:
+            why = (
+                f"the task {record.task} is gone, and the inventory does not show the version yet"
+                if record.task
+                else "unknown: the BMC did not say whether it takes the image, and its inventory does not show it yet"
+            )
+            return self._decide(talk, record, why)
+        if sight.state is TaskState.FAILED:
+            return self._close(record, InstallState.FAILED, sight.said)
+        if sight.state is TaskState.DONE or (sight.state is TaskState.WAITING and record.waits_for_reset):
+            return self._go_on(talk, record, said=sight.said, progress_ratio=sight.progress_ratio)
+        return _report_of(record, said=sight.said, progress_ratio=sight.progress_ratio)
+
+    def _task_of(self, talk: BmcTalk, record: UpdateRecord) -> TaskSight | None:
+        """Return the task of the present image. One whose answer was lost is the only new one that the BMC has."""
+        if not record.task:
+            new = [
+                each
+                for each in list_tasks(talk, unless=frozenset(record.tasks_before)).read
+                if each.is_update and each.path not in record.earlier_tasks
+            ]
+            if len(new) != 1:
+                return None
+            self._records_of(record.node).write(
+                replace(record, is_answered=True, task=new[0].path, task_began=new[0].began)
+            )
+            return new[0]
+        sight = read_task(talk, record.task)
+        if sight is not None and record.task_began and sight.began and sight.began != record.task_began:
+            return None  # The BMC has restarted, and given the number to another task.
+        if sight is not None and sight.began and not record.task_began:
+            self._records_of(record.node).write(replace(record, task_began=sight.began))
+        return sight
+
+    def _decide(self, talk: BmcTalk, record: UpdateRecord, why: str) -> InstallReport:
+        """Let the inventory say whether the present image is there."""
+        seen = self._reader.sight(talk)
+        if record.reset_asked_at is None:
+            is_there = all(seen.has(each, version) for each, version in record.image.versions.items())
+        else:
+            # What needs more than the BMC's reset does not run yet.
+            is_there = all(
+                seen.active.get(each) == image.versions[each] for image in record.images for each in image.live
+            )
+        if not is_there:
+            return _report_of(record, said=why)
+        return self._go_on(talk, record, said="the inventory shows it")
+
+    def _go_on(
+        self, talk: BmcTalk, record: UpdateRecord, *, said: str, progress_ratio: float | None = None
+    ) -> InstallReport:
+        """Ask for what comes after the present image; say that all is there if nothing does."""
+        known = self._records_of(record.node).read(record.key) or record
+        if not known.is_last:
+            now = self._clock.now()
+            following = replace(
+                known,
+                at=known.at + 1,
+                earlier_tasks=(*known.earlier_tasks, *([known.task] if known.task else [])),
+                is_answered=False,
+                is_over=False,
+                is_sent=False,
+                task="",
+                task_began="",
+                changed_at=now,
+            )
+            try:
+                self._orders.place(talk, following, after=known, records=self._records_of(known.node))
+            except Exception as problem:
+                if isinstance(problem, SourceUnavailable) or not has_taken_nothing(problem):
+                    raise
+                return self._close(known, InstallState.FAILED, on_one_line(str(problem)))
+            return _report_of(following, said=f"image {following.image.name} is next")
+        if known.resets_bmc and known.reset_asked_at is None:
+            asked = replace(known, reset_asked_at=self._clock.now(), changed_at=self._clock.now())
+            if self._records_of(record.node).claim(asked, after=known, looked_at=self._clock.now()):
+                self._reset_once(talk, asked, before=known)
+            return _report_of(asked, said="the BMC is being reset")
+        return self._close(known, InstallState.INSTALLED, said, progress_ratio=progress_ratio)
+
+    def _reset_once(self, talk: BmcTalk, record: UpdateRecord, *, before: UpdateRecord) -> None:
+        try:
+            reset_manager(talk, self._calls.settings)
+        except Exception as problem:
+            if not talk.line.has_commanded or has_taken_nothing(problem):
+                self._records_of(record.node).put_back(record, before)
+                raise
+            # It may have gone down before it answered: then the inventory will tell.
+
+    def _close(
+        self, record: UpdateRecord, state: InstallState, said: str, *, progress_ratio: float | None = None
+    ) -> InstallReport:
+        known = self._records_of(record.node).read(record.key) or record
+        closed = replace(known, state=state, said=said, changed_at=self._clock.now())
+        self._records_of(record.node).write(closed)
+        return _report_of(closed, progress_ratio=progress_ratio)
+
+    def _records_of(self, node: NodeName) -> UpdateRecords:
+        return UpdateRecords(self._directory, node, clock=self._clock)
+
+    def _refuse_shared(self, node: NodeName) -> None:
+        others = self._sharing(node)
+        if others:
+            raise SourceRefused(
+                f"the BMC of {node} is also that of {', '.join(sorted(others))[:120]}; its firmware is no one node's. "
+                "Update it by hand"
+            )
+
+    def _sharing(self, node: NodeName) -> frozenset[NodeName]:
+        address = self._calls.settings.address_of(node)
+        if not address:
+            return frozenset()
+        own = origin_of(address)
+        return frozenset(
+            other
+            for other, place in self._calls.settings.addresses.items()
+            if other != node and origin_of(place) == own
+        )
+
+
+def _report_of(record: UpdateRecord, *, said: str | None = None, progress_ratio: float | None = None) -> InstallReport:
+    return InstallReport(
+        key=record.key,
+        node=record.node,
+        state=record.state,
+        said=record.said if said is None else said,
+        progress_ratio=progress_ratio,
+        changed_at=record.changed_at,
+    )

@@ -1,0 +1,282 @@
+"""Rollouts in the ledger's database: opened, changed and read, each change one line of the chain.
+
+Each function runs inside a transaction of its caller. What may follow what is `rollout_changes`' business; plan and
+release are documents, named by the line that opens a rollout.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+
+from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId, cause_of, is_rollout
+from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode
+from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.resources.documents import decode, decode_all, encode
+from ops_pipelines.resources.ledger.chain import ChainWriter, RolloutChange
+from ops_pipelines.resources.ledger.evidence import digest_document, read_document, write_document
+from ops_pipelines.resources.ledger.rollout_changes import node_conflict, rollout_conflict
+from ops_pipelines.resources.ledger.tables import rollout_nodes
+from ops_pipelines.resources.ledger.tables import rollouts as rollout_rows
+
+_LOOKUP_SIZE = 500
+_CACHE_SIZE = 256
+"""Of decoded rollouts: open ones are read with every state."""
+
+_IS_OPEN = rollout_rows.c.is_open == 1
+_OPEN = select(rollout_rows.c.body).where(_IS_OPEN).order_by(rollout_rows.c.number)
+_ROLLOUT = select(rollout_rows.c.body).where(rollout_rows.c.rollout == bindparam("rollout"))
+_COUNT = select(func.max(rollout_rows.c.number))
+_OF_OPEN = rollout_nodes.join(rollout_rows, rollout_rows.c.rollout == rollout_nodes.c.rollout)
+_OWNED = (
+    select(rollout_nodes.c.node, rollout_nodes.c.rollout)
+    .select_from(_OF_OPEN)
+    .where(_IS_OPEN, rollout_nodes.c.stage.in_(sorted(stage.value for stage in IN_HAND)))
+)
+_HELD = (
+    select(rollout_nodes.c.node, rollout_nodes.c.rollout, rollout_nodes.c.stage)
+    .select_from(_OF_OPEN)
+    .where(_IS_OPEN, rollout_nodes.c.stage != NodeStage.SKIPPED.value)
+)
+_NODES = select(rollout_nodes.c.body).where(rollout_nodes.c.rollout == bindparam("rollout"))
+_NODES_BY_NAME = _NODES.where(rollout_nodes.c.node.in_(bindparam("wanted", expanding=True)))
+_WITH_PLAN = (
+    select(rollout_rows.c.rollout, rollout_rows.c.plan_document)
+    .where(rollout_rows.c.plan == bindparam("plan"))
+    .order_by(rollout_rows.c.number.desc())
+    .limit(1)
+)
+"""The newest: a rollout that was ended may be planned once more, with the same nodes in the same waves."""
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_opening(
+    connection: Connection,
+    rollout: Rollout,
+    nodes: Collection[RolloutNode],
+    *,
+    plan: RolloutPlan,
+    release: Release,
+    actor: str,
+    now: datetime,
+) -> None:
+    """Write a new rollout with its nodes, plan and release; raise LedgerConflict as the port says."""
+    if not is_rollout(cause_of(rollout.rollout)):
+        raise LedgerError(f"{rollout.rollout} is no name of a rollout; they are named ROLL-0001 and so on")
+    if rollout.plan != plan.plan:
+        raise LedgerError(f"{rollout.rollout} names the plan {rollout.plan}, and {plan.plan} was given to be kept")
+    name = rollout.rollout
+    _by_name(nodes, rollout=name)
+    plan_document, release_document = encode(plan), encode(release)
+    plan_digest, release_digest = digest_document(plan_document), digest_document(release_document)
+    if rollout.release_digest != release_digest:
+        raise LedgerError(
+            f"{name} names the release {rollout.release_digest}, but {release.name} is kept under {release_digest}; "
+            "take the digest that `store_release` returns"
+        )
+    if read_rollout(connection, name) is not None:
+        raise LedgerConflict(f"there is a rollout {name} by now; ask for their count again for the next id")
+    _refuse_held(connection, [each.node for each in nodes if each.stage is not NodeStage.SKIPPED], rollout=name)
+    write_document(connection, plan_digest, plan_document)
+    write_document(connection, release_digest, release_document)
+    change = RolloutChange(rollout=rollout, nodes=tuple(nodes), plan_document=plan_digest)
+    seq = _append(connection, change, rollout=name, actor=actor, now=now)
+    row = {
+        **rollout_row(rollout),
+        "number": read_rollout_count(connection) + 1,
+        "plan_document": plan_digest,
+        "first_seq": seq,
+        "seq": seq,
+        "body": encode(rollout),
+    }
+    connection.execute(insert(rollout_rows), row)
+    if nodes:
+        connection.execute(insert(rollout_nodes), [{**node_row(each), "seq": seq} for each in nodes])
+
+
+def write_change(
+    connection: Connection,
+    rollout: Rollout | None,
+    nodes: Collection[RolloutNode],
+    *,
+    actor: str,
+    now: datetime,
+) -> None:
+    """Write what is new of a rollout and of nodes in it; raise LedgerConflict as the port says."""
+    names = {each.rollout for each in nodes} | (set() if rollout is None else {rollout.rollout})
+    if not names:
+        return
+    if len(names) > 1:
+        raise LedgerError(f"one change is of one rollout; found {', '.join(sorted(names))}")
+    (name,) = names
+    present = read_rollout(connection, name)
+    if present is None:
+        raise LedgerError(f"there is no rollout {name} that could be changed")
+    asked = _by_name(nodes, rollout=name)
+    known = _read_nodes_of(connection, name, asked)
+    changed_rollout = None if rollout is None or rollout == present else rollout
+    changed = [each for each in asked.values() if each != known[each.node]]
+    _refuse_impossible(present, changed_rollout, [(known[each.node], each) for each in changed])
+    _refuse_held(
+        connection, [each.node for each in changed if known[each.node].stage is NodeStage.SKIPPED], rollout=name
+    )
+    if changed_rollout is None and not changed:
+        return
+    change = RolloutChange(rollout=changed_rollout, nodes=tuple(changed))
+    seq = _append(connection, change, rollout=name, actor=actor, now=now)
+    _update(connection, changed_rollout, changed, name=name, seq=seq)
+
+
+def _append(connection: Connection, change: RolloutChange, *, rollout: RolloutId, actor: str, now: datetime) -> int:
+    with ChainWriter(connection) as writer:
+        return writer.append(encode(change), kind=EntryKind.ROLLOUT, actor=actor, incident=cause_of(rollout), now=now)
+
+
+def _update(
+    connection: Connection, rollout: Rollout | None, nodes: Sequence[RolloutNode], *, name: RolloutId, seq: int
+) -> None:
+    if rollout is not None:
+        row = {**rollout_row(rollout), "seq": seq, "body": encode(rollout)}
+        connection.execute(update(rollout_rows).where(rollout_rows.c.rollout == name), row)
+    if nodes:
+        its_row = update(rollout_nodes).where(
+            rollout_nodes.c.rollout == bindparam("its_rollout"), rollout_nodes.c.node == bindparam("its_node")
+        )
+        rows = [node_row(each) for each in nodes]
+        connection.execute(
+            its_row,
+            [{"its_rollout": row.pop("rollout"), "its_node": row.pop("node"), **row, "seq": seq} for row in rows],
+        )
+
+
+def _by_name(nodes: Collection[RolloutNode], *, rollout: RolloutId) -> dict[NodeName, RolloutNode]:
+    foreign = next((each for each in nodes if each.rollout != rollout), None)
+    if foreign is not None:
+        raise LedgerError(f"{foreign.node} is of {foreign.rollout}, and was given with {rollout}")
+    found = {each.node: each for each in nodes}
+    if len(found) != len(nodes):
+        raise LedgerError(f"a node was given twice for {rollout}; a node is in one stage at a time")
+    return found
+
+
+def _refuse_impossible(
+    present: Rollout, rollout: Rollout | None, changes: Iterable[tuple[RolloutNode, RolloutNode]]
+) -> None:
+    problem = None if rollout is None else rollout_conflict(present, rollout)
+    if problem is not None:
+        raise LedgerConflict(problem)
+    state = present.state if rollout is None else rollout.state
+    for before, after in changes:
+        problem = node_conflict(before, after, state=state)
+        if problem is not None:
+            raise LedgerConflict(problem)
+
+
+def _refuse_held(connection: Connection, nodes: Collection[NodeName], *, rollout: RolloutId) -> None:
+    """Raise LedgerConflict if another rollout that is not final plans for one of these nodes."""
+    if not nodes:
+        return
+    wanted = frozenset(nodes)
+    for row in connection.execute(_HELD):
+        if row.node in wanted and row.rollout != rollout:
+            raise LedgerConflict(
+                f"{row.node} is in {row.rollout} ({row.stage}); no node is in two rollouts: let that one end, "
+                "or opt the node out of this release"
+            )
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_rollout(connection: Connection, rollout: RolloutId) -> Rollout | None:
+    """Return one rollout as it is now."""
+    body = connection.execute(_ROLLOUT, {"rollout": rollout}).scalar()
+    return None if body is None else _to_rollout(body)
+
+
+def read_rollouts(connection: Connection, *, final_since: datetime | None) -> tuple[Rollout, ...]:
+    """Return the rollouts that are not final, and those that became so at or after `final_since`; oldest first."""
+    if final_since is None:
+        return read_open_rollouts(connection)
+    bodies = connection.execute(
+        select(rollout_rows.c.body)
+        .where(or_(_IS_OPEN, rollout_rows.c.changed_at >= final_since))
+        .order_by(rollout_rows.c.number)
+    ).scalars()
+    return tuple(_to_rollout(body) for body in bodies)
+
+
+def read_open_rollouts(connection: Connection) -> tuple[Rollout, ...]:
+    """Return the rollouts that are not final, oldest first."""
+    return tuple(_to_rollout(body) for body in connection.execute(_OPEN).scalars())
+
+
+def read_owned(connection: Connection) -> dict[NodeName, RolloutId]:
+    """Return the nodes that rollouts have in hand, each with its owner."""
+    return {NodeName(row.node): RolloutId(row.rollout) for row in connection.execute(_OWNED)}
+
+
+def read_rollout_count(connection: Connection) -> int:
+    """Return how many rollouts there ever were."""
+    return connection.execute(_COUNT).scalar() or 0
+
+
+def read_rollout_nodes(connection: Connection, rollout: RolloutId) -> tuple[RolloutNode, ...]:
+    """Return every node of a rollout, by name."""
+    bodies = connection.execute(_NODES, {"rollout": rollout}).scalars()
+    return tuple(sorted(decode_all(RolloutNode, bodies), key=lambda each: each.node))
+
+
+def _read_nodes_of(
+    connection: Connection, rollout: RolloutId, names: Collection[NodeName]
+) -> Mapping[NodeName, RolloutNode]:
+    wanted = list(names)
+    bodies: list[str] = []
+    for start in range(0, len(wanted), _LOOKUP_SIZE):
+        asked = {"rollout": rollout, "wanted": wanted[start : start + _LOOKUP_SIZE]}
+        bodies += connection.execute(_NODES_BY_NAME, asked).scalars()
+    found = {each.node: each for each in decode_all(RolloutNode, bodies)}
+    unknown = next((name for name in wanted if name not in found), None)
+    if unknown is not None:
+        raise LedgerError(f"{unknown} is not in {rollout}; the nodes of a rollout are those that it was opened with")
+    return found
+
+
+def read_rollout_plan(connection: Connection, plan: PlanId) -> RolloutPlan | None:
+    """Return the plan of a rollout."""
+    row = connection.execute(_WITH_PLAN, {"plan": plan}).one_or_none()
+    return None if row is None else decode(RolloutPlan, read_document(connection, Digest(row.plan_document)))
+
+
+def read_rollout_of_plan(connection: Connection, plan: PlanId) -> RolloutId | None:
+    """Return the rollout that a plan is of."""
+    row = connection.execute(_WITH_PLAN, {"plan": plan}).one_or_none()
+    return None if row is None else RolloutId(row.rollout)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def rollout_row(rollout: Rollout) -> dict[str, str | int | datetime]:
+    """Return the columns that follow from the rollout itself."""
+    return {
+        "rollout": rollout.rollout,
+        "is_open": int(rollout.state not in FINAL),
+        "changed_at": rollout.since,
+        "plan": rollout.plan,
+    }
+
+
+def node_row(node: RolloutNode) -> dict[str, str | int]:
+    """Return the columns that follow from the node itself."""
+    return {"rollout": node.rollout, "node": node.node, "stage": node.stage.value, "body": encode(node)}
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_rollout(body: str) -> Rollout:
+    return decode(Rollout, body)

@@ -1,0 +1,185 @@
+"""Carries out an order on the node that this process is on: fetches and checks each artifact, then runs its command.
+
+What is run is what was hashed: an artifact is copied into a directory of our own while it is read, and the command gets
+the copy. One command after another, each an argument list; the first that fails ends the order. Never a shell.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from ops_pipelines.domain.lifecycle.install import InstallState
+from ops_pipelines.domain.lifecycle.release import Artifact
+from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.resources.command_words import fill
+from ops_pipelines.resources.fleet.install_documents import PlainChange, PlainOrder
+from ops_pipelines.resources.fleet.installs import refuse_words
+from ops_pipelines.resources.node_tests.tool_runs import TERM_GRACE_SECONDS, tool_environment
+
+MOST_LOG_BYTES = 64 * 2**20
+"""# Assumption: an installer that prints more is in a circle."""
+_MOST_ARTIFACT_BYTES = 32 * 2**30
+"""# Assumption: no image or driver of a node is larger."""
+_PIECE_BYTES = 2**20
+_LOOK_EVERY_SECONDS = 5.0
+_CONNECT_SECONDS = 30.0
+_TAIL_BYTES = 4096
+_NAME = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What came of an order, and in which words."""
+
+    state: InstallState
+    said: str
+
+
+class StepFailed(RuntimeError):
+    """One part of an order did not succeed; the message says which and why."""
+
+
+def carry_out(
+    order: PlainOrder, *, directory: Path, log: Path, limit_seconds: float, keep: Callable[[str, float], None]
+) -> StepResult:
+    """Carry out an order within `limit_seconds`; `keep` is told what is being done, and the share that is done."""
+    ends_at = time.monotonic() + limit_seconds
+    place = directory / f"{order.key}.files"
+    try:
+        refuse_words(order)
+        with _log_file(log) as output:
+            for number, change in enumerate(order.changes):
+                what = f"{change.component.value} {change.version}"
+                keep(f"installs {what}", number / len(order.changes))
+                _install(change, order, place=place, output=output, ends_at=ends_at)
+    except (StepFailed, SourceRefused) as problem:
+        return StepResult(state=InstallState.FAILED, said=str(problem))
+    except OSError as problem:
+        return StepResult(state=InstallState.FAILED, said=f"{problem.filename or 'a file'}: {problem.strerror}")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    said = ", ".join(f"{change.component.value} {change.version}" for change in order.changes)
+    return StepResult(state=InstallState.INSTALLED, said=f"{said} lies on the node")
+
+
+def _install(change: PlainChange, order: PlainOrder, *, place: Path, output: IO[bytes], ends_at: float) -> None:
+    copy = (
+        _stage(change.artifact, place / change.component.value, ends_at=ends_at)
+        if change.artifact is not None
+        else None
+    )
+    filling = {
+        "{node}": order.node,
+        "{version}": change.version,
+        "{key}": order.key,
+        "{artifact}": "" if copy is None else str(copy),
+    }
+    argv = [fill(word, filling) for word in change.words]
+    environment = tool_environment(os.environ)
+    program = shutil.which(argv[0], path=environment["PATH"])
+    what = f"{change.component.value} {change.version}: {argv[0]}"
+    if program is None:
+        raise StepFailed(f"{what} is not installed on the node")
+    output.write(f"--- {' '.join(argv)}\n".encode())
+    begun_at = os.fstat(output.fileno()).st_size
+    # Into a file, not a pipe: a daemon that the installer starts keeps what it inherits open for good.
+    process = subprocess.Popen(
+        [program, *argv[1:]],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd="/",
+    )
+    problem = _wait(process, output, ends_at=ends_at)
+    if problem:
+        raise StepFailed(f"{what} {problem} and was ended: {_last_words(output, begun_at)}")
+    if process.returncode != 0:
+        raise StepFailed(f"{what} ended with {process.returncode}: {_last_words(output, begun_at)}")
+
+
+def _wait(process: subprocess.Popen[bytes], output: IO[bytes], *, ends_at: float) -> str:
+    """Wait for the end of a command; return why it was ended, empty if it ended by itself."""
+    while True:
+        left = ends_at - time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, min(left, _LOOK_EVERY_SECONDS)))
+            return ""
+        too_much = os.fstat(output.fileno()).st_size > MOST_LOG_BYTES
+        if left <= 0.0 or too_much:
+            _end(process)
+            return "printed without an end" if too_much else "did not end in time"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command with what it started, politely first: a package manager may leave a lock behind."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=TERM_GRACE_SECONDS)
+
+
+def _stage(artifact: Artifact, place: Path, *, ends_at: float) -> Path:
+    """Copy an artifact into our own directory, hashing what is written; raise StepFailed where the hash differs."""
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copy = place / (_NAME.sub("_", artifact.location.rsplit("/", 1)[-1].split("?", 1)[0])[-120:].lstrip(".") or "file")
+    digest, size = hashlib.sha256(), 0
+    try:
+        with _opened(artifact.location) as source, copy.open("xb") as target:
+            while piece := source.read(_PIECE_BYTES):
+                digest.update(piece)
+                size += len(piece)
+                target.write(piece)
+                if size > _MOST_ARTIFACT_BYTES or time.monotonic() > ends_at:
+                    raise StepFailed(f"{artifact.name} could not be fetched in time, or is too large: {size} bytes")
+    except (URLError, ValueError) as problem:
+        raise StepFailed(f"{artifact.name} could not be fetched from {artifact.location[:200]}: {problem}") from problem
+    except OSError as problem:
+        raise StepFailed(f"{artifact.name} could not be read at {artifact.location[:200]}: {problem}") from problem
+    if digest.hexdigest() != artifact.sha256:
+        raise StepFailed(
+            f"{artifact.name} at {artifact.location[:200]} has the sha256 {digest.hexdigest()}, the release says "
+            f"{artifact.sha256}; nothing was run"
+        )
+    return copy
+
+
+@contextmanager
+def _opened(location: str) -> Iterator[IO[bytes]]:
+    if location.startswith("https://"):
+        with urlopen(location, timeout=_CONNECT_SECONDS) as answer:  # noqa: S310 -- https, and believed by its hash
+            yield answer
+    elif location.startswith("/"):
+        with Path(location).open("rb") as file:
+            yield file
+    else:
+        raise ValueError("a location is an absolute path on the node, or an https URL")
+
+
+@contextmanager
+def _log_file(log: Path) -> Iterator[IO[bytes]]:
+    flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(log, flags, 0o600), "r+b", buffering=0) as file:
+        yield file
+
+
+def _last_words(output: IO[bytes], begun_at: int) -> str:
+    """Return the end of what a command printed, on one line."""
+    size = os.fstat(output.fileno()).st_size
+    start = max(begun_at, size - _TAIL_BYTES)
+    text = os.pread(output.fileno(), max(0, size - start), start).decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-3:])[-300:] or "it said nothing"

@@ -1,0 +1,124 @@
+"""Jobs of rollouts and the schedule that advances them: plan, start, steer, and one pass after the other."""
+
+from typing import Literal
+
+import dagster as dg
+from pydantic import Field
+
+from ops_pipelines.domain.identity import RolloutId, parse_node_name
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+
+ROLLOUT_TAGS = {"lane": "rollout", "dagster/max_retries": "0"}
+"""Runs that advance rollouts have a lane of their own, one at a time: no repair waits for an installation."""
+
+advance_rollouts = dg.define_asset_job(
+    "advance_rollouts",
+    selection=dg.AssetSelection.assets("rollout_pass", "rollout_progress"),
+    tags=ROLLOUT_TAGS,
+    executor_def=dg.in_process_executor,
+    description="One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins.",
+)
+plan_rollout = dg.define_asset_job(
+    "plan_rollout",
+    selection=dg.AssetSelection.assets("rollout_plan"),
+    executor_def=dg.in_process_executor,
+    description="What a release would do if it began now, as tables and as a picture. Changes nothing.",
+)
+look_at_versions = dg.define_asset_job(
+    "look_at_versions",
+    selection=dg.AssetSelection.assets("fleet_versions"),
+    executor_def=dg.in_process_executor,
+    description="Which version of what every node runs, and where that is not what it should be. Changes nothing.",
+)
+version_schedule = dg.ScheduleDefinition(
+    name="version_schedule",
+    job=look_at_versions,
+    cron_schedule="12 * * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every hour, when its inventory has come.",
+)
+
+
+@dg.schedule(job=advance_rollouts, cron_schedule="*/5 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
+def rollout_schedule(
+    context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
+) -> dg.RunRequest | dg.SkipReason:
+    """Every five minutes, as long as a rollout is not over, or owes something to the cluster."""
+    from ops_pipelines.flow.lifecycle.aftermath import owing
+
+    if not cluster.ledger.rollouts(final_since=None) and not owing(cluster):
+        return dg.SkipReason("no rollout is under way")
+    return dg.RunRequest(
+        run_key=f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}", tags={"reason": "every 5 minutes"}
+    )
+
+
+class StartRolloutConfig(dg.Config):
+    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
+    release: str = Field(min_length=1, max_length=64, description="A file of the releases directory, without .yaml.")
+    plan: str = Field(default="", max_length=64, description="Start only if the plan is still this one; empty: any.")
+
+
+class SteerRolloutConfig(dg.Config):
+    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
+    rollout: str = Field(pattern=r"^ROLL-[0-9]{4,}$", description="Such as ROLL-0001.")
+    order: Literal["approve", "pause", "resume", "abort", "back", "skip"] = Field(description="What it shall do.")
+    reason: str = Field(min_length=1, max_length=500, description="Why, for whoever reads it later.")
+    node: str = Field(default="", max_length=253, description="Of skip: the node to leave out.")
+
+
+@dg.op
+def start_one_rollout(
+    context: dg.OpExecutionContext, config: StartRolloutConfig, cluster: dg.ResourceParam[Cluster]
+) -> None:
+    """Open a rollout; the autopilot carries it out from then on."""
+    from ops_pipelines.flow.lifecycle.opening import start_release
+    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+
+    planned = plan_release(files_of(cluster).release(config.release), cluster)
+    found = getattr(planned.plan, "plan", None)
+    if config.plan and found != config.plan:
+        raise ByHandRefused(f"the plan is {found or 'none'} by now, not {config.plan}; plan it again")
+    opened = start_release(planned, cluster, actor=config.actor)
+    context.log.info("rollout=%s state=%s %s", opened.rollout, opened.state.value, opened.reason)
+
+
+@dg.op
+def steer_one_rollout(
+    context: dg.OpExecutionContext, config: SteerRolloutConfig, cluster: dg.ResourceParam[Cluster]
+) -> None:
+    """Tell one rollout what people want of it."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    name, actor, reason = RolloutId(config.rollout), config.actor, config.reason
+    match config.order:
+        case "approve":
+            orders.say_yes(name, cluster, actor=actor)
+        case "pause":
+            orders.pause(name, cluster, actor=actor, reason=reason)
+        case "resume":
+            orders.go_on(name, cluster, actor=actor, reason=reason)
+        case "abort":
+            orders.abort(name, cluster, actor=actor, reason=reason)
+        case "back":
+            orders.send_back(name, cluster, actor=actor, reason=reason)
+        case "skip":
+            orders.skip(name, parse_node_name(config.node), cluster, actor=actor, reason=reason)
+    context.log.info("rollout=%s order=%s by=%s", name, config.order, actor)
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def start_rollout() -> None:
+    """Open a rollout of one release."""
+    start_one_rollout()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def steer_rollout() -> None:
+    """Approve, pause, resume, abort or send back a rollout, or leave one node out."""
+    steer_one_rollout()
+
+
+ROLLOUT_JOBS = (advance_rollouts, plan_rollout, look_at_versions, start_rollout, steer_rollout)
+ROLLOUT_SCHEDULES = (rollout_schedule, version_schedule)

@@ -1,0 +1,32 @@
+"""Requests a pass over the rollouts as soon as one is worth it: a wave has soaked, a node is on its way. Never acts."""
+
+import dagster as dg
+
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lifecycle.due import due_rollout
+from ops_pipelines.rollout_jobs import ROLLOUT_TAGS, advance_rollouts
+from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
+
+
+@dg.sensor(job=advance_rollouts, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+def rollout_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
+    """Looks at the ledger alone: what is under way there says when the next look at the world is worth a run."""
+    result = _look(context, cluster)
+    leave_beat(context, cluster, name="rollout_sensor", note=note_of(result))
+    return result
+
+
+def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    due = due_rollout(state, cluster.ledger, limits=cluster.rules.policy.rollouts, now=now)
+    if due is None or due.run_key == context.cursor:
+        return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)
+    if is_run_under_way(context.instance, ROLLOUT_TAGS):
+        return dg.SensorResult(skip_reason=f"{due.reason}; a pass is under way already", cursor=context.cursor)
+    token = hold_lease(cluster)
+    if token is None:
+        skip = "another process holds the lease; it acts, this one watches"
+        return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+    run = request(due, job_name=advance_rollouts.name, lease_token=token, tags=ROLLOUT_TAGS)
+    return dg.SensorResult(run_requests=[run], cursor=due.run_key)

@@ -1,0 +1,258 @@
+"""`ops-pipelines rollout`: plan a release, start it, see how far it is, and steer it.
+
+What is planned is `flow.lifecycle.planning`'s, what people order `flow.lifecycle.orders`'; the shape of answers stands
+in `rollout_views`, their print in `rollout_tables`.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, RECENT, AsJson, ClusterFile, open_named, who_calls
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, end_with
+
+if TYPE_CHECKING:
+    from ops_pipelines.domain.lifecycle.rollout import Rollout
+    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.terminal.rollout_views import RolloutView
+
+rollout_app = typer.Typer(
+    help="Move drivers, firmware and system software over the nodes, in waves.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+ReleaseName = Annotated[str, typer.Argument(help="A file of the releases directory, without .yaml.")]
+RolloutName = Annotated[str, typer.Argument(help="Such as ROLL-0001; `rollout history` lists them.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever reads it later.")]
+
+
+@rollout_app.command()
+@at_the_edge
+def plan(
+    ctx: typer.Context, release: ReleaseName, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False
+) -> None:
+    """Show what a rollout would do if it began now. Changes nothing.
+
+    \b
+    JSON: cluster, made_at, release, about, plan or null, refused, changes [component, version, activation,
+    reversible, conditions], node_count, waves [wave, kind, nodes, planned_from, planned_until], starts_at,
+    finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
+    contradictions [rule, said, source, nodes], needs_yes_for, warnings.
+    """
+    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.rollout_tables import print_plan
+    from ops_pipelines.terminal.rollout_views import view_plan
+    from ops_pipelines.terminal.tables import console
+
+    cluster = open_named(ctx, cluster_file)
+    view = view_plan(plan_release(files_of(cluster).release(release), cluster), cluster=cluster.name)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_plan(console(), view)
+    if view.plan is None:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+@rollout_app.command()
+@at_the_edge
+def start(
+    ctx: typer.Context,
+    release: ReleaseName,
+    expect_plan: Annotated[
+        str | None, typer.Option("--plan", help="Start only if the plan is still this one, as `rollout plan` said.")
+    ] = None,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """Open a rollout: the autopilot carries it out from then on.
+
+    Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
+    """
+    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.flow.lifecycle.opening import start_release
+    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+    from ops_pipelines.terminal.tables import console, print_lines
+
+    cluster = open_named(ctx, cluster_file)
+    planned = plan_release(files_of(cluster).release(release), cluster)
+    found = getattr(planned.plan, "plan", None)
+    if expect_plan is not None and found != expect_plan:
+        raise ByHandRefused(
+            f"the plan is {found or 'none'} by now, not {expect_plan}; read `rollout plan {release}` again"
+        )
+    opened = start_release(planned, cluster, actor=who_calls())
+    print_lines(console(), _said(opened))
+
+
+@rollout_app.command()
+@at_the_edge
+def status(
+    ctx: typer.Context,
+    rollout: Annotated[str | None, typer.Argument(help="This one alone, over or not.")] = None,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
+    """Show the rollouts that are not over: where each node is, what the gate sees, who must do what.
+
+    \b
+    JSON: cluster, taken_at, problems [text], rollouts [rollout, release, plan, state, owner, reason, since,
+    deadline, wave, wave_count, nodes_by_stage, finishes_at, created_by, created_at, yes_by, stopped_because,
+    tests [test, verdict, said, evidence_ratio], verdict, nodes [node, wave, stage, direction, since, deadline,
+    reason, failure]].
+    """
+    cluster = open_named(ctx, cluster_file)
+    under_way = cluster.ledger.read_state(cluster.clock.now()).rollouts
+    _show(cluster, under_way if rollout is None else (_find(rollout, cluster),), as_json=json, is_short=False)
+
+
+@rollout_app.command()
+@at_the_edge
+def history(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+    """List the rollouts of the last 30 days and those that are not over. JSON: as of `rollout status`."""
+    cluster = open_named(ctx, cluster_file)
+    chosen = cluster.ledger.rollouts(final_since=cluster.clock.now() - RECENT)
+    _show(cluster, chosen, as_json=json, is_short=True)
+
+
+@rollout_app.command()
+@at_the_edge
+def approve(ctx: typer.Context, rollout: RolloutName, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
+    """Say yes in your name: to the whole rollout, or to its next wave where that cannot go back."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    cluster = open_named(ctx, cluster_file)
+    _tell(orders.say_yes(_find(rollout, cluster).rollout, cluster, actor=who_calls()))
+
+
+@rollout_app.command()
+@at_the_edge
+def pause(
+    ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
+) -> None:
+    """Begin no other node until `rollout resume`. Nodes in hand are finished, and the gate goes on looking."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    cluster = open_named(ctx, cluster_file)
+    _tell(orders.pause(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
+
+
+@rollout_app.command()
+@at_the_edge
+def resume(
+    ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
+) -> None:
+    """Let a rollout go on that is paused, or that asks: then you answer for what the gate could not decide."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    cluster = open_named(ctx, cluster_file)
+    _tell(orders.go_on(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
+
+
+@rollout_app.command()
+@at_the_edge
+def abort(
+    ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
+) -> None:
+    """End a rollout: nodes in hand are finished, the others keep what they have."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    cluster = open_named(ctx, cluster_file)
+    _tell(orders.abort(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
+
+
+@rollout_app.command()
+@at_the_edge
+def back(
+    ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
+) -> None:
+    """Give every touched node its old version."""
+    from ops_pipelines.flow.lifecycle import orders
+
+    cluster = open_named(ctx, cluster_file)
+    _tell(orders.send_back(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
+
+
+@rollout_app.command()
+@at_the_edge
+def skip(
+    ctx: typer.Context,
+    rollout: RolloutName,
+    node: Annotated[str, typer.Argument(help="One node that was not touched yet.")],
+    reason: Reason,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+) -> None:
+    """Leave one node out; the others go on."""
+    from ops_pipelines.domain.identity import parse_node_name
+    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.terminal.tables import console, print_lines
+
+    cluster = open_named(ctx, cluster_file)
+    left_out = orders.skip(
+        _find(rollout, cluster).rollout, parse_node_name(node), cluster, actor=who_calls(), reason=_checked(reason)
+    )
+    print_lines(console(), [f"{left_out.node} is left out of {left_out.rollout}"])
+
+
+def _find(name: str, cluster: "Cluster") -> "Rollout":
+    from ops_pipelines.domain.identity import RolloutId
+    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+
+    known = cluster.ledger.rollout(RolloutId(name.upper()))
+    if known is None:
+        raise ByHandRefused(f"there is no rollout {name}; `ops-pipelines rollout history` lists them")
+    return known
+
+
+def _checked(reason: str) -> str:
+    if not reason.strip():
+        raise typer.BadParameter("it is empty; say why, whoever comes next has to know", param_hint="--reason")
+    return reason.strip()
+
+
+def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.rollout_tables import print_history, print_rollouts
+    from ops_pipelines.terminal.rollout_views import RolloutsView
+    from ops_pipelines.terminal.tables import console
+
+    problems: list[str] = []
+    view = RolloutsView(
+        cluster=cluster.name,
+        taken_at=cluster.clock.now(),
+        rollouts=tuple(_view(each, cluster, problems) for each in chosen),
+        problems=tuple(problems),
+    )
+    if as_json:
+        typer.echo(to_json(view))
+    elif is_short:
+        print_history(console(), view)
+    else:
+        print_rollouts(console(), view)
+    end_with(view.problems)
+
+
+def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutView":
+    from ops_pipelines.domain.lifecycle.rollout import FINAL
+    from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
+    from ops_pipelines.ports.source_error import SourceError
+    from ops_pipelines.terminal.rollout_views import view_rollout
+
+    nodes = cluster.ledger.rollout_nodes(rollout.rollout)
+    verdict = None
+    if rollout.state not in FINAL:
+        try:
+            verdict = judge_of(rollout, cluster)(rollout, nodes)
+        except SourceError as problem:
+            problems.append(f"what the gate sees of {rollout.rollout}: {problem}")
+    return view_rollout(rollout, nodes, verdict)
+
+
+def _tell(rollout: "Rollout") -> None:
+    from ops_pipelines.terminal.tables import console, print_lines
+
+    print_lines(console(), _said(rollout))
+
+
+def _said(rollout: "Rollout") -> list[str]:
+    return [f"{rollout.rollout} ({rollout.release}) is {rollout.state.value.replace('_', ' ')}: {rollout.reason}"]

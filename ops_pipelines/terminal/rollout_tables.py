@@ -1,0 +1,155 @@
+"""How `rollout plan`, `status` and `history` are printed for people, at 80 columns and wider.
+
+Text from nodes, releases and people reaches the terminal only through `printable`.
+"""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ops_pipelines.terminal.rollout_views import NodeView, PlanView, RolloutsView, RolloutView
+from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable, style_of
+
+_NAMES_SHOWN = 6
+_NODES_SHOWN = 40
+_AT_REST = ("pending", "updated", "skipped", "back")
+
+
+def print_plan(out: Console, view: PlanView) -> None:
+    """Print what would be done, when, at what cost and to whom; or why nothing would."""
+    if view.plan is None:
+        print_lines(out, [f"{view.release} cannot be rolled out: {view.refused}"])
+    else:
+        print_fields(
+            out,
+            {
+                "plan": view.plan,
+                "release": f"{view.release}: {view.about}",
+                "nodes": f"{view.node_count} in {len(view.waves)} waves",
+                "begins": "" if view.starts_at is None else moment(view.starts_at),
+                "ends": "not within the windows that are known"
+                if view.finishes_at is None
+                else moment(view.finishes_at),
+                "costs": f"{view.lost_gpu_hours} GPU-hours without work",
+                "cannot go back": ", ".join(view.needs_yes_for),
+            },
+        )
+    changes = _table("component", "version", "takes effect by", "can go back")
+    for change in view.changes:
+        back = f"{change.reversible.replace('_', ' ')}{': ' if change.conditions else ''}{change.conditions}"
+        changes.add_row(*map(_text, (change.component, change.version, change.activation.replace("_", " "), back)))
+    out.print(changes)
+    if view.waves:
+        waves = _table("wave", "nodes", "from", "until, soak included")
+        for wave in view.waves:
+            waves.add_row(
+                _text(f"{wave.wave} {wave.kind}"),
+                _text(f"{len(wave.nodes)}: {first_of(wave.nodes, _NAMES_SHOWN)}"),
+                _text("" if wave.planned_from is None else moment(wave.planned_from)),
+                _text("" if wave.planned_until is None else moment(wave.planned_until)),
+            )
+        out.print(waves)
+    if view.teams:
+        teams = _table("team", "nodes", "GPUs", "first", "last")
+        for team in view.teams:
+            teams.add_row(
+                _text(team.team),
+                _text(f"{len(team.nodes)}: {first_of(team.nodes, _NAMES_SHOWN)}"),
+                str(team.gpu_count),
+                _text(moment(team.first_at)),
+                _text(moment(team.last_at)),
+            )
+        out.print(teams)
+    print_lines(out, _not_touched(view))
+    print_lines(out, [f"{each.rule}: {each.said} ({each.source})" for each in view.contradictions])
+    print_lines(out, [f"note: {each}" for each in view.warnings])
+
+
+def print_rollouts(out: Console, view: RolloutsView) -> None:
+    """Print one block a rollout: its state and owner, the gate's tests, and the nodes that are on their way."""
+    if not view.rollouts:
+        out.print(Text("no rollout is under way"))
+    for each in view.rollouts:
+        _print_rollout(out, each)
+
+
+def print_history(out: Console, view: RolloutsView) -> None:
+    """Print one line a rollout."""
+    if not view.rollouts:
+        out.print(Text("no rollout in the last 30 days"))
+        return
+    table = _table("rollout", "release", "state", "since", "nodes", "why")
+    for each in view.rollouts:
+        table.add_row(
+            _text(each.rollout),
+            _text(each.release),
+            Text(each.state.replace("_", " "), style=style_of(each.state)),
+            _text(moment(each.since)),
+            _text(_stages(each)),
+            _text(each.stopped_because or each.reason),
+        )
+    out.print(table)
+
+
+def _print_rollout(out: Console, view: RolloutView) -> None:
+    out.print(Text(printable(f"{view.rollout} {view.release}: {view.state.replace('_', ' ')}"), style="bold"))
+    print_fields(
+        out,
+        {
+            "why": view.reason,
+            "stopped because": view.stopped_because if view.stopped_because != view.reason else "",
+            "owner": view.owner,
+            "since": moment(view.since),
+            "answer by": "" if view.deadline is None else moment(view.deadline),
+            "wave": f"{view.wave} of {view.wave_count}",
+            "nodes": _stages(view),
+            "ends": "" if view.finishes_at is None else f"{moment(view.finishes_at)}, as planned",
+            "gate": view.verdict,
+        },
+    )
+    if view.tests:
+        tests = _table("test", "verdict", "what it saw")
+        for each in view.tests:
+            tests.add_row(_text(each.test), _text(each.verdict), _text(each.said))
+        out.print(tests)
+    moving = [each for each in view.nodes if each.stage not in _AT_REST]
+    if moving:
+        out.print(_nodes(moving[:_NODES_SHOWN]))
+    if len(moving) > _NODES_SHOWN:
+        print_lines(out, [f"and {len(moving) - _NODES_SHOWN} more; --json lists them all"])
+
+
+def _nodes(nodes: Sequence[NodeView]) -> Table:
+    table = _table("node", "stage", "since", "why")
+    for each in nodes:
+        way = "" if each.direction == "forward" else ", going back"
+        table.add_row(
+            _text(each.node), _text(f"{each.stage}{way}"), _text(moment(each.since)), _text(each.failure or each.reason)
+        )
+    return table
+
+
+def _stages(view: RolloutView) -> str:
+    return ", ".join(f"{count} {stage}" for stage, count in view.nodes_by_stage.items())
+
+
+def _not_touched(view: PlanView) -> list[str]:
+    """Return who is left out, by reason: hundreds of nodes have the same one."""
+    nodes: dict[str, list[str]] = {}
+    for each in view.not_touched:
+        nodes.setdefault(each.reason, []).append(each.node)
+    most_first = sorted(nodes.items(), key=lambda item: -len(item[1]))
+    return [f"not touched: {len(names)} ({first_of(names, 4)}): {reason}" for reason, names in most_first]
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text), overflow="fold")

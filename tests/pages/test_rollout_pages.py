@@ -1,0 +1,286 @@
+"""Pages of rollouts: what stands there in each state, what a person can say, and words of others that stay text."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.gate import TestLine, Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.release import ReleaseName
+from ops_pipelines.domain.lifecycle.rollout import (
+    FINAL,
+    ROLLOUT_TABLE,
+    Direction,
+    NodeStage,
+    Rollout,
+    RolloutNode,
+    RolloutState,
+)
+from ops_pipelines.domain.lifecycle.windows import WorkCalendar
+from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.pages.rollout import MOST_NODES, RolloutMatter, possible_orders, write_rollout
+from ops_pipelines.pages.rollouts import MOST_ROLLOUTS, LyingRelease, write_rollouts
+from tests.ports.ledger_samples import NOW
+from tests.ports.rollout_samples import HOUR, RELEASE, node, rollout, rollout_plan
+
+EVIL = '"><script>alert(1)</script>\u202e'
+WAITING = (node(1, "gpu001"), node(1, "gpu002", wave=2), node(1, "gpu003", wave=2))
+ONE_WAY = replace(
+    RELEASE,
+    changes=tuple(replace(each, reversibility=type(each.reversibility).NO, bundle="") for each in RELEASE.changes),
+)
+PAUSED_FROM = {RolloutState.PAUSED: RolloutState.RUNNING, RolloutState.ASKING: RolloutState.SOAKING}
+
+
+def in_state(state: RolloutState) -> Rollout:
+    return replace(rollout(1, state=state), paused_from=PAUSED_FROM.get(state))
+
+
+def matter(known: Rollout | None = None, nodes: Sequence[RolloutNode] = WAITING, **others: object) -> RolloutMatter:
+    shown = known or rollout(1)
+    usual = RolloutMatter(
+        cluster="small",
+        rollout=shown,
+        nodes=nodes,
+        release=RELEASE,
+        plan=rollout_plan(shown),
+        calendar=WorkCalendar(windows=None),
+        racks={},
+        verdict=None,
+        now=NOW,
+    )
+    return replace(usual, **others)  # type: ignore[arg-type] # of any field
+
+
+def words_of(known: Rollout, nodes: Sequence[RolloutNode] = WAITING) -> set[str]:
+    """Return the verbs that the page offers."""
+    return {each.command.split()[2] for each in possible_orders(known, nodes, RELEASE)}
+
+
+def listed(*rollouts: Rollout, releases: Sequence[LyingRelease] = (), policy: Policy | None = None) -> str:
+    return write_rollouts(
+        cluster="small",
+        rollouts=rollouts,
+        nodes={each.rollout: WAITING for each in rollouts},
+        releases=releases,
+        policy=policy or Policy(mode=Mode.AUTO),
+        now=NOW,
+    )
+
+
+# -- one rollout --
+
+
+@pytest.mark.parametrize("state", list(RolloutState))
+def test_page_of_each_state_says_the_state_and_why(state: RolloutState) -> None:
+    page = write_rollout(matter(in_state(state)))
+
+    assert "<title>ROLL-0001 · small</title>" in page
+    assert re.search(rf'<h1>ROLL-0001 · <span class="\w*">{state.value.replace("_", " ")}</span></h1>', page)
+    assert "<strong>started by ada</strong>" in page
+
+
+@pytest.mark.parametrize("state", list(RolloutState))
+def test_whoever_can_say_nothing_is_told_that_it_is_over_and_nobody_else(state: RolloutState) -> None:
+    orders = possible_orders(in_state(state), WAITING, RELEASE)
+
+    assert bool(orders) is (state not in FINAL)
+    assert ("Nothing: it is over." in write_rollout(matter(in_state(state)))) is (state in FINAL)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (RolloutState.AWAITING_YES, {"approve", "abort", "skip"}),
+        (RolloutState.RUNNING, {"pause", "back", "abort", "skip"}),
+        (RolloutState.SOAKING, {"pause", "back", "abort", "skip"}),
+        (RolloutState.PAUSED, {"resume", "back", "abort", "skip"}),
+        (RolloutState.ASKING, {"resume", "back", "abort", "skip"}),
+        (RolloutState.GOING_BACK, {"pause"}),
+        (RolloutState.STUCK, {"back", "abort", "skip"}),
+        (RolloutState.ENDING, {"back", "skip"}),
+        (RolloutState.DONE, set()),
+    ],
+)
+def test_what_a_person_can_say_is_what_the_state_takes(state: RolloutState, words: set[str]) -> None:
+    assert words_of(in_state(state)) == words
+
+
+def test_every_state_that_is_not_final_has_a_way_out_for_people() -> None:
+    assert {state for state, _ in ROLLOUT_TABLE} == set(RolloutState) - FINAL
+    assert all(words_of(in_state(state)) for state in RolloutState if state not in FINAL)
+
+
+def test_what_cannot_go_back_is_not_offered_to() -> None:
+    offered = possible_orders(rollout(1), WAITING, ONE_WAY)
+
+    assert "back" not in {each.command.split()[2] for each in offered}
+
+
+def test_no_node_is_offered_to_be_left_out_when_none_waits() -> None:
+    assert "skip" not in words_of(rollout(1), [replace(each, stage=NodeStage.UPDATED) for each in WAITING])
+
+
+@pytest.mark.parametrize(("minutes", "is_late"), [(59, False), (60, True), (61, True)])
+def test_node_whose_deadline_has_passed_is_marked(minutes: int, is_late: bool) -> None:
+    page = write_rollout(
+        matter(nodes=[node(1, "gpu001", stage=NodeStage.INSTALLING)], now=NOW + timedelta(minutes=minutes))
+    )
+
+    assert ("<b>over</b>" in page) is is_late
+
+
+def test_node_on_its_way_back_and_its_failure_are_told() -> None:
+    failed = replace(
+        node(1, "gpu001", stage=NodeStage.DRAINING),
+        direction=Direction.BACK,
+        reason="failed alone",
+        failure="testing: gpu_count",
+    )
+
+    page = write_rollout(matter(nodes=[failed]))
+
+    assert "draining, on its way back" in page
+    assert "failed alone; failed: testing: gpu_count" in page
+
+
+def test_gate_shows_every_test_with_what_it_saw() -> None:
+    tests = (
+        TestLine(name="updates", state=VerdictKind.GOOD, said="0 of 1 did not come well", evidence_ratio=-0.7),
+        TestLine(name="events", state=VerdictKind.UNDECIDED, said="nobody counts", evidence_ratio=0.0),
+    )
+    verdict = Verdict(kind=VerdictKind.UNDECIDED, reason="soaks", tests=tests, decides_by=NOW + 7 * HOUR)
+
+    page = write_rollout(matter(verdict=verdict))
+
+    assert page.index("0 of 1 did not come well") < page.index("nobody counts")
+    assert "it decides by 2026" in page
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (RolloutState.RUNNING, "Nothing was updated yet"),
+        (RolloutState.GOING_BACK, "It has decided"),
+        (RolloutState.DONE, "It is over: the gate"),
+    ],
+)
+def test_gate_without_a_verdict_says_why(state: RolloutState, words: str) -> None:
+    assert words in write_rollout(matter(in_state(state)))
+
+
+def test_wave_without_a_node_and_one_with_all_of_them_have_their_rows() -> None:
+    page = write_rollout(matter())
+
+    assert page.count('<div class="bar">') == 3
+    assert "1 to come" in page
+    assert "2 to come" in page
+
+
+@pytest.mark.parametrize(("count", "more"), [(MOST_NODES - 1, ""), (MOST_NODES, ""), (MOST_NODES + 1, "and 1 more")])
+def test_only_so_many_nodes_are_listed_and_the_others_counted(count: int, more: str) -> None:
+    many = [node(1, f"gpu{number:04d}", stage=NodeStage.INSTALLING) for number in range(count)]
+
+    page = write_rollout(matter(nodes=many))
+
+    assert page.count('<td data-name="Node"') == min(count, MOST_NODES)
+    assert (f"{more};" in page) if more else ("more;" not in page)
+
+
+@pytest.mark.parametrize("bare", [replace(matter(), plan=None), replace(matter(), calendar=None)])
+def test_page_without_plan_or_calendar_has_no_picture_and_all_the_rest(bare: RolloutMatter) -> None:
+    page = write_rollout(bare)
+
+    assert "data:image/png" not in page
+    assert "What you can do" in page
+    assert "data:image/png;base64," in write_rollout(matter())
+
+
+def test_answer_that_is_due_is_a_number_to_be_read_first() -> None:
+    page = write_rollout(matter(in_state(RolloutState.ASKING)))
+
+    assert re.search(r'<b class="warn">\d\d \w{3} \d\d:\d\d</b><span>UTC: an answer is due', page)
+
+
+def test_words_of_others_stay_text_on_the_page_of_a_rollout() -> None:
+    evil = replace(in_state(RolloutState.GOING_BACK), reason=EVIL, stopped_because=EVIL + "2", created_by=EVIL)
+    nodes = [replace(node(1, "gpu001", stage=NodeStage.PULLED), reason=EVIL, failure=EVIL + "3", node=NodeName(EVIL))]
+    line = TestLine(name=EVIL, state=VerdictKind.STOP, said=EVIL, evidence_ratio=9.0)
+    verdict = Verdict(kind=VerdictKind.STOP, reason=EVIL, tests=(line,))
+    release = replace(RELEASE, about=EVIL)
+
+    page = write_rollout(matter(evil, nodes, verdict=verdict, release=release))
+
+    assert "<script>" not in page
+    assert "\u202e" not in page
+    assert page.count("&lt;script&gt;") >= 8
+
+
+# -- all of them --
+
+
+def test_the_newest_rollout_is_listed_first_with_its_page() -> None:
+    page = listed(rollout(1), rollout(2))
+
+    assert page.index('href="rollouts/ROLL-0002"') < page.index('href="rollouts/ROLL-0001"')
+
+
+def test_of_many_rollouts_the_oldest_are_counted() -> None:
+    page = listed(*(rollout(number) for number in range(1, MOST_ROLLOUTS + 3)))
+
+    assert page.count('href="rollouts/') == MOST_ROLLOUTS
+    assert "2 older ones are left out" in page
+    assert "ROLL-0002" not in page
+
+
+def test_what_stopped_it_is_told_of_one_that_went_back() -> None:
+    gone = replace(
+        rollout(1, state=RolloutState.WENT_BACK), reason="every touched node is back", stopped_because="two failed"
+    )
+
+    page = listed(gone)
+
+    assert "two failed" in page
+    assert "every touched node is back" not in page
+
+
+def test_releases_that_lie_ready_are_told_with_how_to_start_them() -> None:
+    page = listed(releases=[LyingRelease(name="driver-580", release=RELEASE)])
+
+    assert "driver 580.95.05, gpu vbios 96.00.C1" in page
+    assert "ops-pipelines rollout plan driver-580" in page
+    assert "ops-pipelines rollout start driver-580" in page
+    assert "None is under way" in page
+
+
+def test_release_that_cannot_be_read_is_named_without_what_is_wrong_with_it() -> None:
+    page = listed(releases=[LyingRelease(name="broken", release=None)])
+
+    assert "cannot be read; <code>ops-pipelines rollout plan broken</code>" in page
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_told"),
+    [
+        (Policy(mode=Mode.OBSERVE), True),
+        (Policy(mode=Mode.AUTO, consents={ActionClass.UPDATE: Consent.FORBID}), True),
+        (Policy(mode=Mode.APPROVE), False),
+        (Policy(mode=Mode.AUTO), False),
+    ],
+)
+def test_policy_under_which_nothing_starts_is_told(policy: Policy, is_told: bool) -> None:
+    assert ("nothing starts" in listed(policy=policy)) is is_told
+
+
+def test_words_of_others_stay_text_on_the_list() -> None:
+    evil = replace(rollout(1), reason=EVIL, release=ReleaseName(EVIL))
+
+    page = listed(
+        evil, releases=[LyingRelease(name=EVIL, release=replace(RELEASE, about=EVIL, models=frozenset({EVIL})))]
+    )
+
+    assert "<script>" not in page
+    assert "\u202e" not in page

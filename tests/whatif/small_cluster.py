@@ -1,0 +1,28 @@
+"""A small simulated cluster for rollouts, and rollouts on it."""
+
+from functools import cache
+
+from ops_pipelines.whatif.lifecycle.controller import OurRollout
+from ops_pipelines.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
+from ops_pipelines.whatif.lifecycle.world import DAY, World
+
+NODE_COUNT = 120
+GOOD = Scenario(name="good", is_good=True)
+
+
+@cache
+def small_site() -> Site:
+    return read_site(NODE_COUNT)
+
+
+def world_of(scenario: Scenario = GOOD, *, seed: int = 1, site: Site | None = None) -> World:
+    return World(site or small_site(), scenario, seed, gang_cap=4)
+
+
+def rolled_out(name: str, *, seed: int = 1) -> tuple[World, OurRollout]:
+    """Return the world and the rollout after both came to their end."""
+    world = world_of(read_scenarios()[name], seed=seed)
+    world.play(DAY / 4)
+    rollout = OurRollout(world, policy_of(small_site()))
+    world.play(30 * DAY)
+    return world, rollout

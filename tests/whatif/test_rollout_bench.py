@@ -1,0 +1,74 @@
+"""The bench of rollouts names every promise that is not kept, and no other."""
+
+import pytest
+
+from bench.rollout import Result, promises_broken, table_of_ours, table_of_peers
+from ops_pipelines.whatif.lifecycle.scenario import Scenario, read_site
+from ops_pipelines.whatif.lifecycle.trials import OURS, Trial
+
+GOOD, BAD = Scenario(name="good", is_good=True), Scenario(name="bad")
+SITE = read_site()
+
+
+def good(*, cost: float = 3.0, is_stopped: bool = False) -> Trial:
+    return Trial(
+        is_done=not is_stopped, is_stopped=is_stopped, has_asked=False, is_back=False, touched_ratio=1.0,
+        upgraded_count=1_000, lost_gpu_hours=cost * 1_000, days=9.0, decided_days=5.0, deciding_days=4.0, reason="",
+    )  # fmt: skip
+
+
+def bad(*, touched: int = 30, is_back: bool = True, is_stopped: bool = True, days: float = 7.0) -> Trial:
+    return Trial(
+        is_done=not is_stopped, is_stopped=is_stopped, has_asked=False, is_back=is_back and is_stopped,
+        touched_ratio=touched / 1_000 if is_stopped else 1.0, upgraded_count=0, lost_gpu_hours=None, days=9.0,
+        decided_days=9.0, deciding_days=days, reason="",
+    )  # fmt: skip
+
+
+def broken(scenario: Scenario, *trials: Trial) -> list[str]:
+    return list(promises_broken(Result(scenario=scenario, trials={OURS: trials}), site=SITE))
+
+
+@pytest.mark.parametrize(("cost", "is_kept"), [(3.19, True), (3.2, True), (3.21, False)])
+def test_the_cost_of_a_good_release_is_promised(cost: float, is_kept: bool) -> None:
+    assert (not broken(GOOD, good(cost=cost), good(cost=cost))) is is_kept
+
+
+@pytest.mark.parametrize(("seeds", "is_kept"), [(499, False), (500, True), (501, True)])
+def test_one_false_stop_of_five_hundred_is_within_the_promise(seeds: int, is_kept: bool) -> None:
+    trials = [good(is_stopped=True), *[good()] * (seeds - 1)]
+
+    assert (not broken(GOOD, *trials)) is is_kept
+
+
+@pytest.mark.parametrize(("touched", "is_kept"), [(29, True), (30, True), (31, False)])
+def test_no_more_than_the_canaries_are_touched(touched: int, is_kept: bool) -> None:
+    assert (not broken(BAD, bad(touched=touched))) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("trial", "said"),
+    [
+        (bad(is_back=False), "went back"),
+        (bad(is_stopped=False), "never stopped"),
+        (bad(days=7.01), "days to decide"),
+    ],
+)
+def test_one_bad_release_of_twenty_that_gets_through_or_stays_is_named(trial: Trial, said: str) -> None:
+    found = broken(BAD, *[trial] * 2, *[bad()] * 18)
+
+    assert any(said in each for each in found)
+    assert broken(BAD, *[bad()] * 20) == []
+
+
+def test_the_tables_have_a_row_for_each_release_and_each_way() -> None:
+    results = [
+        Result(scenario=GOOD, trials={OURS: [good()], "all_at_once": [good(cost=2.9)]}),
+        Result(scenario=BAD, trials={OURS: [bad()], "all_at_once": [bad(is_stopped=False)]}),
+    ]
+
+    ours, peers = table_of_ours(results, site=SITE), table_of_peers(results, site=SITE)
+
+    assert [line.split(" | ")[0] for line in ours.splitlines()[2:]] == ["| good", "| bad"]
+    assert "| all_at_once | 1 | 2.90 (2.90 to 2.90) | 1,000 |" in peers
+    assert "30, back" in peers
