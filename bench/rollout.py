@@ -53,7 +53,7 @@ def promises_broken(result: Result, *, site: Site) -> Iterator[str]:
         yield f"{name}: not everyone that stopped went back ({ours.rolled_back_ratio})"
     if (ours.touched_ratio_when_stopped or 1.0) * site.node_count > TOUCHED_COUNT:
         yield f"{name}: {ours.touched_ratio_when_stopped:.1%} of the nodes touched; promised are {TOUCHED_COUNT} nodes"
-    if ours.deciding_days is None or ours.deciding_days > DECIDED_DAYS:
+    if ours.deciding_days > DECIDED_DAYS:
         yield f"{name}: {ours.deciding_days} days to decide; promised are {DECIDED_DAYS:g}"
 
 
@@ -68,7 +68,7 @@ def table_of_ours(results: Sequence[Result], *, site: Site) -> str:
             f"{max(_touched(result, site), default=0)}" if not result.scenario.is_good else "",
             f"{ours.stopped_ratio:.1%}",
             _share(ours.rolled_back_ratio),
-            "" if ours.deciding_days is None else f"{ours.deciding_days:.1f}",
+            f"{ours.deciding_days:.1f}",
             "" if ours.decided_days is None else f"{ours.decided_days:.1f}",
             f"{ours.days:.1f}",
         )

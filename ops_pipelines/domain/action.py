@@ -234,6 +234,8 @@ class Witness(Enum):
     DONE = "done"
     FAILED = "failed"
     """It began and came to a bad end: neither waiting nor sending it again makes it good."""
+    PARTLY_DONE = "partly_done"
+    """It began, and the rest of it begins when it is sent again."""
     NOT_DONE = "not_done"
     UNKNOWN = "unknown"
 

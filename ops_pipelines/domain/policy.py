@@ -225,7 +225,8 @@ class RolloutLimits:
     max_out_count: int = 2
     """Nodes that rollouts have out at once; the rest of the drain budget is left to faults."""
     canary_counts: tuple[int, ...] = (1, 4, 25)
-    """Sizes of the first waves. No more nodes than these together are touched before the gate has decided."""
+    """Sizes of the first waves. No more nodes than these together are touched before the gate has decided, but for one
+    of each model and whole NVLink domains."""
     growth_ratio: float = 3.0
     """Each later wave is at most this many times as large as everything before it."""
     soak: timedelta = timedelta(hours=8)

@@ -26,6 +26,24 @@ query Runs($filter: RunsFilter!) {
   }
 }
 """
+_LAUNCH = """
+mutation Launch($params: ExecutionParams!) {
+  launchRun(executionParams: $params) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}
+"""
+_RUN = """
+query Run($run: ID!) {
+  runOrError(runId: $run) {
+    __typename
+    ... on Run { status }
+  }
+}
+"""
 _CHECKS = """
 query Checks($key: AssetKeyInput!) {
   assetNodeOrError(assetKey: $key) {
@@ -37,6 +55,7 @@ query Checks($key: AssetKeyInput!) {
   }
 }
 """
+_LOCATION = "ops_pipelines"
 ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -69,6 +88,19 @@ class DagsterApi:
         if answer["__typename"] != "LaunchBackfillSuccess":
             raise DagsterApiError(f"the back-fill was not started: {answer}")
         return str(answer["backfillId"])
+
+    def launch_job(self, job: str) -> str:
+        """Start a job that needs nothing to be said; return the id of its run."""
+        selector = {"repositoryLocationName": _LOCATION, "repositoryName": "__repository__", "pipelineName": job}
+        params = {"selector": selector, "runConfigData": {}}
+        answer = self._ask(_LAUNCH, {"params": params})["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            raise DagsterApiError(f"{job} was not started: {answer}")
+        return str(answer["run"]["runId"])
+
+    def run_status(self, run: str) -> str:
+        """Return how a run stands, as Dagster calls it."""
+        return str(self._ask(_RUN, {"run": run})["runOrError"].get("status", "NOT_FOUND"))
 
     def runs_of(self, backfill: str) -> tuple[RunState, ...]:
         """Return the runs that a back-fill has started so far."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,13 +24,15 @@ from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.browser import open_page
-from ops_pipelines.drills.dagster_api import DagsterApiError
+from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
 from ops_pipelines.drills.demo_consent import answer_what_waits, begin_asking
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
 from ops_pipelines.drills.demo_ladder import mend_by_hand
 from ops_pipelines.drills.demo_pages import show_pages
 from ops_pipelines.drills.demo_parts import ALONE, LEAF_SECONDS, PARTS, SIDE_BY_SIDE, nodes_of_leaf
+from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
+from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, UiRuns
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import (
@@ -73,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument(
-        "--once", action="store_true", help="run the fixed eleven-part drill, print the verdict, and end"
+        "--once", action="store_true", help="run the fixed thirteen-part drill, print the verdict, and end"
     )
     parser.add_argument(
         "--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1; its pages take the next"
@@ -108,7 +111,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     pages_url = f"http://{LOOPBACK}:{pages_port}"
     cluster_file = write_configuration(state, pages_url=pages_url)
     past = _PAST_OF_DRILL if is_once else _PAST
-    twin = Twin.create(state / TWIN_DIRECTORY, demo_scenario(), seed=SEED, clock=SystemClock(), past=past)
+    twin = Twin.create(state / TWIN_DIRECTORY, with_racks(demo_scenario()), seed=SEED, clock=SystemClock(), past=past)
     cluster = open_cluster(cluster_file)
     try:
         with console.status("starting the Dagster processes") as status:
@@ -122,6 +125,9 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
         desk = _Desk(cluster=cluster, twin=twin, stack=stack, console=console, state=state, pages_url=pages_url)
         if is_once:
             return _drill(desk, observatory)
+        console.print(f"two releases lie ready ({pages_url}/rollouts); one of them is bad. To roll them out:")
+        for words in rollout_commands(str(cluster_file)):
+            console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
         _endless(desk, observatory)
         return 0
     finally:
@@ -155,15 +161,23 @@ class _Desk:
 
 
 def _drill(desk: _Desk, observatory: Observatory) -> int:
-    """Break ten things, ask for a yes, wait for the stated ends, and print the verdict as the last line."""
+    """Break ten things, ask for a yes, update, wait for the stated ends, and print the verdict as the last line."""
     cluster, twin, stack, console = desk.cluster, desk.twin, desk.stack, desk.console
     since = cluster.clock.now()
     view = _View(desk, parts=PARTS)
     drill = _Drill(desk, view)
+    runs = UiRuns(DagsterApi(stack.url))
     with view.shown():
+        runs.launch(PLAN_ROLLOUT)
         _wait_for_training(twin, view)
         has_seen_jobs = _CyclesSeen(observatory, since=since).are_enough
-        open_parts = drill.run(SIDE_BY_SIDE, but_not_before={"e": has_seen_jobs})
+        is_planned = partial(runs.is_over, PLAN_ROLLOUT)
+        moments: dict[str, Callable[[], bool]] = {
+            "e": has_seen_jobs,
+            GOOD_PART.letter: is_planned,
+            BAD_PART.letter: is_planned,
+        }
+        open_parts = drill.run(SIDE_BY_SIDE, but_not_before=moments)
         for part in ALONE:
             if open_parts:
                 open_parts[part.letter] = ("not begun, because an earlier part did not close",)
@@ -172,9 +186,11 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
             open_parts = drill.differences(PARTS)
+        runs.launch(LOOK_AT_VERSIONS)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
         # The week is reviewed on what accounting has of it, which the fill has just brought.
         pages = show_pages(cluster, url=desk.pages_url, state=desk.state, since=since, call=desk.call)
+        run_differences = runs.differences(view.pass_time)
     for line in drill.stories(PARTS):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"{fill}", soft_wrap=True, highlight=False)
@@ -190,8 +206,11 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
         console.print(f"lake: {difference}", soft_wrap=True, highlight=False, markup=False)
     for difference in pages.differences:
         console.print(f"pages: {difference}", soft_wrap=True, highlight=False, markup=False)
-    if fill.differences or pages.differences:
-        what = " and ".join([*["the lake"] * bool(fill.differences), *["its pages"] * bool(pages.differences)])
+    for difference in run_differences:
+        console.print(f"runs: {difference}", soft_wrap=True, highlight=False, markup=False)
+    beside = {"the lake": fill.differences, "its pages": pages.differences, "its runs": run_differences}
+    if any(beside.values()):
+        what = " and ".join(name for name, differences in beside.items() if differences)
         console.print(f"{expected}/{len(PARTS)} as expected, but not {what}")
         return 1
     if not open_parts:

@@ -26,7 +26,7 @@ from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.ground_truth import JobProgress, read_losses, read_nodes, read_progress
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import SWEEP_GAP_SECONDS, SWEEP_INTERVAL_SECONDS
+from ops_pipelines.simulator.scenario import PARTITION, SWEEP_GAP_SECONDS, SWEEP_INTERVAL_SECONDS
 from ops_pipelines.simulator.twin import Twin
 
 _FRESH_SECONDS = 5.0
@@ -153,10 +153,13 @@ def _tell_move(evidence: Evidence) -> str:
 
 
 def _free_node(twin: Twin, *, position: int) -> NodeName:
-    """Return an idle node without a fault, counted from the end: jobs are placed from the beginning."""
+    """Return an idle node without a fault, counted from the end: jobs are placed from the beginning.
+
+    Of the partition of the jobs that break: the others are updated meanwhile.
+    """
     with twin.present() as world:
         busy = {name for job in world.controller.jobs.values() for name in job.allocation}
-        named = [name for name in world.hardware.nodes if name not in busy]
+    named = [each.name for each in twin.scenario.nodes if PARTITION in each.partitions and each.name not in busy]
     healthy = {truth.node for truth in read_nodes(twin) if truth.is_well and truth.reserved_as is None}
     free = sorted(set(named) & healthy)
     if len(free) < position:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.drills.browser import open_page
+from ops_pipelines.drills.demo_releases import BAD, GOOD
 from ops_pipelines.drills.demo_setup import PAGES_DIRECTORY, POLICY, PROPOSED_FILE
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.outbox import NOT_SENT, NoteState
 
-_ASKED_FOR_TOO = ("", "metrics", "calendar.ics")
+_ASKED_FOR_TOO = ("", "metrics", "calendar.ics", "rollouts")
 _PROPOSED_CHANGES = (
-    ("max_out_count: 10, max_out_per_rack_count: 6", "max_out_count: 2, max_out_per_rack_count: 1"),
+    ("max_out_count: 14, max_out_per_rack_count: 6", "max_out_count: 2, max_out_per_rack_count: 1"),
     ("consents: {reboot: approve}", "consents: {reboot: approve, power: approve, reset_gpu: forbid}"),
 )
 _MOST_NOTES = 10_000
@@ -35,12 +36,14 @@ class ShownPages:
 def show_pages(
     cluster: Cluster, *, url: str, state: Path, since: datetime, call: Callable[[Sequence[str]], str]
 ) -> ShownPages:
-    """Ask for every page that `url` serves, keep three below `state`, and say where they are."""
+    """Ask for every page that `url` serves, keep five below `state`, and say where they are."""
     problems = _compare_policies(state, since=since, call=call)
     kept = {
         "incident report": f"incidents/{_richest_incident(cluster, since)}",
         "weekly review": "weekly",
         "policy comparison": "policy-comparison",
+        "rollout": f"rollouts/{_rollout_of(GOOD, cluster, since)}",
+        "stopped rollout": f"rollouts/{_rollout_of(BAD, cluster, since)}",
     }
     folder = state / PAGES_DIRECTORY
     folder.mkdir(exist_ok=True)
@@ -85,6 +88,12 @@ def _richest_incident(cluster: Cluster, since: datetime) -> str:
     """Return the incident about which most was done: its report has most to show. Empty if there was none."""
     told = [each for each in cluster.ledger.incidents_since(since) if each.state is not IncidentState.MERGED]
     return max((each.incident for each in told), key=lambda incident: len(cluster.ledger.records(incident)), default="")
+
+
+def _rollout_of(release: str, cluster: Cluster, since: datetime) -> str:
+    """Return the rollout of a release. Empty if there was none."""
+    rollouts = cluster.ledger.rollouts(final_since=since)
+    return next((each.rollout for each in rollouts if each.release == release), "")
 
 
 def _message_words(cluster: Cluster) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.drills.demo_releases import ROLLOUT_LIMITS, with_rack_lines, write_releases
 from ops_pipelines.drills.stack import project_file
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.resources.comparison_pages import PAGE_NAME
@@ -18,12 +19,12 @@ from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE,
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY
 from ops_pipelines.wiring import TWIN_DIRECTORY
 
-POLICY = """\
+_POLICY = """\
 # The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
 mode: auto
 # Before a reboot a person is asked: docs/APPROVALS.md.
 consents: {reboot: approve}
-drain_budget: {max_out_count: 10, max_out_per_rack_count: 6, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
+drain_budget: {max_out_count: 14, max_out_per_rack_count: 6, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
 # Seven nodes are repaired side by side here; the switch that goes down has 16.
 mass_event: {min_node_count: 12, window_seconds: 60, brake_window_seconds: 60}
 durations:
@@ -42,6 +43,7 @@ durations:
 ladder: {max_gpu_resets_count: 10, max_reboots_count: 10, max_power_cycles_count: 10, cool_down_seconds: 3}
 recovery: {max_requeues_count: 24, interactive_notice_seconds: 9}
 """
+POLICY = _POLICY + ROLLOUT_LIMITS
 LINK_KEY_FILE = "link.key"
 ANSWERS_FILE = "answers.jsonl"
 """What the person who is asked did with each link."""
@@ -71,7 +73,7 @@ def write_configuration(state: Path, *, pages_url: str) -> Path:
     Messages and approval links name `pages_url`, where `ops-pipelines serve` is.
     """
     cluster_file = state / "cluster.yaml"
-    shipped = project_file("cluster.yaml").read_text()
+    shipped = with_rack_lines(project_file("cluster.yaml").read_text())
     text = shipped.replace("name: simulated", "name: demo", 1).replace(
         "state_directory: .ops_pipelines", "state_directory: .", 1
     )
@@ -80,6 +82,7 @@ def write_configuration(state: Path, *, pages_url: str) -> Path:
     key.touch(mode=0o600)
     key.write_text(secrets.token_urlsafe(_KEY_BYTES))
     (state / "policy.yaml").write_text(POLICY)
+    write_releases(state)
     JobFactsFile(state).keep_costs(_COSTS)
     return cluster_file
 

@@ -24,11 +24,14 @@ from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_
 from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.lab_moments import squeue_program
+from ops_pipelines.drills.lab_node import FIRST_KERNEL, NodeDisk
 from ops_pipelines.drills.lab_surroundings import Surroundings
+from ops_pipelines.drills.lab_versions import versioned_nodes, write_releases
 from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import (
+    CODE_SERVER,
     DATABASE_PREFIX,
     DEFINITIONS,
     LOOPBACK,
@@ -40,6 +43,7 @@ from ops_pipelines.drills.stack import (
     project_file,
     sole_owner,
 )
+from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster, open_observatory
@@ -75,6 +79,18 @@ durations:
 ladder: {max_gpu_resets_count: 3, max_reboots_count: 3, max_power_cycles_count: 3, cool_down_seconds: 0}
 recovery: {max_requeues_count: 1}
 blast_caps: {max_on_probation_count: 20}
+rollouts:
+  max_out_count: 3
+  canary_counts: [1, 2, 4]
+  soak_seconds: 10
+  soak_limit_seconds: 25
+  gang_cap_node_count: 2
+  job_end_limit_seconds: 120
+  install_limit_seconds: 60
+  verify_limit_seconds: 45
+  good_read_count: 2
+  good_read_every_seconds: 2
+  answer_limit_seconds: 600
 """
 
 
@@ -171,6 +187,7 @@ class Lab:
                 node_count=_NODE_COUNT,
                 first_port=free_ports(102 + _NODE_COUNT),
                 slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
+                on_reboot=(sys.executable, "-m", "ops_pipelines.drills.lab_node", "booted", str(state)),
             )
         )
         self.postgres = PostgresServer(
@@ -260,7 +277,18 @@ class Lab:
             checkpoints=self.checkpoints,
             application_log=self.application_log,
             around=self.around.addresses,
+            take_up_rollouts=self._take_up_rollouts,
         )
+
+    def _take_up_rollouts(self) -> None:
+        """Write versions and releases, and have nodes rebooted by Slurm: a change that needs a new code server."""
+        scenario = lab_scenario(_NODE_COUNT)
+        for node in versioned_nodes(scenario):
+            NodeDisk(self.state, node).create(FIRST_KERNEL)
+        write_releases(self.state)
+        self._write_configuration(scenario, reboot_by=RebootBy.SLURM)
+        self.stack.kill(CODE_SERVER)
+        self.stack.start_code_server()
 
     def _put_squeue_first(self) -> None:
         """Put the drill's `squeue` before the real one, for this process and for Dagster's."""
@@ -318,7 +346,7 @@ class Lab:
             env=_environment(),
         )
 
-    def _write_configuration(self, scenario: Scenario) -> None:
+    def _write_configuration(self, scenario: Scenario, *, reboot_by: RebootBy = RebootBy.COMMAND) -> None:
         configuration = cluster_settings(
             self.state,
             scenario,
@@ -328,6 +356,7 @@ class Lab:
             logs=(self.kernel_log, self.application_log),
             checkpoints=self.checkpoints,
             ledger_url_file=_LEDGER_URL_FILE,
+            reboot_by=reboot_by,
         )
         url_file = self.state / _LEDGER_URL_FILE
         url_file.touch(mode=0o600)  # it holds the password

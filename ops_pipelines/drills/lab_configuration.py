@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ops_pipelines.drills.lab_surroundings import CLUSTER_NAME, Surroundings
+from ops_pipelines.drills.lab_versions import MODEL, RELEASES_DIRECTORY, version_commands, versioned_nodes
 from ops_pipelines.drills.stack import LOOPBACK
+from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.simulator.scenario import Scenario
 
 _PLAIN_ACTS = ("inspect", "reboot", "power_off", "power_on", "power_state")
@@ -56,28 +58,44 @@ def cluster_settings(
     logs: Sequence[Path],
     checkpoints: Path,
     ledger_url_file: str,
+    reboot_by: RebootBy = RebootBy.COMMAND,
 ) -> Mapping[str, object]:
-    """Return cluster.yaml: the real Slurm and Prometheus, and machines that are commands on the twin."""
+    """Return cluster.yaml: the real Slurm and Prometheus, and machines that are commands on the twin.
+
+    Half of the racks have a model, and programs of their own for versions.
+    """
     racks: dict[str, list[str]] = {}
     for node in scenario.nodes:
         racks.setdefault(node.rack, []).append(node.name)
+    versioned = set(versioned_nodes(scenario))
+    acts = [verb for verb in _PLAIN_ACTS if verb != "reboot" or reboot_by is RebootBy.COMMAND]
     hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
     return {
         "name": CLUSTER_NAME,
         "state_directory": ".",
         "policy": "policy.yaml",
         "gpus_per_node": scenario.gpus_per_node,
-        "racks": [{"name": rack, "nodes": ",".join(nodes)} for rack, nodes in racks.items()],
+        "racks": [
+            {
+                "name": rack,
+                "nodes": ",".join(nodes),
+                **({"model": MODEL} if versioned.issuperset(nodes) else {}),
+            }
+            for rack, nodes in racks.items()
+        ],
         "scheduler": {"kind": "slurm", "slurm_conf": str(slurm_conf), "checkpoint_roots": [str(checkpoints)]},
         "telemetry": {"kind": "prometheus", "url": prometheus_url, "step_seconds": 1, "look_back_seconds": 5},
         "logs": {"kind": "files", "paths": [str(path) for path in logs]},
         "fleet": {
             "kind": "commands",
-            **{verb: [*hardware, verb, str(state), "{node}"] for verb in _PLAIN_ACTS},
+            "reboot_by": reboot_by.value,
+            **{verb: [*hardware, verb, str(state), "{node}"] for verb in acts},
             "reset_gpu": [*hardware, "reset_gpu", str(state), "{node}", "{gpu}"],
             "start_check": [*hardware, "start_check", str(state), "{node}", "{key}", "{suite}", "{tests}"],
             "read_check": [*hardware, "read_check", str(state), "{node}", "{key}"],
+            **version_commands(state),
         },
+        "releases": RELEASES_DIRECTORY,
         "lake": {"step_seconds": 5},
         "job_logs": {"kind": "files", "paths": [str(checkpoints / "%j.out")]},
         "ledger": {"url_file": ledger_url_file},

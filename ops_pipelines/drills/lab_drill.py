@@ -20,9 +20,10 @@ from ops_pipelines.drills.lab_alertmanager import AlertmanagerView
 from ops_pipelines.drills.lab_alerts import AlertedNode
 from ops_pipelines.drills.lab_hostile import HostileWords
 from ops_pipelines.drills.lab_interruptions import AccountingDown, ControllerKilled, DatabaseRestarted, WorkerKilled
-from ops_pipelines.drills.lab_judge import judge_drill, judge_telling
+from ops_pipelines.drills.lab_judge import judge_acts, judge_drill, judge_telling
 from ops_pipelines.drills.lab_ladder import NeverDrains, ProbationFails, RebootHangs, ResetDoesNotHelp, TestsFailTwice
 from ops_pipelines.drills.lab_moments import OldCheckpoint, RequeueLoop, YoungCheckpoint
+from ops_pipelines.drills.lab_rollout import VersionsMove
 from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
 from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
@@ -34,6 +35,8 @@ _NOT_FED = ("application_telemetry",)
 _READY_SECONDS = 120.0
 _HEAL_SECONDS = 600.0
 """Far above what an act needs, on a loaded machine too: a drill that waits this long has failed."""
+_ROLLOUT_SECONDS = 1_800.0
+"""The same, of sixteen nodes three at a time."""
 
 
 class LabDrill:
@@ -60,32 +63,39 @@ class LabDrill:
         self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), OldCheckpoint(view, "old"))
         self._hostile = HostileWords(view, "hostile")
         self._alerted = AlertedNode(view, "alerted")
+        self._rollout = VersionsMove(view, "rollout")
         every: Sequence[Act] = (
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
             *(self._database, self._foreign_before, self._foreign_meanwhile),
             *(*self._slow, *self._timed, self._hostile, self._alerted),
+            self._rollout,
         )
         left_out: Sequence[Act] = ()
         if stage.around.alertmanager_url is None:
             left_out = (self._alerted,)
             view.say(f"{self._alerted.name} is left out: prometheus-alertmanager is not installed")
-        self._acts = choose_acts(every, names, left_out=left_out)
+        chosen = choose_acts(every, names, left_out=left_out)
+        self._acts = tuple(act for act in chosen if act is not self._rollout)
+        self._moves_versions = self._rollout in chosen
 
     def run(self) -> None:
         """Play everything, print the verdict; raise DrillError naming every demand that is not met."""
         self._watch.start()
-        broken_off: tuple[str, ...] = ()
+        failures: tuple[str, ...] = ()
         try:
-            self._play()
-        except (TimeoutError, DrillError) as problem:
-            broken_off = (f"given up: {problem}",)
-            self._view.say(broken_off[0])
+            self._view.wait("metrics of all nodes", self._sees_all_nodes, limit_seconds=_READY_SECONDS)
+            self._view.wait("quiet", self._view.is_quiet, limit_seconds=_READY_SECONDS)
+            self._view.begin()
+            if self._acts:
+                failures = (*self._unbroken(self._play), *judge_drill(self._view, self._acts, self._console))
+            if self._moves_versions:
+                failures = (*failures, *self._unbroken(self._move_versions))
+                failures = (*failures, *judge_acts([self._rollout], self._console))
         except TwoWritersError as problem:
             raise DrillError(str(problem)) from None
         finally:
             self._watch.stop()
-        failures = judge_drill(self._view, self._acts, self._console)
-        failures = (*broken_off, *failures, *self._fill_lake(), *self._judge_telling())
+        failures = (*failures, *self._fill_lake(), *self._judge_telling())
         self._tell_ledger()
         if failures:
             raise DrillError("the drill did not end as stated:\n  " + "\n  ".join(failures))
@@ -93,9 +103,6 @@ class LabDrill:
     def _play(self) -> None:
         """slurmctld dies while all else is quiet; then what is independent, side by side; then what interrupts us."""
         view = self._view
-        view.wait("metrics of all nodes", self._sees_all_nodes, limit_seconds=_READY_SECONDS)
-        view.wait("quiet", view.is_quiet, limit_seconds=_READY_SECONDS)
-        view.begin()
         for act in self._acts:
             act.submit()
         view.wait("every job to save", self._do_all_save, limit_seconds=_READY_SECONDS)
@@ -116,6 +123,26 @@ class LabDrill:
         self._begin(self._worker, self._database, self._foreign_meanwhile)
         self._wait_for(*self._acts)
 
+    def _unbroken(self, play: Callable[[], None]) -> tuple[str, ...]:
+        """Play a part; return what it was given up for, empty if it came to its end."""
+        try:
+            play()
+        except (TimeoutError, DrillError) as problem:
+            self._view.say(f"given up: {problem}")
+            return (f"given up: {problem}",)
+        return ()
+
+    def _move_versions(self) -> None:
+        """Play the releases alone: they want every node of theirs, and jobs that end by themselves."""
+        stage = self._view.stage
+        if self._acts:
+            stage.slurm.clear()
+        stage.take_up_rollouts()
+        self._rollout.submit()
+        self._rollout.play()
+        act = self._rollout
+        self._wait_until(lambda: act.is_over, "the end of both releases", acts=(act,), limit_seconds=_ROLLOUT_SECONDS)
+
     def _begin(self, *acts: Act) -> None:
         for act in acts:
             if act in self._acts:
@@ -126,14 +153,23 @@ class LabDrill:
         names = ", ".join(act.name for act in awaited if not act.is_over)
         self._wait_until(lambda: all(act.is_over for act in awaited), f"the end of {names}")
 
-    def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+    def _wait_until(
+        self,
+        is_so: Callable[[], bool],
+        what: str,
+        *,
+        acts: Sequence[Act] | None = None,
+        limit_seconds: float = _HEAL_SECONDS,
+    ) -> None:
+        watched = self._acts if acts is None else acts
+
         def is_so_now() -> bool:
             with self._view.one_look():
-                for act in self._acts:
+                for act in watched:
                     act.look()
                 return is_so()
 
-        self._view.wait(what, is_so_now, limit_seconds=_HEAL_SECONDS, every_seconds=0.5)
+        self._view.wait(what, is_so_now, limit_seconds=limit_seconds, every_seconds=0.5)
 
     def _do_all_answer(self) -> bool:
         nodes = self._view.nodes()

@@ -41,6 +41,16 @@ _TOLD_SECONDS = 120.0
 
 def judge_drill(view: LabView, acts: Sequence[Act], console: Console) -> tuple[str, ...]:
     """Print the table and return every demand that is not met, in words; empty if the drill ended as stated."""
+    failures = list(judge_acts(acts, console))
+    for title, demands in _overall(view, acts):
+        broken = _broken(demands)
+        failures += [f"{title}: {words}" for words in broken]
+        console.print(f"  {title}: {'; '.join(broken) or 'yes'}", markup=False, soft_wrap=True)
+    return tuple(failures)
+
+
+def judge_acts(acts: Sequence[Act], console: Console) -> tuple[str, ...]:
+    """Print the table and return every demand of these acts that is not met, in words."""
     table = Table(title="the lab's drill", title_justify="left")
     for column in ("fault", "what was done", "seconds", "verdict"):
         table.add_column(column, overflow="fold")
@@ -51,10 +61,6 @@ def judge_drill(view: LabView, acts: Sequence[Act], console: Console) -> tuple[s
         seconds = f"{act.seconds:.0f}" if act.is_over else "-"
         table.add_row(Text(act.fault), Text(act.did), seconds, Text("as stated" if not broken else "; ".join(broken)))
     console.print(table)
-    for title, demands in _overall(view, acts):
-        broken = _broken(demands)
-        failures += [f"{title}: {words}" for words in broken]
-        console.print(f"  {title}: {'; '.join(broken) or 'yes'}", markup=False, soft_wrap=True)
     return tuple(failures)
 
 

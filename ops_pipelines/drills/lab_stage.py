@@ -52,6 +52,8 @@ class Stage:
     application_log: Path
     around: Addresses
     """The site's chat, in which messages arrive; Alertmanager, if it is installed; our own web process."""
+    take_up_rollouts: Callable[[], None]
+    """Gives nodes software of their own, writes releases, and lets Slurm reboot from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The demo's terminal: nodes by state, open incidents, the latest actions, jobs moved, GPU-hours lost. Shows only."""
+"""The demo's terminal: nodes by state, open incidents, rollouts, the latest actions, jobs moved. Shows only."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.lifecycle.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import explain_action
@@ -19,7 +20,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines.simulator.twin import Twin
 
-_INCIDENT_ROWS, _ACTION_ROWS = 8, 10
+_INCIDENT_ROWS, _ACTION_ROWS, _ROLLOUT_ROWS = 8, 10, 4
 _STATE_STYLE = {
     IncidentState.OPEN: "yellow",
     IncidentState.ACTING: "bold magenta",
@@ -30,6 +31,7 @@ _STATE_STYLE = {
     IncidentState.RESOLVED: "green",
     IncidentState.MERGED: "dim",
 }
+_ROLLOUT_STYLE = {RolloutState.DONE: "green", RolloutState.GOING_BACK: "bold magenta", RolloutState.WENT_BACK: "yellow"}
 _NODE_STYLE = {
     "allocated": "green",
     "mixed": "green",
@@ -59,6 +61,9 @@ def draw(
     rows: list[RenderableType] = [_nodes(cluster), _numbers(cluster, twin, records, incidents)]
     if parts:
         rows.append(_parts(parts))
+    rollouts = cluster.ledger.rollouts(final_since=since)
+    if rollouts:
+        rows.append(_rollouts(cluster, rollouts))
     rows += [_incidents(incidents, cluster.clock.now()), _actions(records)]
     return Panel(
         Group(*rows),
@@ -104,6 +109,23 @@ def _parts(parts: Sequence[PartLine]) -> RenderableType:
         style = {"as expected": "green", "running": "yellow", "waits": "dim"}.get(part.state, "bold red")
         table.add_row(f"({part.letter})", Text(part.title), Text(part.state, style=style))
     return Panel(table, title="drill", title_align="left", border_style="dim")
+
+
+def _rollouts(cluster: Cluster, rollouts: Sequence[Rollout]) -> RenderableType:
+    table = Table(title="rollouts", title_justify="left", expand=True, box=None, header_style="dim")
+    for name, ratio in (("rollout", None), ("state", None), ("wave", None), ("nodes", None), ("what", 1)):
+        table.add_column(name, ratio=ratio, no_wrap=True, overflow="ellipsis")
+    for each in rollouts[-_ROLLOUT_ROWS:]:
+        stages = Counter(node.stage for node in cluster.ledger.rollout_nodes(each.rollout))
+        style = _ROLLOUT_STYLE.get(each.state, "red" if each.state in OF_PEOPLE else "cyan")
+        table.add_row(
+            each.rollout,
+            Text(each.state.value.replace("_", " "), style=style),
+            f"{each.wave} of {len(each.waves)}",
+            ", ".join(f"{stages[stage]} {stage.value}" for stage in NodeStage if stages[stage]),
+            Text(f"{each.release}: {each.reason}"),
+        )
+    return table
 
 
 def _incidents(incidents: Sequence[Incident], now: datetime) -> RenderableType:

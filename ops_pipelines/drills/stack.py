@@ -52,6 +52,7 @@ class DagsterStack:
         self._instance_file = instance_file
         self._port = port
         self._definitions = definitions
+        self._code_port: int | None = None
         self._run, self._log = home / "run", home / "log"
         self._daemons = Daemons(run=self._run, log=self._log)
 
@@ -74,11 +75,23 @@ class DagsterStack:
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._instance_file, self._home / "dagster.yaml")
         code_port = free_port()
+        self._code_port = code_port
         workspace = self._home / "workspace.yaml"
         workspace.write_text(
             f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: ops_pipelines}}\n"
         )
         progress("code server")
+        self.start_code_server()
+        progress("daemon and web page")
+        self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
+        self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
+        self._await(WEBSERVER, self._answers)
+
+    def start_code_server(self) -> None:
+        """Start the code server, again where it was killed, and return when it listens where the others look for it."""
+        code_port = self._code_port
+        if code_port is None:
+            raise StackError("the code server has no port before the stack is started; call start first")
         self._start(
             CODE_SERVER,
             [
@@ -87,10 +100,6 @@ class DagsterStack:
             ],
         )
         self._await(CODE_SERVER, lambda: is_port_taken(code_port))
-        progress("daemon and web page")
-        self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
-        self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
-        self._await(WEBSERVER, self._answers)
 
     def start_beside(self, name: str, argv: list[str], *, port: int) -> None:
         """Start one more program of this environment, which ends with the stack, and return when it listens there."""

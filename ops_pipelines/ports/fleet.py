@@ -62,14 +62,14 @@ class Fleet(Protocol):
     def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
         """Start one step of a release and return at once; what became of it lies under `key`.
 
-        Asking again under the same key starts nothing new. Refused with `NOT_OFFERED` where no means is configured for
-        a change, where a hash does not fit, and while a process uses the GPUs; unavailable while another
-        installation runs there.
+        Asking again under the same key starts nothing that was started before: it begins the next part of what
+        `read_install` calls waiting. Refused with `NOT_OFFERED` where no means is configured for a change, where a
+        hash does not fit, and while a process uses the GPUs; unavailable while another installation runs there.
         """
         ...
 
     def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
-        """Return how far the installation under `key` is; None if none was started under it.
+        """Return how far the installation under `key` is; None if none was started under it. Begins nothing.
 
         Raises SourceUnavailable if whoever installs does not answer.
         """

@@ -67,6 +67,7 @@ def test_nodes_in_hand_count_before_the_scheduler_shows_them_out_and_once() -> N
 
     assert len(picked(nodes, policy)) == 2
     assert len(picked(nodes, policy, in_hand=["gpu000", "gpu001"])) == 1
+    assert Places(nodes, policy=policy, waiting=[NodeName("gpu000")]).left_count == 3
 
 
 @pytest.mark.parametrize(("size", "ratio", "count"), [(1, 0.1, 1), (2, 1.0, 1), (4, 0.5, 2), (4, 1.0, 3), (5, 0.1, 1)])
@@ -114,6 +115,20 @@ def test_a_place_that_is_given_back_is_free_again() -> None:
 
     assert places.has_room(nodes[1])
     assert places.why_full(nodes[1]) == ""
+
+
+def test_a_node_that_is_out_already_needs_a_place_of_the_rollouts_alone() -> None:
+    nodes = [fleet_node(number, is_in_service=number > 1) for number in range(8)]
+    policy = Policy(
+        rollouts=RolloutLimits(max_out_count=1), drain_budget=DrainBudget(max_out_count=2, min_in_service_ratio=0.0)
+    )
+    places = Places(nodes, policy=policy)
+    assert not places.has_room(nodes[2])
+
+    assert pick(nodes[:2], places) == ("gpu000",)
+
+    places.give_back(nodes[0])
+    assert pick(nodes[1:2], places) == ("gpu001",)
 
 
 def facts_of(nodes: Sequence[FleetNode], *, drained: Sequence[str]) -> ClusterFacts:

@@ -15,7 +15,7 @@ from ops_pipelines.domain.policy import RolloutLimits
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import HOUR, fleet_node, fleet_of, fleets, policies
 
-thoroughly = settings(max_examples=150, deadline=None)
+thoroughly = settings(max_examples=80, deadline=None)
 LIMITS = RolloutLimits()
 
 

@@ -12,7 +12,7 @@ from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar, less, 
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import calendars, stretches
 
-thoroughly = settings(max_examples=150, deadline=None)
+thoroughly = settings(max_examples=80, deadline=None)
 
 
 def stretch(since: float, until: float, name: str = "night") -> Stretch:

@@ -30,14 +30,6 @@ def limits(**changes: object) -> Policy:
         pytest.param(
             replace(limits(max_out_count=5), drain_budget=DrainBudget(max_out_count=0)), None, id="nothing is drained"
         ),
-        pytest.param(
-            limits(soak=timedelta(hours=6), soak_limit=timedelta(hours=7)), None, id="long enough to find a failure"
-        ),
-        pytest.param(
-            limits(soak=timedelta(hours=6), soak_limit=timedelta(hours=7) - timedelta(seconds=1)),
-            "rollouts.soak_limit_seconds",
-            id="every wave undecided",
-        ),
         pytest.param(limits(install_limit=timedelta(0)), "rollouts.install_limit_seconds", id="no time to install"),
         pytest.param(limits(verify_limit=timedelta(0)), "rollouts.verify_limit_seconds", id="no time to verify"),
         pytest.param(limits(verify_limit=timedelta(seconds=60)), "rollouts.verify_limit_seconds", id="no third read"),
@@ -62,6 +54,16 @@ def test_an_accident_is_told_by_its_key(given: Policy, key: str | None) -> None:
         pytest.param(policy(consents=ASKED), ["maintenance_windows"], id="at any time"),
         pytest.param(policy(consents=ASKED, maintenance_windows=(NIGHT,)), [], id="a window"),
         pytest.param(policy(consents=ASKED, maintenance_calendars=("/x.ics",)), [], id="a calendar"),
+        pytest.param(
+            limits(soak=timedelta(hours=6), soak_limit=timedelta(hours=7)),
+            ["maintenance_windows"],
+            id="long enough to find a failure",
+        ),
+        pytest.param(
+            limits(soak=timedelta(hours=6), soak_limit=timedelta(hours=7) - timedelta(seconds=1)),
+            ["maintenance_windows", "rollouts.soak_limit_seconds"],
+            id="every wave of a release with the usual claims undecided",
+        ),
         pytest.param(limits(max_out_count=3), ["maintenance_windows"], id="a place is left to faults"),
         pytest.param(limits(max_out_count=4), ["maintenance_windows", "rollouts.max_out_count"], id="none is left"),
         pytest.param(

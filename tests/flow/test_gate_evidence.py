@@ -178,6 +178,16 @@ def test_incident_counts_on_the_side_that_its_node_was_on(stage: Stage) -> None:
     assert counts[EventKind.XID].own_node_days == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("nodes", "is_counted"), [((ONE,), True), ((ONE, TWO), False)])
+def test_failed_jobs_are_counted_where_most_work_is_of_one_node(
+    stage: Stage, nodes: tuple[NodeName, ...], is_counted: bool
+) -> None:
+    stage.cluster = replace(stage.cluster, scheduler=OneJob(stage.cluster, started_at=stage.now))  # type: ignore[arg-type]  # asked for jobs only
+    stage.keep(KeptWork(stage.held(*nodes, began=9 * HOUR, ended=HOUR)))
+
+    assert (EventKind.JOB_FAILURE in {each.kind for each in stage.seen().counts}) is is_counted
+
+
 def test_jobs_of_the_scheduler_and_of_the_lake_are_one_time_of_work(stage: Stage) -> None:
     stage.keep(KeptWork(stage.held(ONE, began=12 * HOUR, ended=HOUR)))
 

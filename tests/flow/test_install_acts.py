@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import RolloutId, cause_of
+from ops_pipelines.domain.identity import ActionKey, NodeName, RolloutId, cause_of
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
 from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun
+from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.ports.ledger import AUTOPILOT, Begun, Pause
 from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
@@ -121,6 +124,63 @@ def test_installation_that_outlasts_its_limit_is_not_known_to_be_done(tmp_path: 
 
     assert kind is OutcomeKind.UNKNOWN
     assert "the installation runs" in witness
+
+
+class InParts:
+    """A fleet that installs in two parts: the second waits until it is asked for."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.asked_count = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fleet, name)
+
+    def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        self.asked_count += 1
+        self._fleet.start_install(node, order, key=key)
+
+    def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        report = self._fleet.read_install(node, key=key)
+        if report is None or report.state is not InstallState.INSTALLED or self.asked_count > 1:
+            return report
+        return replace(report, state=InstallState.WAITING)
+
+
+def visit_in_parts(directory: Path) -> tuple[Visit, InParts]:
+    visit = Visit(directory)
+    fleet = InParts(visit.autopilot.cluster.fleet)
+    visit.autopilot.cluster = replace(visit.autopilot.cluster, fleet=cast("Fleet", fleet))
+    return visit, fleet
+
+
+def test_next_part_of_an_installation_is_asked_for_and_written_down_first(tmp_path: Path) -> None:
+    visit, fleet = visit_in_parts(tmp_path)
+    install = visit.act(Verb.INSTALL, "0 forward")
+
+    record = visit.finish(install)
+
+    assert outcome_of(record)[0] is OutcomeKind.DONE
+    assert fleet.asked_count == 2
+    assert len(visit.autopilot.cluster.ledger.resent_at(install.key)) == 1
+
+
+def test_next_part_of_an_installation_waits_while_the_autopilot_is_paused(tmp_path: Path) -> None:
+    visit, fleet = visit_in_parts(tmp_path)
+    install = visit.act(Verb.INSTALL, "0 forward")
+    visit.step(install)
+    ledger, clock = visit.autopilot.cluster.ledger, visit.autopilot.clock
+    ledger.pause(Pause(actor="ada", reason="look", since=clock.now()))
+
+    for _ in range(30):
+        stage = visit.step(install)
+        visit.autopilot.let_pass(1)
+    asked_count = fleet.asked_count
+    ledger.resume_autopilot(actor="ada", now=clock.now())
+
+    assert (stage, asked_count) == (Stage.WAITING, 1)
+    assert outcome_of(visit.finish(install))[0] is OutcomeKind.DONE
+    assert fleet.asked_count == 2
 
 
 def test_driver_that_was_loaded_anew_shows_in_its_version(tmp_path: Path) -> None:

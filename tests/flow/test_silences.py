@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.telling.silences import LIFE, changes_of, keep_silences, wanted_silences
@@ -68,6 +68,17 @@ def test_node_is_silenced_while_it_is_out_of_service_for_us(state: IncidentState
 )
 def test_only_a_drain_that_is_done_and_not_taken_back_counts(records: tuple[ActionRecord, ...], count: int) -> None:
     assert len(wanted_silences(state_of(IncidentState.ACTING, *records))) == count
+
+
+def test_node_that_a_rollout_has_in_hand_is_silenced_and_an_incident_that_drained_it_first_keeps_its_own() -> None:
+    owned = {NodeName("gpu001"): RolloutId("ROLL-0001"), NodeName("gpu003"): RolloutId("ROLL-0001")}
+
+    state = replace(state_of(IncidentState.ACTING, done()), owned=owned)
+
+    assert [(each.node, each.incident) for each in wanted_silences(state)] == [
+        ("gpu001", "ROLL-0001"),
+        ("gpu003", "INC-0001"),
+    ]
 
 
 @pytest.mark.parametrize("node", ["", " ", ".*", "gpu001|gpu002", "gpu001\n", "gpu001,"])

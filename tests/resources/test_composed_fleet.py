@@ -27,12 +27,14 @@ class FakeInstaller:
 
     def __init__(self) -> None:
         self.orders: dict[ActionKey, InstallOrder] = {}
+        self.asked_count = 0
         self.state = InstallState.RUNNING
         self.refuses: SourceError | None = None
         self.silent: SourceError | None = None
         self.versions: Mapping[Component, str] = {}
 
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
+        self.asked_count += 1
         if self.refuses is not None:
             raise self.refuses
         self.orders.setdefault(key, order)
@@ -112,6 +114,9 @@ def test_a_change_goes_to_its_means_and_to_nobody_else(site: Site, part: int, gi
 
 def test_each_means_of_a_step_gets_its_own_changes_in_their_order(site: Site) -> None:
     site.fleet.start_install(NODE, order(FIRMWARE, COMMAND, BIOS), key=KEY)
+    site.bmc.state = InstallState.INSTALLED
+    read(site)
+    site.fleet.start_install(NODE, order(FIRMWARE, COMMAND, BIOS), key=KEY)
 
     assert site.bmc.orders[KEY].changes == (FIRMWARE, BIOS)
     assert site.commands.behind.orders[KEY].changes == (COMMAND,)
@@ -150,54 +155,79 @@ def test_an_order_of_nothing_is_refused(site: Site) -> None:
         site.fleet.start_install(NODE, order(), key=KEY)
 
 
-@pytest.mark.parametrize(
-    ("command", "firmware", "state"),
-    [
-        (InstallState.INSTALLED, InstallState.INSTALLED, InstallState.INSTALLED),
-        (InstallState.INSTALLED, InstallState.RUNNING, InstallState.RUNNING),
-        (InstallState.FAILED, InstallState.RUNNING, InstallState.FAILED),
-    ],
-)
-def test_a_step_is_as_far_as_its_worst_part(
-    site: Site, command: InstallState, firmware: InstallState, state: InstallState
-) -> None:
-    site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
-    site.commands.behind.state, site.bmc.state = command, firmware
-
-    report = site.opened().read_install(NODE, key=KEY)
-
-    assert report is not None
-    assert report.state is state
-
-
-def test_of_a_step_that_was_started_in_part_it_is_not_said_that_nothing_happened(site: Site) -> None:
-    site.bmc.refuses = SourceRefused("the BMC says no")
-
-    with pytest.raises(SourceUnavailable, match="redfish: the BMC says no"):
-        site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+def test_means_of_a_step_follow_one_another_each_when_it_is_asked_for(site: Site) -> None:
+    step = order(COMMAND, FIRMWARE)
+    site.fleet.start_install(NODE, step, key=KEY)
+    site.fleet.start_install(NODE, step, key=KEY)
+    running = read(site)
     site.commands.behind.state = InstallState.INSTALLED
-    report = site.fleet.read_install(NODE, key=KEY)
 
-    assert report is not None
-    assert (report.state, report.said) == (InstallState.RUNNING, "driver; by redfish nothing was started")
+    waiting = [read(site), read(site)]
+    before = dict(site.bmc.orders)
+    site.opened().start_install(NODE, step, key=KEY)
+    started = read(site)
+    site.bmc.state = InstallState.INSTALLED
+
+    assert running.state is InstallState.RUNNING
+    assert [(each.state, each.said) for each in waiting] == [
+        (InstallState.WAITING, "driver; by redfish it goes on"),
+        (InstallState.WAITING, "by redfish nothing is started yet"),
+    ]
+    assert before == {}
+    assert (started.state, started.said) == (InstallState.RUNNING, "bmc")
+    assert read(site).state is InstallState.INSTALLED
 
 
-def test_a_step_that_was_started_in_part_is_completed_by_asking_again(site: Site) -> None:
+def test_a_part_that_failed_keeps_the_next_from_beginning(site: Site) -> None:
+    site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    site.commands.behind.state = InstallState.FAILED
+
+    site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+
+    assert read(site).state is InstallState.FAILED
+    assert site.bmc.orders == {}
+
+
+def test_a_part_that_waits_itself_is_asked_to_go_on(site: Site) -> None:
+    site.fleet.start_install(NODE, order(FIRMWARE, COMMAND), key=KEY)
+    site.bmc.state = InstallState.WAITING
+
+    assert read(site).state is InstallState.WAITING
+    site.fleet.start_install(NODE, order(FIRMWARE, COMMAND), key=KEY)
+
+    assert site.bmc.asked_count == 2
+    assert site.commands.behind.orders == {}
+
+
+def test_a_part_that_is_refused_is_begun_when_it_is_asked_for_again(site: Site) -> None:
     site.bmc.refuses = SourceUnavailable("another update runs")
-    with pytest.raises(SourceUnavailable):
-        site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    site.commands.behind.state = InstallState.INSTALLED
+    assert read(site).state is InstallState.WAITING
 
+    with pytest.raises(SourceUnavailable, match="another update runs"):
+        site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    state = read(site).state
     site.bmc.refuses = None
     site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
 
+    assert state is InstallState.WAITING
     assert [len(each.orders) for each in site.parts] == [1, 0, 1]
 
 
-def test_a_step_that_every_part_refuses_is_refused(site: Site) -> None:
-    site.commands.behind.refuses = site.bmc.refuses = SourceRefused("no")
+def test_a_means_that_is_configured_no_more_is_not_taken_for_done(site: Site, tmp_path: Path) -> None:
+    site.fleet.start_install(NODE, order(FIRMWARE), key=KEY)
+    notes = InstallNotes(tmp_path / "means", clock=SystemClock())
 
-    with pytest.raises(SourceRefused, match="no"):
-        site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    with pytest.raises(SourceRefused, match=r"set fleet\.redfish"):
+        ComposedFleet(site.commands, notes=notes).read_install(NODE, key=KEY)
+
+
+def read(site: Site) -> InstallReport:
+    """What a process that has just begun is told."""
+    report = site.opened().read_install(NODE, key=KEY)
+    assert report is not None
+    return report
 
 
 def test_a_report_asks_only_who_was_told_to_install(site: Site) -> None:
@@ -220,11 +250,21 @@ def test_without_a_note_everybody_is_asked(site: Site) -> None:
     assert site.fleet.read_install(NODE, key=OTHER_KEY) is None
 
 
+def test_without_a_note_what_is_installed_is_all_of_it_only_when_the_order_says_so(site: Site) -> None:
+    site.bmc.start(NODE, order(FIRMWARE), key=KEY)
+    site.bmc.state = InstallState.INSTALLED
+
+    before = read(site)
+    site.fleet.start_install(NODE, order(FIRMWARE), key=KEY)
+
+    assert (before.state, read(site).state) == (InstallState.WAITING, InstallState.INSTALLED)
+
+
 @pytest.mark.parametrize(("state", "is_told"), [(InstallState.FAILED, True), (InstallState.INSTALLED, False)])
-def test_a_part_that_does_not_answer_hides_no_failure_and_is_no_success(
+def test_without_a_note_who_does_not_answer_hides_no_failure_and_is_no_success(
     site: Site, state: InstallState, is_told: bool
 ) -> None:
-    site.fleet.start_install(NODE, order(COMMAND, FIRMWARE), key=KEY)
+    site.bmc.start(NODE, order(FIRMWARE), key=KEY)
     site.bmc.state, site.commands.behind.silent = state, SourceUnavailable("the node is silent")
 
     if is_told:

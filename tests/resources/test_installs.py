@@ -14,7 +14,7 @@ from ops_pipelines.domain.lifecycle.release import Component, Means
 from ops_pipelines.domain.lifecycle.rollout import Direction
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.install_documents import order_from_word
-from ops_pipelines.resources.fleet.installs import InstallNotes, order_word, plain_order, worst
+from ops_pipelines.resources.fleet.installs import InstallNote, InstallNotes, order_word, plain_order, worst
 from tests.resources.install_orders import KEY, NODE, OTHER_KEY, OTHER_NODE, change, image, order
 
 
@@ -89,11 +89,13 @@ def test_an_order_of_several_is_as_far_as_the_worst(states: tuple[InstallState, 
 
 
 def test_a_note_says_who_carries_out_what_and_outlives_us(tmp_path: Path) -> None:
-    InstallNotes(tmp_path / "means", clock=SystemClock()).write(NODE, (Means.REDFISH, Means.COMMAND), key=KEY)
+    note = InstallNote(means=(Means.REDFISH, Means.COMMAND), over=frozenset({Means.REDFISH}))
+    InstallNotes(tmp_path / "means", clock=SystemClock()).write(NODE, note, key=KEY)
 
     notes = InstallNotes(tmp_path / "means", clock=SystemClock())
 
-    assert notes.read(NODE, key=KEY) == frozenset({Means.REDFISH, Means.COMMAND})
+    assert notes.read(NODE, key=KEY) == note
+    assert note.present is Means.COMMAND
     assert notes.read(OTHER_NODE, key=KEY) is None
     assert notes.read(NODE, key=OTHER_KEY) is None
 
@@ -101,11 +103,11 @@ def test_a_note_says_who_carries_out_what_and_outlives_us(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("days", "is_kept"), [(29, True), (31, False)])
 def test_notes_that_nobody_asks_for_any_more_are_forgotten(tmp_path: Path, days: int, is_kept: bool) -> None:
     notes = InstallNotes(tmp_path, clock=SystemClock())
-    notes.write(NODE, (Means.COMMAND,), key=KEY)
+    notes.write(NODE, InstallNote(means=(Means.COMMAND,)), key=KEY)
     at = (SystemClock().now() - timedelta(days=days)).timestamp()
     os.utime(tmp_path / f"{KEY}.json", (at, at))
 
-    notes.write(NODE, (Means.COMMAND,), key=OTHER_KEY)
+    notes.write(NODE, InstallNote(means=(Means.COMMAND,)), key=OTHER_KEY)
 
     assert (notes.read(NODE, key=KEY) is not None) is is_kept
 
@@ -118,9 +120,10 @@ def test_a_note_that_makes_no_sense_says_nothing(tmp_path: Path) -> None:
 
 def test_without_its_note_nothing_is_started(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    note = InstallNote(means=(Means.COMMAND,))
 
-    with pytest.raises(SourceUnavailable, match="nothing was started"):
-        InstallNotes(tmp_path / "file" / "means", clock=SystemClock()).write(NODE, (Means.COMMAND,), key=KEY)
+    with pytest.raises(SourceUnavailable, match="nothing is started"):
+        InstallNotes(tmp_path / "file" / "means", clock=SystemClock()).write(NODE, note, key=KEY)
 
 
 def test_a_key_that_is_none_names_no_file(tmp_path: Path) -> None:

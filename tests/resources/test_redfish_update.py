@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallState
+from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallState
 from ops_pipelines.domain.lifecycle.release import Activation, Component
 from ops_pipelines.domain.lifecycle.rollout import Direction
 from ops_pipelines.domain.policy import PolicyError
@@ -35,7 +35,8 @@ from tests.resources.update_bench import (
 )
 from tests.simulator.fake_clock import FakeClock
 
-RUNNING, INSTALLED, FAILED = InstallState.RUNNING, InstallState.INSTALLED, InstallState.FAILED
+RUNNING, WAITING = InstallState.RUNNING, InstallState.WAITING
+INSTALLED, FAILED = InstallState.INSTALLED, InstallState.FAILED
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_image_is_asked_for_once_with_its_targets_and_nothing_is_activated(
     updates.start(NODE, order(), key=KEY)
 
     assert bmc.fetched == [{"ImageURI": ADDRESS, "TransferProtocol": "HTTPS", "Targets": [f"{INVENTORY}/HostBIOS_0"]}]
-    assert bmc.received == bmc.resets_received == []
+    assert (bmc.received, bmc.resets_received) == ([], [])
 
 
 def test_image_without_targets_leaves_the_choice_to_the_bmc(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
@@ -158,16 +159,19 @@ def test_images_of_one_order_follow_one_another_and_all_count(bmc: FirmwareBmc, 
     updates.start(NODE, order(change(), second), key=KEY)
     asked = [len(bmc.fetched)]
 
-    told(updates)
+    updates.start(NODE, order(change(), second), key=KEY)
     asked.append(len(bmc.fetched))
     bmc.tell("0", "Completed", 100)
-    after_first = told(updates)
+    after_first = [told(updates).state, told(updates).state]
+    asked.append(len(bmc.fetched))
+    updates.start(NODE, order(change(), second), key=KEY)
     asked.append(len(bmc.fetched))
     again = told(updates)
     bmc.tell("1", "Completed", 100)
 
-    assert asked == [1, 1, 2]
-    assert (after_first.state, again.state, told(updates).state) == (RUNNING, RUNNING, INSTALLED)
+    assert asked == [1, 1, 1, 2]
+    assert after_first == [WAITING, WAITING]
+    assert (again.state, told(updates).state) == (RUNNING, INSTALLED)
     assert [each["ImageURI"] for each in bmc.fetched] == [ADDRESS, "https://images.example/cpld"]
 
 
@@ -175,13 +179,60 @@ def test_second_image_that_the_bmc_refuses_fails_the_whole(bmc: FirmwareBmc, upd
     second = change(Component.CPLD, "0.3", location="https://images.example/cpld", image=b"2")
     updates.start(NODE, order(change(), second), key=KEY)
     bmc.tell("0", "Completed", 100)
+    assert told(updates).state is WAITING
     bmc.answers["POST", SIMPLE_UPDATE] = extended_error(400, "The image is not for this board.")
 
-    report = told(updates)
+    with pytest.raises(SourceRefused, match="not for this board"):
+        updates.start(NODE, order(change(), second), key=KEY)
 
+    report = told(updates)
     assert report.state is FAILED
     assert "not for this board" in report.said
-    assert told(updates).state is FAILED
+
+
+def test_second_image_for_which_the_bmc_is_too_busy_is_asked_for_later(
+    bmc: FirmwareBmc, updates: RedfishUpdates
+) -> None:
+    both = order(change(), change(Component.CPLD, "0.3", location="https://images.example/cpld", image=b"2"))
+    updates.start(NODE, both, key=KEY)
+    bmc.tell("0", "Completed", 100)
+    assert told(updates).state is WAITING
+    bmc.accept()
+
+    with pytest.raises(SourceUnavailable, match="another update runs"):
+        updates.start(NODE, both, key=KEY)
+    state = told(updates).state
+    bmc.tell("1", "Completed", 100)
+    updates.start(NODE, both, key=KEY)
+
+    assert state is WAITING
+    assert len(bmc.fetched) == 2
+
+
+def test_who_looked_before_another_went_on_changes_nothing(
+    bmc: FirmwareBmc, updates: RedfishUpdates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = order(change(), change(Component.CPLD, "0.3", location="https://images.example/cpld", image=b"2"))
+    updates.start(NODE, both, key=KEY)
+    bmc.tell("0", "Completed", 100)
+    other = updates_for(bmc.url, tmp_path)
+    serve = bmc.serve
+
+    def go_on_meanwhile(method: str, path: str, headers: dict[str, str], body: bytes) -> object:
+        if path == f"{TASKS}/0":
+            monkeypatch.setattr(bmc, "serve", serve)
+            assert told(other).state is WAITING
+            other.start(NODE, both, key=KEY)
+        return serve(method, path, headers, body)
+
+    monkeypatch.setattr(bmc, "serve", go_on_meanwhile)
+
+    with pytest.raises(SourceUnavailable, match="another process went on"):
+        updates.report(NODE, key=KEY)
+    updates.start(NODE, both, key=KEY)
+
+    assert told(updates).state is RUNNING
+    assert len(bmc.fetched) == 2
 
 
 # -- what a task means --
@@ -566,18 +617,28 @@ def test_faults_of_the_settings_are_the_operators(tmp_path: Path) -> None:
 # -- firmware of the BMC itself --
 
 
-def bmc_order(activation: Activation = Activation.LIVE) -> object:
+def bmc_order(activation: Activation = Activation.LIVE) -> InstallOrder:
     return order(change(Component.BMC, "25.06.27", targets=("HostBMC_0",), activation=activation))
+
+
+def ask_for_reset(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
+    """Order firmware of the BMC, and once it is there the reset that makes it run."""
+    updates.start(NODE, bmc_order(), key=KEY)
+    bmc.tell("0", "Completed", 100)
+    assert told(updates).state is WAITING
+    assert bmc.resets_received == []
+    updates.start(NODE, bmc_order(), key=KEY)
 
 
 def test_firmware_of_the_bmc_ends_with_its_reset_and_with_the_version_that_runs(
     bmc: FirmwareBmc, updates: RedfishUpdates
 ) -> None:
-    updates.start(NODE, bmc_order(), key=KEY)  # type: ignore[arg-type]  # an order
-    bmc.tell("0", "Completed", 100)
     bmc.on_manager_reset = bmc.restart
+    ask_for_reset(bmc, updates)
 
-    seen = [told(updates).state, told(updates).state]
+    seen = [told(updates).state]
+    updates.start(NODE, bmc_order(), key=KEY)
+    seen.append(told(updates).state)
     bmc.firmware["HostBMC_0"] = "25.06.27"
     seen.append(told(updates).state)
 
@@ -588,7 +649,7 @@ def test_firmware_of_the_bmc_ends_with_its_reset_and_with_the_version_that_runs(
 def test_firmware_of_the_bmc_that_a_power_cycle_activates_resets_nothing(
     bmc: FirmwareBmc, updates: RedfishUpdates
 ) -> None:
-    updates.start(NODE, bmc_order(Activation.AC_CYCLE), key=KEY)  # type: ignore[arg-type]  # an order
+    updates.start(NODE, bmc_order(Activation.AC_CYCLE), key=KEY)
     bmc.tell("0", "Completed", 100)
 
     assert told(updates).state is INSTALLED
@@ -602,22 +663,24 @@ def test_package_of_bmc_and_bios_is_installed_when_the_bmc_runs_its_part(
     updates.start(NODE, order(*both), key=KEY)
     bmc.tell("0", "Completed", 100)
 
-    seen = [told(updates).state, told(updates).state]
+    seen = [told(updates).state]
+    updates.start(NODE, order(*both), key=KEY)
+    seen.append(told(updates).state)
     bmc.firmware["HostBMC_0"] = "25.06.27"
     seen.append(told(updates).state)
 
-    assert seen == [RUNNING, RUNNING, INSTALLED]
+    assert seen == [WAITING, RUNNING, INSTALLED]
     assert bmc.fetched[0]["Targets"] == [f"{INVENTORY}/HostBMC_0", f"{INVENTORY}/HostBIOS_0"]
     assert bmc.firmware["HostBIOS_0"] == OLD_BIOS
 
 
 def test_reset_that_kills_its_own_answer_is_not_sent_again(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
-    updates.start(NODE, bmc_order(), key=KEY)  # type: ignore[arg-type]  # an order
-    bmc.tell("0", "Completed", 100)
     bmc.dropped.add(("POST", f"{MANAGERS}/BMC/Actions/Manager.Reset"))
+    ask_for_reset(bmc, updates)
 
     for _ in range(3):
         assert told(updates).state is RUNNING
+        updates.start(NODE, bmc_order(), key=KEY)
 
     assert bmc.resets_received == ["GracefulRestart"]
 
@@ -632,7 +695,7 @@ def test_bmc_is_reset_as_gently_as_it_offers(
     reset = {"target": f"{MANAGERS}/BMC/Actions/Manager.Reset", "ResetType@Redfish.AllowableValues": allowed}
     bmc.answers["GET", f"{MANAGERS}/BMC"] = answer({"Id": "BMC", "Actions": {"#Manager.Reset": reset}})
 
-    updates.reset_bmc(NODE)
+    ask_for_reset(bmc, updates)
 
     assert bmc.resets_received == expected
 
@@ -643,7 +706,7 @@ def test_allowed_resets_of_a_bmc_are_read_from_an_action_info(bmc: FirmwareBmc, 
     bmc.answers["GET", f"{MANAGERS}/BMC"] = answer({"Id": "BMC", "Actions": {"#Manager.Reset": reset}})
     bmc.answers["GET", info] = answer({"Parameters": [{"Name": "ResetType", "AllowableValues": ["ForceRestart"]}]})
 
-    updates.reset_bmc(NODE)
+    ask_for_reset(bmc, updates)
 
     assert bmc.resets_received == ["ForceRestart"]
 
@@ -655,7 +718,7 @@ def test_bmc_that_offers_no_reset_is_refused(
     bmc.answers["GET", f"{MANAGERS}/BMC"] = answer({"Id": "BMC", "Actions": actions})
 
     with pytest.raises(SourceRefused, match="does not offer to be reset"):
-        updates.reset_bmc(NODE)
+        ask_for_reset(bmc, updates)
 
 
 def test_manager_that_is_named_is_the_one_that_is_reset(bmc: FirmwareBmc, tmp_path: Path) -> None:
@@ -663,8 +726,8 @@ def test_manager_that_is_named_is_the_one_that_is_reset(bmc: FirmwareBmc, tmp_pa
     bmc.answers["GET", MANAGERS] = answer({"Members": links})
 
     with pytest.raises(SourceRefused, match=r"2 managers .*manager_id"):
-        updates_for(bmc.url, tmp_path).reset_bmc(NODE)
-    updates_for(bmc.url, tmp_path, manager_id="BMC").reset_bmc(NODE)
+        ask_for_reset(bmc, updates_for(bmc.url, tmp_path))
+    updates_for(bmc.url, tmp_path, manager_id="BMC").start(NODE, bmc_order(), key=KEY)
 
     assert bmc.resets_received == ["GracefulRestart"]
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, Engine, event
 
 from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.ports.notifier import Message
@@ -32,9 +33,15 @@ READS = frozenset(
         "cursor", "conditions", "evidence_after", "rejected", "load", "load_snapshot", "read_state", "incident",
         "incidents_since", "plan", "records", "current_lease", "entries", "verify_chain", "heartbeats", "resent_at",
         "read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_check", "checks",
+        "records_on", "rollout", "rollouts", "rollout_nodes", "rollout_plan", "rollout_count", "read_install",
+        "read_versions",
     }
 )  # fmt: skip
-IDLE_WRITES = frozenset({"take_in", "take_in_conditions", "store", "store_snapshot", "take_lease", "beat"})
+READS_OF_LEDGER = READS | {"release"}
+"""A ledger gives a release back; a scheduler lets a job go."""
+IDLE_WRITES = frozenset(
+    {"take_in", "take_in_conditions", "store", "store_snapshot", "store_release", "take_lease", "beat"}
+)
 """Steps that are taken again and again: where nothing else was written since the last disk, it is the same disk."""
 COMMIT = "commit"
 """Not a call, but the moment inside a ledger transaction when all is written and nothing is committed."""
@@ -106,15 +113,21 @@ class Watched:
     """A port that tells `before` and `after` of each call that may change something, and passes every call on."""
 
     def __init__(
-        self, port: object, before: Callable[[str, str], None], after: Callable[[str], None] = lambda _: None
+        self,
+        port: object,
+        before: Callable[[str, str], None],
+        after: Callable[[str], None] = lambda _: None,
+        *,
+        reads: frozenset[str] = READS,
     ) -> None:
         self._port = port
+        self._reads = reads
         self._before = before
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._port, name)
-        if name in READS or not callable(method):
+        if name in self._reads or not callable(method):
             return method
 
         def call(*args: object, **options: object) -> object:
@@ -158,7 +171,7 @@ class _Recorder:
         cluster = autopilot.cluster
         autopilot.cluster = replace(
             cluster,
-            ledger=cast("Any", Watched(cluster.ledger, self.keep, self._after_ledger)),
+            ledger=cast("Any", Watched(cluster.ledger, self.keep, self._after_ledger, reads=READS_OF_LEDGER)),
             scheduler=cast("Any", Watched(cluster.scheduler, self.keep)),
             fleet=cast("Any", Watched(cluster.fleet, self.keep)),
             notifier=cast("Any", Watched(cluster.notifier, self.keep, self._after_message)),
@@ -281,7 +294,9 @@ def differences(story: Story, disks: Sequence[Disk], unkilled: SmallAutopilot) -
 def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
     """Return everything that must not depend on a crash."""
     cluster = autopilot.cluster
-    records = [record for each in autopilot.incidents() for record in cluster.ledger.records(each.incident)]
+    rollouts = cluster.ledger.rollouts(final_since=autopilot.twin.began_at)
+    causes = [each.incident for each in autopilot.incidents()] + [cause_of(each.rollout) for each in rollouts]
+    records = [record for cause in causes for record in cluster.ledger.records(cause)]
     return {
         "nodes": [
             (node.node, node.state, node.is_drained, node.is_responding, node.reason)
@@ -297,6 +312,12 @@ def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
             (each.incident, each.state, each.plan_count, None if each.state is IncidentState.MERGED else each.response)
             for each in autopilot.incidents()
         ],
+        "rollouts": [
+            (each.rollout, each.state, each.wave, each.owner)
+            + tuple((node.node, node.stage, node.direction, node.failure) for node in nodes)
+            for each in rollouts
+            for nodes in [cluster.ledger.rollout_nodes(each.rollout)]
+        ],
         "actions": {(r.action.key, r.outcome.kind if r.outcome is not None else None) for r in records},
         "commands": _commands(autopilot),
         "split brains": ground_truth.read_split_brains(autopilot.twin),
@@ -305,14 +326,15 @@ def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
 
 
 def _commands(autopilot: SmallAutopilot) -> list[tuple[object, ...]]:
-    """Return what the cluster was told. Tests asked for again under their key are not begun again: told once.
+    """Return what the cluster was told. Tests and installations asked for again under their key begin once: told once.
 
     So is a GPU reset that helped nothing and whose acceptance was never written down: it looks like one that never
     came, and is sent once more (docs/SAFETY.md).
     """
     told: dict[object, tuple[object, ...]] = {}
     for number, entry in enumerate(autopilot.received(*COMMANDS)):
-        key: object = number if entry.check is None else entry.check.key
+        started = entry.check or entry.install
+        key: object = number if started is None else started.key
         if entry.kind is EntryKind.RESET_GPU:
             key = (entry.kind, entry.nodes, entry.gpu)
         told.setdefault(key, (entry.kind, entry.nodes, entry.job, entry.gpu))

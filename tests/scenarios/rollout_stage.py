@@ -18,6 +18,7 @@ from ops_pipelines.domain.lifecycle.release import Change, Claims, Component, Re
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.policy import Policy, PolicyError, RolloutLimits
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.cycle import CycleReport, advance_rollouts
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.opening import start_release
@@ -30,6 +31,7 @@ from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 MODEL = "hgx"
+FIRST = RolloutId("ROLL-0001")
 NEW_KERNEL = "6.8.0-61-generic"
 PERSON = "day-shift"
 LIMITS = RolloutLimits(
@@ -154,6 +156,9 @@ class RolloutStage(SmallAutopilot):
         """Roll a release out; a rollout that waits for a yes waits for it."""
         return start_release(plan_release(release, self.cluster), self.cluster, actor=PERSON).rollout
 
+    def go_on(self) -> None:
+        orders.go_on(FIRST, self.cluster, actor=PERSON, reason="seen to")
+
     # -- what happens --
 
     def advance(self) -> None:
@@ -180,7 +185,7 @@ class RolloutStage(SmallAutopilot):
                 raise TimeoutError(self.words())
             self.step()
 
-    def run_to(self, *states: RolloutState, rollout: RolloutId = RolloutId("ROLL-0001"), seconds: float = 600) -> None:
+    def run_to(self, *states: RolloutState, rollout: RolloutId = FIRST, seconds: float = 600) -> None:
         """Go on until a rollout is in one of these states; without any: until it is over."""
         wanted = frozenset(states) or FINAL
         self.run_while(lambda: self.rollout(rollout).state not in wanted, seconds=seconds)
@@ -190,18 +195,18 @@ class RolloutStage(SmallAutopilot):
 
     # -- what is so --
 
-    def rollout(self, rollout: RolloutId = RolloutId("ROLL-0001")) -> Rollout:
+    def rollout(self, rollout: RolloutId = FIRST) -> Rollout:
         found = self.cluster.ledger.rollout(rollout)
         assert found is not None
         return found
 
-    def nodes(self, rollout: RolloutId = RolloutId("ROLL-0001")) -> dict[NodeName, RolloutNode]:
+    def nodes(self, rollout: RolloutId = FIRST) -> dict[NodeName, RolloutNode]:
         return {each.node: each for each in self.cluster.ledger.rollout_nodes(rollout)}
 
     def stage_of(self, node: str) -> NodeStage:
         return self.nodes()[NodeName(node)].stage
 
-    def stages(self, rollout: RolloutId = RolloutId("ROLL-0001")) -> dict[str, str]:
+    def stages(self, rollout: RolloutId = FIRST) -> dict[str, str]:
         return {name: each.stage.value for name, each in self.nodes(rollout).items()}
 
     def versions(self, component: Component = Component.KERNEL) -> dict[NodeName, str]:
@@ -212,7 +217,7 @@ class RolloutStage(SmallAutopilot):
     def drained(self) -> set[str]:
         return {each.node for each in self.cluster.scheduler.read_nodes() if each.is_drained}
 
-    def touched_count(self, rollout: RolloutId = RolloutId("ROLL-0001")) -> int:
+    def touched_count(self, rollout: RolloutId = FIRST) -> int:
         records = self.cluster.ledger.records(cause_of(rollout))
         return len({each.action.node for each in records if each.action.part.endswith("forward")})
 

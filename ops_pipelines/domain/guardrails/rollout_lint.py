@@ -22,12 +22,6 @@ def lint_rollouts(policy: Policy) -> Iterator[str]:
             f"rollouts.max_out_count is {limits.max_out_count}, more than drain_budget.max_out_count, "
             f"{budget.max_out_count}: it limits nothing; it is the rollouts' own part of that budget"
         )
-    least = USUAL_CLAIM + _JUDGED_AFTER
-    if limits.soak_limit < least:
-        yield (
-            f"rollouts.soak_limit_seconds is {limits.soak_limit.total_seconds():g}: the first nodes of a release work "
-            f"for {least.total_seconds():g} s before they can be found good, so that every rollout would stop and ask"
-        )
     for name in ("install_limit", "verify_limit"):
         if getattr(limits, name) == timedelta(0):
             yield f"rollouts.{name}_seconds is 0: nothing could ever be seen within it, so that everything would fail"
@@ -54,6 +48,13 @@ def caution_about_rollouts(policy: Policy) -> Iterator[str]:
         return
     if policy.maintenance_windows is None and not policy.maintenance_calendars:
         yield "maintenance_windows is not declared: a rollout may take nodes at any time outside freeze windows"
+    limit, least = policy.rollouts.soak_limit, USUAL_CLAIM + _JUDGED_AFTER
+    if limit < least:
+        yield (
+            f"rollouts.soak_limit_seconds is {limit.total_seconds():g}: a release that claims the usual "
+            f"{USUAL_CLAIM.total_seconds() / 3600:g} hours works {least.total_seconds():g} s on its first nodes before "
+            "they can be found good, so that its rollout would stop and ask"
+        )
     most, budget = policy.rollouts.max_out_count, policy.drain_budget.max_out_count
     if 0 < budget <= most:
         yield (

@@ -4,7 +4,7 @@ One node's own way is `engine`'s, whether a wave was good is `gate`'s, how many 
 once more when each node's drain is begun.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -188,25 +188,42 @@ def beginning(
     visit_seconds: float,
     now: datetime,
 ) -> tuple[Beginning, ...]:
-    """Return the nodes that start now, as many as the rollouts' own part of the budget has places: idle ones first.
-
-    Forward: nodes of the present wave, while a window is open that their visit is foreseen to fit into. Back: every
-    node at work with the new version, newest first, windows or not: a bad version is worse than work outside hours.
-    """
-    places = limits.max_out_count - sum(each.stage in IN_HAND and not _is_waiting_for(each, fleet) for each in nodes)
+    """Return the nodes that start now where `max_out_count` is the only budget: the first of those that are `ready`."""
+    places = limits.max_out_count - len(in_hand(nodes, fleet))
     if places <= 0:
         return ()
+    return ready(rollout, nodes, fleet=fleet, calendar=calendar, visit_seconds=visit_seconds, now=now)[:places]
+
+
+def in_hand(nodes: Iterable[RolloutNode], fleet: Mapping[NodeName, FleetNode]) -> frozenset[NodeName]:
+    """Return the nodes that take a place of the rollouts: begun with, and out for no other reason."""
+    return frozenset(each.node for each in nodes if each.stage in IN_HAND and not _is_waiting_for(each, fleet))
+
+
+def ready(
+    rollout: Rollout,
+    nodes: Sequence[RolloutNode],
+    *,
+    fleet: Mapping[NodeName, FleetNode],
+    calendar: WorkCalendar,
+    visit_seconds: float,
+    now: datetime,
+) -> tuple[Beginning, ...]:
+    """Return the nodes that may start now, as far as there is room: idle ones first, then those that are free soonest.
+
+    Forward: nodes of the present wave, while a window is open that their visit is foreseen to fit into. Back: every
+    node at work with the new version, windows or not: a bad version is worse than work outside hours.
+    """
     if rollout.state is RolloutState.GOING_BACK:
-        ready = [each for each in nodes if _is_to_go_back(each, rollout) and not _has_broken_under(each, fleet)]
-        newest = sorted(ready, key=lambda each: (_is_broken(each, fleet), _rank(each, fleet, now=now), each.node))
+        back = [each for each in nodes if _is_to_go_back(each, rollout) and not _has_broken_under(each, fleet)]
         return tuple(
             Beginning(node=each.node, event=NodeEvent.GO_BACK, reason=rollout.stopped_because)
-            for each in newest[:places]
+            for each in sorted(back, key=lambda each: (_is_broken(each, fleet), _rank(each, fleet, now=now), each.node))
         )
     if rollout.state is not RolloutState.RUNNING or not calendar.is_open(now):
         return ()
     closes_at = calendar.closes_at(now)
-    ready = [
+    forward = [
         each
         for each in nodes
         if each.wave == rollout.wave
@@ -217,10 +234,9 @@ def beginning(
         and fleet[each.node].is_in_service
         and _fits(fleet[each.node], closes_at, visit_seconds=visit_seconds, now=now)
     ]
-    first = sorted(ready, key=lambda each: (_rank(each, fleet, now=now), each.node))
     return tuple(
         Beginning(node=each.node, event=NodeEvent.BEGIN, reason=f"wave {rollout.wave} of {rollout.release}")
-        for each in first[:places]
+        for each in sorted(forward, key=lambda each: (_rank(each, fleet, now=now), each.node))
     )
 
 
@@ -233,11 +249,12 @@ def put_off(
     limits: RolloutLimits,
     visit_seconds: float,
     now: datetime,
+    why_full: Callable[[FleetNode], str] | None = None,
 ) -> tuple[RolloutNode, ...]:
     """Return the nodes that hold their wave up, as they are from now on: in the last wave, or out.
 
     Only when nothing else of the wave is left to do: one broken node, or one job without an end, must not stop the rest
-    for weeks.
+    for weeks. `why_full` says which budget has no room for a node, though nothing of the wave is out.
     """
     of_wave = [each for each in nodes if each.wave == rollout.wave]
     if (
@@ -255,10 +272,12 @@ def put_off(
             found.append(_elsewhere(each, rollout, each.reason, now=now))
             continue
         why = _in_the_way(fleet.get(each.node), closes_at, visit_seconds=visit_seconds, now=now)
-        if not why:
+        full = "" if why or why_full is None else why_full(fleet[each.node])
+        if not why and not full:
             return ()
-        if now - max(rollout.since, each.since) >= (limits.job_end_limit if why == _NO_TIME else _BROKEN_FOR):
-            found.append(_elsewhere(each, rollout, why, now=now))
+        is_slow = full or why == _NO_TIME
+        if now - max(rollout.since, each.since) >= (limits.job_end_limit if is_slow else _BROKEN_FOR):
+            found.append(_elsewhere(each, rollout, why or f"no room: {full}", now=now))
     return tuple(found)
 
 

@@ -186,7 +186,9 @@ def _drain(way: Way) -> Move:
         return _leave(way, drain, way.facts.trouble, event=NodeEvent.NOT_NOW)
     if not way.is_done(drain):
         is_given_up = is_late and drain.key not in way.facts.outcomes
-        return _failed(way, f"not drained by its deadline: {way.node.reason}") if is_given_up else _do_or_fail(way, drain)
+        return (
+            _failed(way, f"not drained by its deadline: {way.node.reason}") if is_given_up else _do_or_fail(way, drain)
+        )
     if way.facts.jobs:
         return Wait(reason=f"waits for the end of {_waits_for(way)}")
     return Step(event=NodeEvent.FREE, reason="drained, and no job is left on it")

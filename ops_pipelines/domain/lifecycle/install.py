@@ -27,6 +27,8 @@ class InstallOrder:
 
 class InstallState(Enum):
     RUNNING = "running"
+    WAITING = "waiting"
+    """A part of it is done; what is left begins when it is asked for again under the same key."""
     INSTALLED = "installed"
     """What was ordered lies on the node (or is staged in its BMC); it need not run yet."""
     FAILED = "failed"

@@ -19,18 +19,29 @@ _ALL: _Part = ("the cluster", "")
 class Places:
     """What is left of the budgets. A count that goes along: `take` a node and `give_back` it."""
 
-    def __init__(self, fleet: Collection[FleetNode], *, policy: Policy, in_hand: Collection[NodeName] = ()) -> None:
-        """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has begun with."""
-        owned = {each.node for each in fleet if each.is_in_hand} | set(in_hand)
+    def __init__(
+        self,
+        fleet: Collection[FleetNode],
+        *,
+        policy: Policy,
+        in_hand: Collection[NodeName] = (),
+        waiting: Collection[NodeName] = (),
+    ) -> None:
+        """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has begun with.
+
+        `waiting`: in hand, and yet none of the rollouts' share, for an incident has them out.
+        """
+        owned = ({each.node for each in fleet if each.is_in_hand} | set(in_hand)) - set(waiting)
         sizes = Counter(part for node in fleet for part in _parts(node))
         self._policy = policy
         self._shared_domains = frozenset(name for (kind, name), size in sizes.items() if kind == _DOMAIN and size > 1)
         self._left = {part: _most_out(part, size, policy) for part, size in sizes.items()}
         self._left[_ALL] = min(policy.drain_budget.max_out_count, _by_ratio(len(fleet), policy))
         self._ours_left = policy.rollouts.max_out_count - len(owned)
-        for node in fleet:
-            if not node.is_in_service or node.node in owned:
-                self._count(node, -1)
+        out = [node for node in fleet if not node.is_in_service or node.node in owned]
+        self._out_before = frozenset(node.node for node in out)
+        for node in out:
+            self._count(node, -1)
 
     @property
     def left_count(self) -> int:
@@ -38,24 +49,33 @@ class Places:
         return max(0, min(self._ours_left, self._left[_ALL]))
 
     def has_room(self, node: FleetNode) -> bool:
-        """Return whether a node that is in service may be taken out besides all that are out."""
+        """Return whether a node may be taken too; one that is out already needs a place of the rollouts alone."""
+        if node.node in self._out_before:
+            return self._ours_left > 0
         return self.left_count > 0 and all(self._left.get(part, 0) > 0 for part in self._capped(node))
 
     def why_full(self, node: FleetNode) -> str:
         """Return what has no room for a node, in words; empty where it has."""
+        if self.has_room(node):
+            return ""
         if self.left_count < 1:
             return "the budget of nodes that may be out"
         return next((" ".join(part) for part in self._capped(node) if self._left.get(part, 0) < 1), "")
 
     def take(self, node: FleetNode) -> None:
+        """Count a node as ours and out."""
         self._ours_left -= 1
-        self._count(node, -1)
+        if node.node not in self._out_before:
+            self._count(node, -1)
 
     def give_back(self, node: FleetNode) -> None:
+        """Count a node that was taken as before."""
         self._ours_left += 1
-        self._count(node, 1)
+        if node.node not in self._out_before:
+            self._count(node, 1)
 
     def _count(self, node: FleetNode, step: int) -> None:
+        """Count a node out (-1) or in (1), in all and in each part."""
         self._left[_ALL] += step
         for part in self._capped(node):
             self._left[part] = self._left.get(part, 0) + step
@@ -76,8 +96,6 @@ def pick(ready: Iterable[FleetNode], places: Places) -> tuple[NodeName, ...]:
     """Return whom of `ready` to begin, first come first served; takes their places."""
     chosen: list[NodeName] = []
     for node in ready:
-        if places.left_count < 1:
-            break
         if places.has_room(node):
             places.take(node)
             chosen.append(node.node)

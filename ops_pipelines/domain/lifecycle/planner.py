@@ -69,7 +69,7 @@ def plan_rollout(
         teams=_teams(visits, nodes),
         one_way=one_way,
         warnings=(
-            *_cautions(one_way, waves),
+            *_cautions(one_way),
             *_warnings(candidates, course),
         ),
     )
@@ -150,19 +150,21 @@ def _teams(visits: Sequence[PlannedVisit], nodes: Mapping[NodeName, FleetNode]) 
     )
 
 
-def _cautions(one_way: Sequence[Change], waves: Sequence[Wave]) -> tuple[str, ...]:
+def _cautions(one_way: Sequence[Change]) -> tuple[str, ...]:
     if not one_way:
         return ()
     what = ", ".join(each.component.value for each in one_way)
-    return (f"{what} cannot go back: each of {len(waves)} waves waits for a yes of its own",)
+    return (f"{what} cannot go back: every wave waits for a yes of its own",)
 
 
 def _warnings(candidates: Candidates, course: Foresight) -> tuple[str, ...]:
     said: list[str] = []
     if course.stuck:
         left = len(candidates.nodes) - len(course.visits)
-        said.append(f"{left} nodes have no time: {course.why_stuck()}")
+        said.append(f"no time for {left} of {len(candidates.nodes)} nodes: {course.why_stuck()}")
     unknown = sum(not each.is_idle and each.free_at is None for each in candidates.nodes)
     if unknown:
-        said.append(f"{unknown} nodes run jobs without a time limit: nobody can foresee when they are free")
+        said.append(
+            f"jobs without a time limit on {unknown} of {len(candidates.nodes)} nodes: nobody foresees their end"
+        )
     return tuple(said)

@@ -235,7 +235,7 @@ def next_stage(stage: NodeStage, event: NodeEvent, *, direction: Direction) -> N
 
 
 def next_direction(event: NodeEvent, direction: Direction) -> Direction:
-    """Return which way a node goes after `event`: one that works with the new version goes there, until it goes back."""
+    """Return which way a node goes after `event`: there, until it goes back."""
     if event is NodeEvent.GO_BACK:
         return Direction.BACK
     return Direction.FORWARD if event in (NodeEvent.BEGIN, NodeEvent.NOT_NOW) else direction

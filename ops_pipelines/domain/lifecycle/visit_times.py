@@ -1,6 +1,7 @@
 """How long a node is foreseen to be out for a release: from how long such visits took here, else from assumptions."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
@@ -26,8 +27,17 @@ _FEW = 3
 """So many visits of its own say more than the assumptions."""
 
 
-def visit_times(release: Release, *, limits: RolloutLimits, measured: Sequence[timedelta]) -> VisitTimes:
-    """Return how long nodes will be out. `measured`: visits of this release so far, from installation to return."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredVisits:
+    """How long nodes of one release were out so far, from the first installation to the return."""
+
+    canaries: Sequence[timedelta] = ()
+    """With the longer tests."""
+    others: Sequence[timedelta] = ()
+
+
+def visit_times(release: Release, *, limits: RolloutLimits, measured: MeasuredVisits = MeasuredVisits()) -> VisitTimes:
+    """Return how long nodes will be out: as measured where a few were, else as assumed."""
     assumed = _GATE + sum(
         (
             _INSTALL + _RESTART[activation_of(step)] + limits.good_read_count * limits.good_read_every
@@ -35,5 +45,10 @@ def visit_times(release: Release, *, limits: RolloutLimits, measured: Sequence[t
         ),
         timedelta(0),
     )
-    known = timedelta(seconds=median(each.total_seconds() for each in measured)) if len(measured) >= _FEW else assumed
-    return VisitTimes(visit=known, canary_extra=_CANARY_GATE, deciding_soak=limits.soak_limit)
+    visit = _median(measured.others) or assumed
+    canary = _median(measured.canaries) or visit + _CANARY_GATE
+    return VisitTimes(visit=visit, canary_extra=max(canary - visit, timedelta(0)), deciding_soak=limits.soak_limit)
+
+
+def _median(times: Sequence[timedelta]) -> timedelta | None:
+    return timedelta(seconds=median(each.total_seconds() for each in times)) if len(times) >= _FEW else None

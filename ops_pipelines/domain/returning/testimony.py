@@ -157,6 +157,8 @@ def _of_install(record: ActionRecord, scene: Scene) -> Testimony:
         return Testimony(witness=Witness.FAILED, seen=f"the installation failed{said}")
     if scene.install.state is InstallState.INSTALLED:
         return _done(f"installed{said}")
+    if scene.install.state is InstallState.WAITING:
+        return Testimony(witness=Witness.PARTLY_DONE, seen=f"a part is installed{said}")
     return _unknown(f"the installation runs{said}")
 
 

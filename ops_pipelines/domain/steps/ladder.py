@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try, advance
 from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Finding, Response
 from ops_pipelines.domain.policy import Durations, LadderLimits
@@ -208,8 +208,10 @@ def count_tries(
 ) -> int:
     """Return how often a repair was begun on a node within the ladder's memory, for whatever cause.
 
-    All GPUs that one plan resets are one try. An isolation counts once its node was tested and returned.
+    All GPUs that one plan resets are one try. An isolation counts once its node was tested and returned. What a
+    rollout restarts it repairs nothing by.
     """
+    records = [each for each in records if not is_rollout(each.action.incident)]
     if response is Response.ISOLATE:
         return len(_isolated_for(node, records, limits=limits, now=now))
     verb = _MARK.get(response)

@@ -252,9 +252,12 @@ def _follow_up(
 def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
     """Return whether a command that nobody is known to have accepted is sent once more, however old it is.
 
-    A slow one is given its share of the limit after each time that it may have been sent.
+    A slow one is given its share of the limit after each time that it may have been sent. What is done in parts is sent
+    again for each of them: nothing begins that was not judged anew.
     """
     verb = record.action.verb
+    if witness is Witness.PARTLY_DONE:
+        return not _is_overdue(record, cluster)
     if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
         return False
     if verb is Verb.RESET_GPU and resent_at:

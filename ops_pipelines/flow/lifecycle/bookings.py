@@ -80,8 +80,8 @@ def wanted_booking(rollout: Rollout, nodes: Collection[RolloutNode], prospect: P
     return Booking(
         name=booking_name(rollout),
         nodes=names,
-        begins_at=first.replace(microsecond=0),
-        ends_at=(last + prospect.visit + _SPARE).replace(microsecond=0),
+        begins_at=first,
+        ends_at=last + prospect.visit + _SPARE,
     )
 
 

@@ -1,15 +1,17 @@
 """One pass over every rollout that is not over: what the world shows is gathered once, then each is brought on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName, cause_of
+from ops_pipelines.domain.lifecycle.install import step_of
 from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import Rollout
-from ops_pipelines.domain.lifecycle.visit_times import visit_times
+from ops_pipelines.domain.lifecycle.rollout import Direction, Rollout
+from ops_pipelines.domain.lifecycle.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
+from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
@@ -18,6 +20,7 @@ from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, Surroundings, advance_rollout
 from ops_pipelines.flow.people.work_calendar import calendar_of
+from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
 
@@ -39,10 +42,7 @@ def advance_rollouts(
     if not state.rollouts and not owed:
         return CycleReport(passes=(), problems=())
     fleet = view_fleet(cluster, state, versions={})
-    for rollout in owed:
-        nodes = cluster.ledger.rollout_nodes(rollout.rollout)
-        rollout = give_back(rollout, cluster)
-        put_back_canaries(keep_wide_jobs_off(rollout, nodes, fleet.jobs, cluster), nodes, cluster, lease=lease)
+    unpaid = tuple(said for rollout in owed for said in _settle(rollout, fleet.jobs, cluster, lease=lease))
     calendar, problems = _calendar(cluster)
     passes: list[PassReport] = []
     for rollout in state.rollouts:
@@ -54,7 +54,18 @@ def advance_rollouts(
         )
         report = advance_rollout(rollout, cluster, lease=lease, around=around, judge=judging(rollout, cluster))
         passes.append(book_ahead(report, around, cluster, lease=lease))
-    return CycleReport(passes=tuple(passes), problems=problems)
+    return CycleReport(passes=tuple(passes), problems=(*unpaid, *problems))
+
+
+def _settle(rollout: Rollout, jobs: tuple[JobStatus, ...], cluster: Cluster, *, lease: Lease) -> tuple[str, ...]:
+    """Give back what a rollout that is over still owes; return what was in the way: it holds up no other."""
+    nodes = cluster.ledger.rollout_nodes(rollout.rollout)
+    try:
+        rollout = give_back(rollout, cluster)
+        put_back_canaries(keep_wide_jobs_off(rollout, nodes, jobs, cluster), nodes, cluster, lease=lease)
+    except (SourceError, LedgerConflict) as problem:
+        return (f"{rollout.rollout} is over and left something behind: {problem}",)
+    return ()
 
 
 def _calendar(cluster: Cluster) -> tuple[WorkCalendar, tuple[str, ...]]:
@@ -71,27 +82,32 @@ def _visit_seconds(rollout: Rollout, cluster: Cluster) -> float:
     times = visit_times(
         release,
         limits=cluster.rules.policy.rollouts,
-        measured=measured_visits(cluster.ledger.records(cause_of(rollout.rollout))),
+        measured=measured_visits(cluster.ledger.records(cause_of(rollout.rollout)), canary_suite=release.canary_suite),
     )
     is_canary = rollout.waves[rollout.wave - 1].is_canary
     return (times.visit + (times.canary_extra if is_canary else timedelta(0))).total_seconds()
 
 
-def measured_visits(records: tuple[ActionRecord, ...]) -> tuple[timedelta, ...]:
+def measured_visits(records: Sequence[ActionRecord], *, canary_suite: str) -> MeasuredVisits:
     """Return how long each way there took so far, from the first installation on a node to its return."""
     begun: dict[tuple[NodeName, int], ActionRecord] = {}
-    found: list[timedelta] = []
+    tested_longer: set[tuple[NodeName, int]] = set()
+    canaries: list[timedelta] = []
+    others: list[timedelta] = []
     for record in records:
         action = record.action
         if action.node is None:
             continue
         way = (action.node, action.try_number)
-        if action.verb is Verb.INSTALL:
+        if action.verb is Verb.INSTALL and step_of(action.part)[1] is Direction.FORWARD:
             begun.setdefault(way, record)
+        elif action.verb is Verb.CHECK and action.suite == canary_suite:
+            tested_longer.add(way)
         is_done = record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
         if action.verb is Verb.RESUME and is_done and way in begun and record.outcome is not None:
-            found.append(record.outcome.finished_at - begun[way].begun_at)
-    return tuple(found)
+            took = record.outcome.finished_at - begun[way].begun_at
+            (canaries if way in tested_longer else others).append(took)
+    return MeasuredVisits(canaries=canaries, others=others)
 
 
 def nodes_by_stage(report: PassReport) -> Mapping[str, int]:

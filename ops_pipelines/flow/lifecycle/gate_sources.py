@@ -31,6 +31,7 @@ from ops_pipelines.domain.lifecycle.seen_events import (
     count_events,
     events_of,
     joined,
+    node_days,
 )
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck
@@ -90,7 +91,7 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
     incidents = cluster.ledger.incidents_since(times.since or now)
     events = (*events_of(incidents), *work.failures)
     counts = [count_events(kind, events, times, work.worked) for kind in _OF_NODES]
-    if work.known_since is not None:
+    if work.known_since is not None and _is_mostly_alone(work, times):
         counts.append(count_events(EventKind.JOB_FAILURE, events, times, work.alone))
     treated, controls = compared_nodes(nodes, times, present=present_wave(rollout), waves=rollout.waves)
     levels, untouched = _levels(work, times, cluster.past_work, treated, controls, now=now, silent=silent)
@@ -103,6 +104,11 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
         silent=tuple(silent),
         notes=tuple(notes),
     )
+
+
+def _is_mostly_alone(work: _Work, times: ComparedTimes) -> bool:
+    """Return whether jobs of one node are most of the work of updated nodes: where few run, they decide nothing."""
+    return 0 < node_days(times.treated, work.worked) <= 2 * node_days(times.treated, work.alone)
 
 
 def _work(

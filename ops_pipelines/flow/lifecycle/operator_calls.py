@@ -161,8 +161,8 @@ def _left(situation: RolloutSituation, node: RolloutNode) -> Note:
         lines_title=f"{{count}} nodes of rollouts: {what}",
         parts=[
             ("Why", short(node.reason)),
-            ("How it stands", "it is drained and serves nobody; nothing more is done with it"),
-            ("What you must do", f"see to it; then {command(situation, 'back')} tries again, or return it yourself"),
+            ("How it stands", "it is drained and serves nobody; nothing more is done with it, and the others go on"),
+            ("What you must do", f"see to it, and return it yourself; {command(situation, 'status')} shows the others"),
         ],
         severity=Severity.CRITICAL,
         when=as_page(situation),

@@ -52,7 +52,7 @@ def plan_release(release: Release, cluster: Cluster) -> Planned:
         tuple(fleet.nodes.values()),
         policy=policy,
         calendar=calendar,
-        times=visit_times(release, limits=policy.rollouts, measured=()),
+        times=visit_times(release, limits=policy.rollouts),
         contradictions=against,
         now=now,
     )

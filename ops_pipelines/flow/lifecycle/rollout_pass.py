@@ -12,15 +12,17 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.course import (
     Beginning,
     Turn,
-    beginning,
+    in_hand,
     next_turn,
     pulled_out,
     put_off,
+    ready,
     turning_round,
 )
 from ops_pipelines.domain.lifecycle.engine import Step
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.gate import Verdict
+from ops_pipelines.domain.lifecycle.places import Places, pick
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,
@@ -199,6 +201,7 @@ def _begin(errand: Errand, nodes: dict[NodeName, RolloutNode], around: Surroundi
             limits=cluster.rules.policy.rollouts,
             visit_seconds=around.visit_seconds,
             now=now,
+            why_full=_places(everybody, fleet, errand).why_full,
         )
     if not changed:
         return False
@@ -215,15 +218,15 @@ def _who_begins(
     versions: dict[NodeName, Mapping[Component, str]] = {}
     needed = {change.component for change in errand.release.changes if change.reversibility is not Reversibility.NO}
     while True:
-        first = beginning(
+        waiting = ready(
             errand.rollout,
             nodes,
             fleet=fleet,
             calendar=around.calendar,
-            limits=errand.cluster.rules.policy.rollouts,
             visit_seconds=around.visit_seconds,
             now=now,
         )
+        first = _with_room(waiting, nodes, fleet, errand)
         asked = [each.node for each in first if each.event is NodeEvent.BEGIN and each.node not in versions]
         if not asked:
             return first, fleet, versions
@@ -234,6 +237,26 @@ def _who_begins(
             if missing:
                 why_not = f"it does not tell which {missing} it runs, so that there is no way back"
                 fleet[name] = replace(fleet[name], why_not=why_not)
+
+
+def _with_room(
+    waiting: Sequence[Beginning],
+    nodes: Sequence[RolloutNode],
+    fleet: Mapping[NodeName, FleetNode],
+    errand: Errand,
+) -> tuple[Beginning, ...]:
+    """Return who of those that are ready finds room in every budget: who would be refused takes no place of another."""
+    if not waiting:
+        return ()
+    places = _places(nodes, fleet, errand)
+    chosen = frozenset(pick((fleet[each.node] for each in waiting if each.node in fleet), places))
+    return tuple(each for each in waiting if each.node in chosen)
+
+
+def _places(nodes: Sequence[RolloutNode], fleet: Mapping[NodeName, FleetNode], errand: Errand) -> Places:
+    begun = {each.node for each in nodes if each.stage in IN_HAND}
+    policy = errand.cluster.rules.policy
+    return Places(fleet.values(), policy=policy, in_hand=begun, waiting=begun - in_hand(nodes, fleet))
 
 
 def _begun(

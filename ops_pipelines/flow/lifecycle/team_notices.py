@@ -44,8 +44,9 @@ def _of_team(situation: RolloutSituation, team: TeamTouched) -> list[Note]:
     if rollout.state in FINAL:
         heard = any(each.note.audience is Audience.TEAM and each.note.recipient == team.team for each in situation.told)
         return [_closing(situation, team)] if heard else []
-    if rollout.state is RolloutState.GOING_BACK and situation.is_news(rollout.since):
-        return [_goes_back(situation, team)]
+    touched = tuple(node for node in situation.nodes_in(IN_HAND | NEW_VERSION) if node in team.nodes)
+    if rollout.state is RolloutState.GOING_BACK and touched and situation.is_news(rollout.since):
+        return [_goes_back(situation, team, touched)]
     notes: list[Note] = []
     if rollout.state in _AHEAD and situation.is_news(rollout.created_at):
         notes.append(_announced(situation, team))
@@ -95,9 +96,8 @@ def _reminder(situation: RolloutSituation, team: TeamTouched) -> Note:
     )
 
 
-def _goes_back(situation: RolloutSituation, team: TeamTouched) -> Note:
+def _goes_back(situation: RolloutSituation, team: TeamTouched, touched: tuple[NodeName, ...]) -> Note:
     rollout = situation.rollout
-    touched = sorted(set(situation.nodes_in(IN_HAND | NEW_VERSION)) & set(team.nodes))
     return _note(
         situation,
         team,
@@ -118,12 +118,11 @@ def _goes_back(situation: RolloutSituation, team: TeamTouched) -> Note:
 def _closing(situation: RolloutSituation, team: TeamTouched) -> Note:
     rollout = situation.rollout
     new = sorted(set(situation.nodes_in(NEW_VERSION)) & set(team.nodes))
+    where = f"on {len(new)} of {counted(len(team.nodes), 'node')} that your jobs ran on"
     said = {
-        RolloutState.DONE: f"{rollout.release} is done: {len(new)} of your {counted(len(team.nodes), 'node')} run it",
+        RolloutState.DONE: f"{rollout.release} is done, {where}",
         RolloutState.WENT_BACK: f"{rollout.release} went back: your nodes run what they ran before",
-    }.get(
-        rollout.state, f"{rollout.release} is called off: {len(new)} of your {counted(len(team.nodes), 'node')} run it"
-    )
+    }.get(rollout.state, f"{rollout.release} is called off, {where}")
     return _note(
         situation,
         team,

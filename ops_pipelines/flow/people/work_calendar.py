@@ -18,6 +18,7 @@ def calendar_of(cluster: Cluster, *, now: datetime) -> tuple[WorkCalendar, tuple
     Raises SourceUnavailable where a calendar that the policy names is not there: it may hold a freeze.
     """
     policy = cluster.rules.policy
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)  # The same all day: calendars are read once for it.
     freezes = [
         Stretch(begins_at=each.begins_at, ends_at=each.ends_at, name=each.name) for each in policy.freeze_windows
     ]
@@ -26,6 +27,6 @@ def calendar_of(cluster: Cluster, *, now: datetime) -> tuple[WorkCalendar, tuple
         policy.maintenance_windows,
         {each.name: each.text for each in files},
         freezes=freezes,
-        since=now - _LOOKED_BACK,
-        until=now + HORIZON,
+        since=today - _LOOKED_BACK,
+        until=today + HORIZON + timedelta(days=1),
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
 from enum import Enum
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -54,6 +55,7 @@ class _Unbelievable(ValueError):
     """One entry, or one file. The message: what was found, what was expected."""
 
 
+@lru_cache(maxsize=8)  # Asked in every pass for files that change once a month.
 def read_calendar(text: bytes, *, name: str, zone: ZoneInfo, since: datetime, until: datetime) -> ReadCalendar:
     """Return what a file says of [since, until). Times without a zone are of the calendar's own, else of `zone`."""
     try:

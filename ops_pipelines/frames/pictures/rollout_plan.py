@@ -49,7 +49,7 @@ def _words(plan: RolloutPlan) -> str:
     left = count - len(plan.visits)
     return " · ".join(
         [
-            f"{escape_markdown(plan.release)}: {count:,} nodes in {len(plan.waves)} waves",
+            f"{escape_markdown(plan.release)}: {_counted(count, 'node')} in {_counted(len(plan.waves), 'wave')}",
             f"begins {plan.starts_at:%Y-%m-%d %H:%M} UTC, {ends}",
             f"{plan.lost_gpu_hours:,.0f} GPU-hours lost",
             *(["dark: updated, pale: soaks"] if plan.visits else []),
@@ -57,3 +57,7 @@ def _words(plan: RolloutPlan) -> str:
             *([f"{len(plan.skipped):,} left out"] if plan.skipped else []),
         ]
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,8 +1,8 @@
 """The `Fleet` port of a site: its commands, and beside them whoever else installs. Sends each change to its means.
 
 Changes of one step with the same means are one order, in their order. Where a step has several means, each gets its own
-order under the same key, and all are started at once, after every one of them is known to be offered: they run side by
-side, and the report is the worst of theirs. Changes that must wait for one another are steps of their own.
+order under the same key, one after another, as the release names them first: no BMC restarts anything while a command
+installs. The next one begins when the step is asked for again; every one is known to be offered before the first does.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,8 +18,8 @@ from ops_pipelines.domain.lifecycle.release import Component, Means
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import NodeInspection, PowerState
 from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.installs import FirmwareInstaller, Installer, InstallNotes, worst
+from ops_pipelines.ports.source_error import SourceError, SourceRefused
+from ops_pipelines.resources.fleet.installs import FirmwareInstaller, Installer, InstallNote, InstallNotes, worst
 from ops_pipelines.resources.fleet.node_commands import CommandFleet
 
 Answer = TypeVar("Answer")
@@ -65,58 +65,61 @@ class ComposedFleet:
     # -- installations --
 
     def start_install(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
-        wanted = tuple(dict.fromkeys(change.means for change in order.changes))
-        for means in wanted:
-            if means not in self._installers:
-                raise SourceRefused(f"{NOT_OFFERED} installing by {means.value}; set {_KEYS[means]} in cluster.yaml")
-        if not wanted:
-            raise SourceRefused("the order names no change; empty never means all")
-        orders = {
-            means: replace(order, changes=tuple(change for change in order.changes if change.means is means))
-            for means in wanted
-        }
-        self._notes.write(node, wanted, key=key)
-        if len(wanted) == 1:
-            self._installers[wanted[0]].start(node, order, key=key)
-            return
-        started = {
-            means: _beside(partial(self._installers[means].start, node, orders[means], key=key)) for means in wanted
-        }
-        problems = {means: problem for means, future in started.items() if (problem := _problem_in(future)) is not None}
-        if len(problems) == len(wanted):
-            raise next(iter(problems.values()))
-        if problems:
-            # A refusal would say that nothing happened, and something did.
-            said = "; ".join(f"{means.value}: {problem}" for means, problem in problems.items())
-            raise SourceUnavailable(f"a part of it was started on {node}, another was not: {said}")
+        orders = self._by_means(order)
+        note = self._notes.read(node, key=key)
+        if note is None or set(note.means) != orders.keys():
+            note = InstallNote(means=tuple(orders))
+            self._notes.write(node, note, key=key)
+        self._installers[note.present].start(node, orders[note.present], key=key)
 
     def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
-        known = self._notes.read(node, key=key)
-        asked = {
-            means: _beside(partial(installer.report, node, key=key))
-            for means, installer in self._installers.items()
-            if known is None or means in known
+        note = self._notes.read(node, key=key)
+        if note is None:
+            return self._report_of_any(node, key=key)
+        means = note.present
+        if means not in self._installers:
+            raise _not_offered(means)
+        report = self._installers[means].report(node, key=key)
+        if report is None and note.over:
+            said = f"by {means.value} nothing is started yet"
+            return InstallReport(key=key, node=node, state=InstallState.WAITING, said=said)
+        if report is None or report.state is not InstallState.INSTALLED or means is note.means[-1]:
+            return report
+        note = replace(note, over=note.over | {means})
+        self._notes.write(node, note, key=key)
+        return _waiting(report, f"by {note.present.value} it goes on")
+
+    def _by_means(self, order: InstallOrder) -> Mapping[Means, InstallOrder]:
+        """Return what each means is to install; raise SourceRefused where one is not offered."""
+        orders = {
+            means: replace(order, changes=tuple(change for change in order.changes if change.means is means))
+            for means in dict.fromkeys(change.means for change in order.changes)
         }
-        reports: dict[Means, InstallReport] = {}
+        if not orders:
+            raise SourceRefused("the order names no change; empty never means all")
+        for means in orders:
+            if means not in self._installers:
+                raise _not_offered(means)
+        return orders
+
+    def _report_of_any(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
+        """Return what anybody tells of a key of which we have no note: whether that is all of it, nobody knows."""
+        asked = [_beside(partial(each.report, node, key=key)) for each in self._installers.values()]
+        reports: list[InstallReport] = []
         problems: list[SourceError] = []
-        for means, future in asked.items():
+        for future in asked:
             try:
                 told = future.result()
             except SourceError as problem:
                 problems.append(problem)
             else:
-                reports |= {} if told is None else {means: told}
-        report = worst(reports.values()) if reports else None
+                reports += [] if told is None else [told]
+        report = worst(reports) if reports else None
         if problems and (report is None or report.state is not InstallState.FAILED):
             raise problems[0]
-        if report is None:
-            return None
-        unstarted = [means.value for means in known or () if means not in reports]
-        if unstarted and report.state is InstallState.INSTALLED:
-            # Never the whole: the caller's limit ends it, and the node goes back.
-            said = f"{report.said}; by {', '.join(sorted(unstarted))} nothing was started"
-            return replace(report, state=InstallState.RUNNING, said=said, progress_ratio=None)
-        return report
+        if report is None or report.state is not InstallState.INSTALLED or len(self._installers) == 1:
+            return report
+        return _waiting(report, "whether that is all of it is seen when it is asked for again")
 
     def read_versions(self, node: NodeName) -> Mapping[Component, str]:
         """Return what the node tells, and of firmware that it cannot tell what its BMC does.
@@ -205,9 +208,10 @@ def _beside(ask: Callable[[], Answer]) -> Future[Answer]:
     return answer
 
 
-def _problem_in(future: Future[None]) -> SourceError | None:
-    try:
-        future.result()
-    except SourceError as problem:
-        return problem
-    return None
+def _not_offered(means: Means) -> SourceRefused:
+    return SourceRefused(f"{NOT_OFFERED} installing by {means.value}; set {_KEYS[means]} in cluster.yaml")
+
+
+def _waiting(report: InstallReport, what_is_next: str) -> InstallReport:
+    said = f"{report.said}; {what_is_next}"
+    return replace(report, state=InstallState.WAITING, said=said, progress_ratio=None)

@@ -6,6 +6,7 @@ change goes to is `composed_fleet`'s.
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -33,11 +34,11 @@ class Installer(Protocol):
     """One way to install. Raises as `ports.fleet.Fleet` does, and returns within 4.5 s."""
 
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
-        """Start an installation and return at once; the same key starts nothing new."""
+        """Start an installation and return at once; the same key starts nothing but the next part of one that waits."""
         ...
 
     def report(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
-        """Return how far the installation under `key` is; None if none was started under it."""
+        """Return how far the installation under `key` is; None if none was started under it. Begins nothing."""
         ...
 
 
@@ -99,8 +100,23 @@ def order_word(node: NodeName, order: InstallOrder, *, key: ActionKey) -> str:
 
 def worst(reports: Collection[InstallReport]) -> InstallReport:
     """Return the report of an order that several carried out: it is over when all are, and failed when one is."""
-    rank = {InstallState.FAILED: 0, InstallState.RUNNING: 1, InstallState.INSTALLED: 2}
-    return min(reports, key=lambda each: rank[each.state])
+    rank = (InstallState.FAILED, InstallState.RUNNING, InstallState.WAITING, InstallState.INSTALLED)
+    return min(reports, key=lambda each: rank.index(each.state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallNote:
+    """Who carries out what was started under one key."""
+
+    means: tuple[Means, ...]
+    """In the order in which they are asked."""
+    over: frozenset[Means] = frozenset()
+    """Those that have installed their part."""
+
+    @property
+    def present(self) -> Means:
+        """Whose turn it is; the last one's when all are over."""
+        return next((each for each in self.means if each not in self.over), self.means[-1])
 
 
 class InstallNotes:
@@ -110,24 +126,32 @@ class InstallNotes:
         self._directory = directory
         self._clock = clock
 
-    def write(self, node: NodeName, means: Collection[Means], *, key: ActionKey) -> None:
-        """Raises SourceUnavailable if it cannot be written: nothing was started then."""
-        told = {"node": node, "means": sorted(each.value for each in means)}
+    def write(self, node: NodeName, note: InstallNote, *, key: ActionKey) -> None:
+        """Raises SourceUnavailable if it cannot be written: nothing is started then."""
+        told = {
+            "node": node,
+            "means": [each.value for each in note.means],
+            "over": sorted(each.value for each in note.over),
+        }
         try:
             self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._forget_old()
             put_whole(self._file(key), json.dumps(told))
         except OSError as problem:
             raise SourceUnavailable(
-                f"{self._directory} cannot be written ({problem}); nothing was started. Check its owner and mode"
+                f"{self._directory} cannot be written ({problem}); nothing is started. Check its owner and mode"
             ) from problem
 
-    def read(self, node: NodeName, *, key: ActionKey) -> frozenset[Means] | None:
-        """Return the means; None if no note of that node is there (another machine may have started it)."""
+    def read(self, node: NodeName, *, key: ActionKey) -> InstallNote | None:
+        """Return the note; None if none of that node is there (another machine may have started it)."""
         file = self._file(key)
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
-            return frozenset(Means(each) for each in told["means"]) if told["node"] == node else None
+            if told["node"] != node or not told["means"]:
+                return None
+            return InstallNote(
+                means=tuple(Means(each) for each in told["means"]), over=frozenset(Means(each) for each in told["over"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -62,7 +62,7 @@ class UpdateRecord:
     """Those that the BMC had when it was asked: the task of an answer that was lost is none of them."""
     is_answered: bool = False
     is_over: bool = False
-    """The BMC answered that it has done what was asked, without a task."""
+    """The image under way is there: the BMC answered so, or was seen to have it."""
     task: str = ""
     """Where the task lies; empty: none was named."""
     task_began: str = ""
@@ -85,8 +85,11 @@ class UpdateRecord:
         return self.images[self.at]
 
     @property
-    def is_last(self) -> bool:
-        return self.at == len(self.images) - 1
+    def left(self) -> str:
+        """What is to be asked for after the image under way, in words; empty: nothing."""
+        if self.at < len(self.images) - 1:
+            return f"image {self.images[self.at + 1].name}"
+        return "the reset of the BMC" if self.resets_bmc and self.reset_asked_at is None else ""
 
 
 def answered(record: UpdateRecord, reply: Reply, *, address: str, now: datetime) -> UpdateRecord:
@@ -150,6 +153,17 @@ class UpdateRecords:
                 return True
         except OSError as problem:
             raise SourceRefused(f"{self.runs.path} cannot be written ({problem}); nothing was asked") from None
+
+    def change(self, record: UpdateRecord, *, after: UpdateRecord) -> UpdateRecord:
+        """Write what was seen since `after`, and return it. Raises SourceUnavailable if another was faster."""
+        try:
+            with self.runs.starting():
+                if self.read(record.key) != after:
+                    raise SourceUnavailable("another process went on with this installation at this moment; ask again")
+                self._replace(record)
+                return record
+        except OSError as problem:
+            raise _not_kept(self.runs.path, problem) from None
 
     def write(self, record: UpdateRecord) -> None:
         """Put a record in place, whole. Raises SourceUnavailable if it cannot be kept."""

@@ -2,9 +2,10 @@
 
 Installing is not activating: what a task calls complete lies there, and whether it runs is read by `active_versions`
 after the node was restarted as the release says. Firmware of the BMC itself that needs no restart of the node
-(`activation: live`) ends with a reset of the BMC. How far a task says that it is, is shown and never believed. A task
-that is gone (BMCs forget them when they restart, and give their numbers anew) is decided by the inventory; until that
-shows the version the installation runs, and whoever ordered it has a deadline.
+(`activation: live`) ends with a reset of the BMC. Whoever looks begins nothing: the next image of an order, and that
+reset, wait until the order is given again under its key. How far a task says that it is, is shown and never believed. A
+task that is gone (BMCs forget them when they restart, and give their numbers anew) is decided by the inventory; until
+that shows the version the installation runs, and whoever ordered it has a deadline.
 
 How an image is asked for, so that none is asked for twice, is `redfish_order`'s.
 """
@@ -59,15 +60,18 @@ class RedfishUpdates:
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
         """Ask for the first image of an order, or have it sent; what became of it is told by `report`.
 
-        Asking again under the same key asks for nothing. Refused where the BMC does not offer it, a file is not the
-        one that the release names, or several nodes share the BMC; unavailable while another update runs there.
+        Asking again under the same key asks for what is left of one that `report` calls waiting: the next image, or the
+        BMC's reset. Refused where the BMC does not offer it, a file is not the one that the release names, or several
+        nodes share the BMC; unavailable while another update runs there.
         """
         began = time.monotonic()
         name, known = parse_node_name(node), parse_check_key(key)
         images = images_of(order)
         self._refuse_shared(name)
         records = self._records_of(name)
-        if records.read(known) is not None:
+        begun = records.read(known)
+        if begun is not None:
+            self._go_on(begun, records)
             return
         self._calls.keep_away_as_asked(name)
         for image in images:
@@ -94,10 +98,7 @@ class RedfishUpdates:
             return
 
     def report(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
-        """Return how far the installation under `key` is; None if none was started there under it.
-
-        Asks for the next image of an order, and for the BMC's reset, when what came before is over.
-        """
+        """Return how far the installation under `key` is; None if none was started there under it."""
         name, known = parse_node_name(node), parse_check_key(key)
         records = self._records_of(name)
         record = records.read(known)
@@ -130,18 +131,12 @@ class RedfishUpdates:
         self._calls.keep_away_as_asked(name)
         return self._calls.ask(name, self._reader.sight, about="firmware").active
 
-    def reset_bmc(self, node: NodeName) -> None:
-        """Restart the BMC, and with it nothing of the node."""
-        self._calls.ask(
-            parse_node_name(node), lambda talk: reset_manager(talk, self._calls.settings), about="reset of the BMC"
-        )
-
     def _look(self, talk: BmcTalk, record: UpdateRecord) -> InstallReport:
         if record.reset_asked_at is not None:
             return self._decide(talk, record, "the BMC was reset; the new version does not run yet")
         if record.is_over:
-            return self._go_on(talk, record, said="taken at once")
-        sight = self._task_of(talk, record)
+            return self._is_there(record, said=f"image {record.image.name} is there")
+        record, sight = self._task_of(talk, record)
         if sight is None:
             why = (
                 f"the task {record.task} is gone, and the inventory does not show the version yet"
@@ -152,11 +147,12 @@ class RedfishUpdates:
         if sight.state is TaskState.FAILED:
             return self._close(record, InstallState.FAILED, sight.said)
         if sight.state is TaskState.DONE or (sight.state is TaskState.WAITING and record.waits_for_reset):
-            return self._go_on(talk, record, said=sight.said, progress_ratio=sight.progress_ratio)
+            return self._is_there(record, said=sight.said, progress_ratio=sight.progress_ratio)
         return _report_of(record, said=sight.said, progress_ratio=sight.progress_ratio)
 
-    def _task_of(self, talk: BmcTalk, record: UpdateRecord) -> TaskSight | None:
+    def _task_of(self, talk: BmcTalk, record: UpdateRecord) -> tuple[UpdateRecord, TaskSight | None]:
         """Return the task of the present image. One whose answer was lost is the only new one that the BMC has."""
+        records = self._records_of(record.node)
         if not record.task:
             new = [
                 each
@@ -164,17 +160,15 @@ class RedfishUpdates:
                 if each.is_update and each.path not in record.earlier_tasks
             ]
             if len(new) != 1:
-                return None
-            self._records_of(record.node).write(
-                replace(record, is_answered=True, task=new[0].path, task_began=new[0].began)
-            )
-            return new[0]
+                return record, None
+            found = replace(record, is_answered=True, task=new[0].path, task_began=new[0].began)
+            return records.change(found, after=record), new[0]
         sight = read_task(talk, record.task)
         if sight is not None and record.task_began and sight.began and sight.began != record.task_began:
-            return None  # The BMC has restarted, and given the number to another task.
+            return record, None  # The BMC has restarted, and given the number to another task.
         if sight is not None and sight.began and not record.task_began:
-            self._records_of(record.node).write(replace(record, task_began=sight.began))
-        return sight
+            record = records.change(replace(record, task_began=sight.began), after=record)
+        return record, sight
 
     def _decide(self, talk: BmcTalk, record: UpdateRecord, why: str) -> InstallReport:
         """Let the inventory say whether the present image is there."""
@@ -188,55 +182,65 @@ class RedfishUpdates:
             )
         if not is_there:
             return _report_of(record, said=why)
-        return self._go_on(talk, record, said="the inventory shows it")
+        return self._is_there(record, said="the inventory shows it")
 
-    def _go_on(
-        self, talk: BmcTalk, record: UpdateRecord, *, said: str, progress_ratio: float | None = None
-    ) -> InstallReport:
-        """Ask for what comes after the present image; say that all is there if nothing does."""
-        known = self._records_of(record.node).read(record.key) or record
-        if not known.is_last:
+    def _is_there(self, record: UpdateRecord, *, said: str, progress_ratio: float | None = None) -> InstallReport:
+        """Say that the present image is there: that is all, or the rest waits until it is asked for."""
+        if not record.left:
+            return self._close(record, InstallState.INSTALLED, said, progress_ratio=progress_ratio)
+        if not record.is_over:
             now = self._clock.now()
-            following = replace(
-                known,
-                at=known.at + 1,
-                earlier_tasks=(*known.earlier_tasks, *([known.task] if known.task else [])),
-                is_answered=False,
-                is_over=False,
-                is_sent=False,
-                task="",
-                task_began="",
-                changed_at=now,
-            )
-            try:
-                self._orders.place(talk, following, after=known, records=self._records_of(known.node))
-            except Exception as problem:
-                if isinstance(problem, SourceUnavailable) or not has_taken_nothing(problem):
-                    raise
-                return self._close(known, InstallState.FAILED, on_one_line(str(problem)))
-            return _report_of(following, said=f"image {following.image.name} is next")
-        if known.resets_bmc and known.reset_asked_at is None:
-            asked = replace(known, reset_asked_at=self._clock.now(), changed_at=self._clock.now())
-            if self._records_of(record.node).claim(asked, after=known, looked_at=self._clock.now()):
-                self._reset_once(talk, asked, before=known)
-            return _report_of(asked, said="the BMC is being reset")
-        return self._close(known, InstallState.INSTALLED, said, progress_ratio=progress_ratio)
+            record = self._records_of(record.node).change(replace(record, is_over=True, changed_at=now), after=record)
+        return replace(_report_of(record, said=f"{said}; {record.left} is next"), state=InstallState.WAITING)
 
-    def _reset_once(self, talk: BmcTalk, record: UpdateRecord, *, before: UpdateRecord) -> None:
+    def _go_on(self, record: UpdateRecord, records: UpdateRecords) -> None:
+        """Ask for what comes after the present image, where that is there and something is left."""
+        if record.state is not InstallState.RUNNING or not record.is_over or not record.left:
+            return
+        self._calls.keep_away_as_asked(record.node)
+        ask = self._reset_once if record.at == len(record.images) - 1 else self._ask_for_next
+        try:
+            self._calls.ask(record.node, lambda talk: ask(talk, record, records), about="update")
+        except AnswerPending:
+            return
+
+    def _ask_for_next(self, talk: BmcTalk, record: UpdateRecord, records: UpdateRecords) -> None:
+        following = replace(
+            record,
+            at=record.at + 1,
+            earlier_tasks=(*record.earlier_tasks, *([record.task] if record.task else [])),
+            is_answered=False,
+            is_over=False,
+            is_sent=False,
+            task="",
+            task_began="",
+            changed_at=self._clock.now(),
+        )
+        try:
+            self._orders.place(talk, following, after=record, records=records)
+        except Exception as problem:
+            if not isinstance(problem, SourceUnavailable) and has_taken_nothing(problem):
+                self._close(record, InstallState.FAILED, on_one_line(str(problem)))
+            raise
+
+    def _reset_once(self, talk: BmcTalk, record: UpdateRecord, records: UpdateRecords) -> None:
+        now = self._clock.now()
+        asked = replace(record, reset_asked_at=now, changed_at=now)
+        if not records.claim(asked, after=record, looked_at=now):
+            return
         try:
             reset_manager(talk, self._calls.settings)
         except Exception as problem:
             if not talk.line.has_commanded or has_taken_nothing(problem):
-                self._records_of(record.node).put_back(record, before)
+                records.put_back(asked, record)
                 raise
             # It may have gone down before it answered: then the inventory will tell.
 
     def _close(
         self, record: UpdateRecord, state: InstallState, said: str, *, progress_ratio: float | None = None
     ) -> InstallReport:
-        known = self._records_of(record.node).read(record.key) or record
-        closed = replace(known, state=state, said=said, changed_at=self._clock.now())
-        self._records_of(record.node).write(closed)
+        closed = replace(record, state=state, said=said, changed_at=self._clock.now())
+        self._records_of(record.node).change(closed, after=record)
         return _report_of(closed, progress_ratio=progress_ratio)
 
     def _records_of(self, node: NodeName) -> UpdateRecords:

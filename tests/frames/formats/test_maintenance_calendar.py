@@ -16,6 +16,12 @@ from ops_pipelines.frames.formats import calendar_entries
 from ops_pipelines.frames.formats.local_time import instant_of
 from ops_pipelines.frames.formats.maintenance_calendar import weekly_stretches, work_calendar
 
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> None:
+    calendar_entries.read_calendar.cache_clear()
+
+
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERY_DAY = frozenset(range(7))
 SINCE, UNTIL = datetime(2026, 3, 20, tzinfo=UTC), datetime(2026, 4, 20, tzinfo=UTC)
