@@ -12,6 +12,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 
 GROUP = "lifecycle"
+_LONGEST_CELL = 160
 _QUIET = frozenset({NodeStage.PENDING, NodeStage.UPDATED, NodeStage.SKIPPED})
 
 
@@ -34,6 +35,7 @@ def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) 
     return dg.Output(
         None,
         metadata={
+            **picture_plans(plans),
             "plans": table(
                 {
                     "release": name,
@@ -66,7 +68,6 @@ def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) 
                 {"release": name, "node": each.node, "why": each.reason} for name, plan in made for each in plan.skipped
             ),
             "problems": table({"problem": each} for each in problems),
-            **picture_plans(plans),
         },
     )
 
@@ -94,7 +95,7 @@ def rollout_pass(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cl
                     "state": each.rollout.state.value,
                     "wave": f"{each.rollout.wave} of {len(each.rollout.waves)}",
                     "nodes": ", ".join(f"{number} {stage}" for stage, number in nodes_by_stage(each).items()),
-                    "why": each.rollout.reason,
+                    "why": _short(each.rollout.reason),
                 }
                 for each in report.passes
             ),
@@ -124,6 +125,7 @@ def rollout_progress(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     return dg.Output(
         None,
         metadata={
+            **picture_progress(rollouts, nodes),
             "rollouts": table(
                 {
                     "rollout": each.rollout,
@@ -132,15 +134,14 @@ def rollout_progress(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
                     "owner": "" if each.state in FINAL else each.owner,
                     "wave": f"{each.wave} of {len(each.waves)}",
                     "since": f"{each.since:%Y-%m-%d %H:%M:%S}",
-                    "stopped because": each.stopped_because,
-                    "why": each.reason,
+                    "stopped because": _short(each.stopped_because),
+                    "why": _short(each.reason),
                 }
                 for each in reversed(rollouts)
             ),
             "nodes": table(
                 _row(node) for each in reversed(rollouts) for node in nodes[each.rollout] if node.stage not in _QUIET
             ),
-            **picture_progress(rollouts, nodes),
         },
     )
 
@@ -154,5 +155,10 @@ def _row(node: RolloutNode) -> dict[str, str]:
         "direction": node.direction.value,
         "since": f"{node.since:%H:%M:%S}",
         "deadline": "" if node.deadline is None else f"{node.deadline:%H:%M:%S}",
-        "why": node.failure or node.reason,
+        "why": _short(node.failure or node.reason),
     }
+
+
+def _short(text: str) -> str:
+    """Return the beginning of what a gate or a node said: a cell of the UI grows downwards with it."""
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"

@@ -26,10 +26,10 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.browser import open_page
 from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
 from ops_pipelines.drills.demo_consent import answer_what_waits, begin_asking
+from ops_pipelines.drills.demo_endless import break_something, mend_what_waits
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
-from ops_pipelines.drills.demo_ladder import mend_by_hand
 from ops_pipelines.drills.demo_pages import show_pages
-from ops_pipelines.drills.demo_parts import ALONE, LEAF_SECONDS, PARTS, SIDE_BY_SIDE, nodes_of_leaf
+from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
 from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, UiRuns
@@ -46,9 +46,7 @@ from ops_pipelines.drills.stack import (
 )
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_nodes, read_progress
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_progress
 from ops_pipelines.simulator.scenario import SWEEP_INTERVAL_SECONDS, demo_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
@@ -64,10 +62,6 @@ _SEEN_IN, _CYCLES_SEEN = "application_telemetry", 3
 _BEGIN_WITHIN_SECONDS = 150.0
 """The moments of all parts that happen side by side come within that time of the start."""
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
-_MAY_NEED_HANDS = frozenset({FaultKind.GPU_FELL_OFF_BUS, FaultKind.UNCORRECTABLE_ECC})
-_NEEDS_HANDS = 0.15
-"""How often such a fault ends with a new GPU only."""
-_HANDS_AFTER = timedelta(seconds=30)
 _NOT_PRETENDED = ("job_steps", "job_logs")
 """Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
 
@@ -334,49 +328,9 @@ def _endless(desk: _Desk, observatory: Observatory) -> None:
         asked = desk.evidence(begin_asking(twin))
         while True:
             answer_what_waits(asked)
-            _break_something(twin, chance)
-            _mend_what_waits(desk)
+            break_something(twin, chance)
+            mend_what_waits(desk.cluster, twin, state=desk.state, call=desk.call)
             view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
-
-
-def _mend_what_waits(desk: _Desk) -> None:
-    """Let a technician see to the repair queue, half a minute after a node was put there."""
-    now = desk.cluster.clock.now()
-    for incident in desk.cluster.ledger.read_state(now).incidents:
-        if incident.state is IncidentState.IN_REPAIR and now - incident.changed_at > _HANDS_AFTER:
-            mend_by_hand(incident, twin=desk.twin, state=desk.state, call=desk.call)
-
-
-def _break_something(twin: Twin, chance: random.Random) -> None:
-    """Put one seeded fault into the hardware, where it can happen."""
-    kinds = [
-        FaultKind.GPU_FELL_OFF_BUS,
-        FaultKind.NODE_UNREACHABLE,
-        FaultKind.APPLICATION_XID31,
-        FaultKind.UNCORRECTABLE_ECC,
-        FaultKind.LEAF_SWITCH_DOWN,
-        FaultKind.RANK_STOPS,
-        FaultKind.ROW_REMAP_WAITS,
-    ]
-    fault = chance.choices(kinds, weights=[3, 2, 3, 3, 1, 1, 2])[0]
-    healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
-    if fault is FaultKind.LEAF_SWITCH_DOWN:
-        if healthy.issuperset(nodes_of_leaf(twin)):
-            twin.inject(fault, *nodes_of_leaf(twin), seconds=LEAF_SECONDS)
-        return
-    if fault is FaultKind.RANK_STOPS and any(job.is_hung for job in read_progress(twin)):
-        return  # One hang at a time shows it.
-    training = [
-        job
-        for job in read_progress(twin)
-        if job.state is JobState.RUNNING and not job.is_hung and job.user.endswith("-train")
-    ]
-    targets = sorted({node for job in training for node in job.nodes} & healthy)
-    if not targets:
-        return
-    gpu = None if fault is FaultKind.NODE_UNREACHABLE else chance.randrange(8)
-    course = Course(cure=Cure.REPLACEMENT) if fault in _MAY_NEED_HANDS and chance.random() < _NEEDS_HANDS else None
-    twin.inject(fault, chance.choice(targets), gpu=gpu, course=course)
 
 
 class _View:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.drills.browser import open_page
-from ops_pipelines.drills.demo_releases import BAD, GOOD
+from ops_pipelines.drills.demo_releases import BAD, GOOD, MOST_OUT
 from ops_pipelines.drills.demo_setup import PAGES_DIRECTORY, POLICY, PROPOSED_FILE
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.outbox import NOT_SENT, NoteState
@@ -18,6 +18,7 @@ from ops_pipelines.ports.outbox import NOT_SENT, NoteState
 _ASKED_FOR_TOO = ("", "metrics", "calendar.ics", "rollouts")
 _PROPOSED_CHANGES = (
     ("max_out_count: 14, max_out_per_rack_count: 6", "max_out_count: 2, max_out_per_rack_count: 1"),
+    (f"rollouts:\n  max_out_count: {MOST_OUT}", "rollouts:\n  max_out_count: 1"),
     ("consents: {reboot: approve}", "consents: {reboot: approve, power: approve, reset_gpu: forbid}"),
 )
 _MOST_NOTES = 10_000

@@ -50,11 +50,11 @@ rollouts:
   canary_counts: [1, 3]
   growth_ratio: 3.0
   soak_seconds: 8
-  soak_limit_seconds: 16
+  soak_limit_seconds: 12
   job_end_limit_seconds: 60
   install_limit_seconds: 30
   verify_limit_seconds: 60
-  good_read_count: 2
+  good_read_count: 1
   good_read_every_seconds: 1
   answer_limit_seconds: 120
 """

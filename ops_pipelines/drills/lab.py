@@ -21,7 +21,7 @@ from rich.console import Console
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
 from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
-from ops_pipelines.drills.lab_drill import DrillError, LabDrill, Stage
+from ops_pipelines.drills.lab_drill import ROLLOUT, DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.lab_moments import squeue_program
 from ops_pipelines.drills.lab_node import FIRST_KERNEL, NodeDisk
@@ -49,6 +49,8 @@ from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster, open_observatory
 
 _NODE_COUNT = 32
+_ROLLOUT_NODE_COUNT = 16
+"""Enough where versions move and nothing else is played: each node costs the machine some of its time."""
 _LEDGER_URL_FILE = "ledger.url"
 _DAGSTER_DATABASE, _LEDGER_DATABASE = "dagster", "ledger"
 _SEED = 7
@@ -136,7 +138,8 @@ def _default_state() -> Path:
 
 
 def _run(state: Path, *, port: int, is_once: bool, acts: Sequence[str] | None, console: Console) -> int:
-    lab = Lab(state, port=port)
+    is_rollout_alone = acts is not None and set(acts) == {ROLLOUT}
+    lab = Lab(state, port=port, node_count=_ROLLOUT_NODE_COUNT if is_rollout_alone else _NODE_COUNT)
     lab.clean()
     try:
         with console.status("starting") as status:
@@ -172,6 +175,7 @@ class Lab:
         state: Path,
         *,
         port: int,
+        node_count: int = _NODE_COUNT,
         policy: str = POLICY,
         instance_file: Path | None = None,
         definitions: str = DEFINITIONS,
@@ -179,13 +183,14 @@ class Lab:
         """Describe the lab; another policy, instance file or module of definitions is for comparisons."""
         self.state = state
         self._policy = policy
+        self._scenario = lab_scenario(node_count)
         self.cluster_file = state / "cluster.yaml"
         self.application_log = state / "log" / "application.log"
         self.slurm = SlurmCluster(
             SlurmClusterSettings(
                 directory=state / SLURM_DIRECTORY,
-                node_count=_NODE_COUNT,
-                first_port=free_ports(102 + _NODE_COUNT),
+                node_count=node_count,
+                first_port=free_ports(102 + node_count),
                 slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
                 on_reboot=(sys.executable, "-m", "ops_pipelines.drills.lab_node", "booted", str(state)),
             )
@@ -242,7 +247,7 @@ class Lab:
         os.environ["SLURM_CONF"] = str(self.slurm.settings.slurm_conf)
         self._put_squeue_first()
         progress("Prometheus and the exporter")
-        scenario = lab_scenario(_NODE_COUNT)
+        scenario = self._scenario
         self.twin = Twin.create(self.state / TWIN_DIRECTORY, scenario, seed=_SEED, clock=SystemClock())
         self.application_log.touch()
         self.around.write_files()
@@ -282,11 +287,10 @@ class Lab:
 
     def _take_up_rollouts(self) -> None:
         """Write versions and releases, and have nodes rebooted by Slurm: a change that needs a new code server."""
-        scenario = lab_scenario(_NODE_COUNT)
-        for node in versioned_nodes(scenario):
+        for node in versioned_nodes(self._scenario):
             NodeDisk(self.state, node).create(FIRST_KERNEL)
         write_releases(self.state)
-        self._write_configuration(scenario, reboot_by=RebootBy.SLURM)
+        self._write_configuration(self._scenario, reboot_by=RebootBy.SLURM)
         self.stack.kill(CODE_SERVER)
         self.stack.start_code_server()
 

@@ -28,7 +28,10 @@ from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
 from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
 
-__all__ = ["DrillError", "LabDrill", "Stage"]
+__all__ = ["ROLLOUT", "DrillError", "LabDrill", "Stage"]
+
+ROLLOUT = "rollout"
+"""The act that is played alone, at last."""
 
 _NOT_FED = ("application_telemetry",)
 """What nothing in the lab measures: its jobs have no exporter."""
@@ -63,7 +66,7 @@ class LabDrill:
         self._timed: Sequence[Act] = (YoungCheckpoint(view, "young"), OldCheckpoint(view, "old"))
         self._hostile = HostileWords(view, "hostile")
         self._alerted = AlertedNode(view, "alerted")
-        self._rollout = VersionsMove(view, "rollout")
+        self._rollout = VersionsMove(view, ROLLOUT)
         every: Sequence[Act] = (
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
             *(self._database, self._foreign_before, self._foreign_meanwhile),

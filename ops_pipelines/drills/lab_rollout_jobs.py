@@ -17,7 +17,7 @@ from ops_pipelines.drills.lab_stage import Demand, LabView, saved_step
 
 SHORT, GANG, SAVING = "short", "gang", "saving"
 GANG_NODE_COUNT = 4
-_SHORT_SECONDS, _WAITING_COUNT, _ARRAY_COUNT = 9, 8, 16
+_SHORT_SECONDS, _WAITING_COUNT, _ARRAY_COUNT = 15, 8, 16
 _STEPS = 40
 _STEP_SECONDS = 0.5
 _LIMIT_SECONDS = 60.0

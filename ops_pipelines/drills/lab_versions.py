@@ -21,9 +21,8 @@ _SLOWEST_FAILURE_HOURS = 0.001
 
 
 def versioned_nodes(scenario: Scenario) -> tuple[NodeName, ...]:
-    """Return the nodes whose versions move: the second half of the racks, whole."""
-    racks = sorted({node.rack for node in scenario.nodes})
-    with_model = racks[len(racks) // 2 :]
+    """Return the nodes whose versions move: the last two racks, whole."""
+    with_model = sorted({node.rack for node in scenario.nodes})[-2:]
     return tuple(node.name for node in scenario.nodes if node.rack in with_model)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.plan import RolloutPlan
@@ -29,11 +30,14 @@ from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.frames.pictures.rollout_plan_png import plan_png
 from ops_pipelines.frames.pictures.rollout_progress import progress_rows
 from ops_pipelines.pages.render import render
+from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
 from ops_pipelines.pages.rollouts import clipped, mood_of, stage_counts
 
 MOST_NODES = 200
 """Rows of one table; `ops-pipelines rollout status --json` has every node."""
+_WHY_AT_MOST = 240
 _QUIET = frozenset({NodeStage.PENDING, NodeStage.UPDATED, NodeStage.SKIPPED, NodeStage.BACK})
+_STOPPED = frozenset({RolloutState.GOING_BACK, RolloutState.WENT_BACK, RolloutState.STUCK})
 _RESUMED = {
     RolloutState.RUNNING: RolloutEvent.RESUME_UPDATING,
     RolloutState.SOAKING: RolloutEvent.RESUME_SOAKING,
@@ -54,6 +58,8 @@ class RolloutMatter:
     calendar: WorkCalendar | None
     """When nodes may be taken; None: it cannot be read, and then no plan is drawn."""
     racks: Mapping[NodeName, str]
+    records: Sequence[ActionRecord]
+    """Every act of the rollout."""
     verdict: Verdict | None
     """What the gate says now; None: nothing was updated yet, or there is nothing more to say."""
     now: datetime
@@ -96,6 +102,7 @@ def write_rollout(matter: RolloutMatter) -> str:
     rollout = matter.rollout
     moving = [each for each in matter.nodes if each.stage not in _QUIET or each.failure]
     others = [each for each in matter.nodes if each.stage in _QUIET and not each.failure]
+    is_stopped = rollout.state in _STOPPED
     return render(
         "rollout.html",
         {
@@ -106,14 +113,17 @@ def write_rollout(matter: RolloutMatter) -> str:
             "mood": mood_of(rollout.state),
             "is_over": rollout.state in FINAL,
             "is_for_people": rollout.state in OF_PEOPLE,
-            "reason": clipped(rollout.reason, at_most=1_000),
-            "stopped_because": clipped(rollout.stopped_because, at_most=1_000),
+            "reason": clipped(rollout.reason, at_most=500),
+            "stopped_because": clipped(rollout.stopped_because, at_most=500 if is_stopped else 200),
+            "is_stopped": is_stopped,
             "tiles": list(_tiles(matter)),
             "orders": possible_orders(rollout, matter.nodes, matter.release),
             "verdict": matter.verdict,
             "why_no_verdict": _why_no_verdict(matter),
             "moods": _MOODS,
             "waves": [_wave(each, label) for each, label in zip(rollout.waves, _bars(matter), strict=True)],
+            "course": draw_course(rollout, matter.nodes, matter.records, now=matter.now),
+            "most_drawn": MOST_DRAWN,
             "picture": _picture(matter),
             "moving": [_node(each, matter.now) for each in moving[:MOST_NODES]],
             "moving_left_out_count": max(0, len(moving) - MOST_NODES),
@@ -228,7 +238,7 @@ def _node(node: RolloutNode, now: datetime) -> _Node:
         node=node,
         where=f"{node.stage.value}{way}",
         is_late=node.deadline is not None and now >= node.deadline,
-        why=clipped("; ".join(each for each in (node.reason, failed) if each), at_most=500),
+        why=clipped("; ".join(each for each in (node.reason, failed) if each), at_most=_WHY_AT_MOST),
     )
 
 

@@ -422,7 +422,8 @@ class Ledger(Protocol):
         Raises LedgerConflict if a stored state does not lead to the new one by one event of its table, or if its writer
         was overtaken: wave, try or step would go back, or the state was left and entered again meanwhile. Also if a
         node would be begun in a rollout that is not running, or that another rollout has taken. A pending node may be
-        put off to a later wave. Raises LedgerError for a rollout or node that is not known.
+        put off to a later wave. What waits for people goes on by their word alone: the autopilot only sends it back.
+        Raises LedgerError for a rollout or node that is not known.
         """
         ...
 

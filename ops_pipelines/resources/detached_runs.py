@@ -100,12 +100,18 @@ class RunDirectory:
         holder = {"boot_id": self.boot_id(), **told, "pid": pid, "process_began": self._process_began(pid)}
         self.replace(self.lock(key), json.dumps(holder))
 
+    def note_command(self, key: ActionKey, *, pid: int) -> None:
+        """Say that a run has begun a command: as long as that lives the run is not over, even if it was killed."""
+        told = json.loads(self.lock(key).read_text(encoding="utf-8"))
+        self.replace(self.lock(key), json.dumps({**told, "command": [pid, self._process_began(pid)]}))
+
     def is_alive(self, lock: Path) -> bool:
-        """Return whether the process that a lock names still runs: this boot, this process, not one of its number."""
+        """Return whether the process that a lock names still runs, or its command: this boot, none of its number."""
         try:
             told = json.loads(lock.read_text(encoding="utf-8"))
-            began = self._process_began(int(told["pid"]))
-            return bool(began) and (told["boot_id"], told["process_began"]) == (self.boot_id(), began)
+            named = [(told["pid"], told["process_began"]), *([told["command"]] if "command" in told else [])]
+            is_any_there = any(began and began == self._process_began(int(pid)) for pid, began in named)
+            return is_any_there and told["boot_id"] == self.boot_id()
         except (OSError, ValueError, KeyError, TypeError):
             return False
 

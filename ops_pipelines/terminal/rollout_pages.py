@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 
-from ops_pipelines.domain.identity import RolloutId
+from ops_pipelines.domain.identity import RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.gate import Verdict
 from ops_pipelines.domain.lifecycle.rollout import Rollout
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
@@ -71,6 +71,7 @@ class RolloutPages:
                 plan=cluster.ledger.rollout_plan(rollout.plan),
                 calendar=_calendar(rollout, cluster),
                 racks={node: place.rack for node, place in cluster.rules.topology.places.items()},
+                records=cluster.ledger.records(cause_of(rollout.rollout)),
                 verdict=self._verdict(rollout, cluster),
                 now=cluster.clock.now(),
             )

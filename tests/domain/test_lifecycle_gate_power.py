@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.domain.lifecycle.gate import VerdictKind
-from ops_pipelines.domain.lifecycle.gate_counts import EVENTS_LAST_LOOK, bad_per_node_day
+from ops_pipelines.domain.lifecycle.gate_counts import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
 from ops_pipelines.domain.lifecycle.gate_power import (
     false_stop_bound,
     node_days_needed,
@@ -33,8 +33,8 @@ def course(times: float, *, node_count: int = 30, kind_count: int = 1):
 
 
 @pytest.mark.parametrize("model_count", [1, 2, 3])
-def test_all_tests_together_stop_a_good_release_at_most_once_in_a_thousand(model_count):
-    assert false_stop_bound(model_count=model_count) <= 1 / 1_000
+def test_all_tests_together_stop_a_good_release_at_most_once_in_five_hundred(model_count):
+    assert false_stop_bound(model_count=model_count) <= 1 / 500
 
 
 def test_each_further_model_adds_to_it():
@@ -46,7 +46,7 @@ def test_each_further_model_adds_to_it():
 def test_ten_times_as_many_failures_on_thirty_nodes_are_found_within_a_week():
     found = course(10)
 
-    assert found.stopped >= 0.96
+    assert found.stopped >= 0.975
     assert found.asked == 0
     assert found.mean_days < 4.5
 
@@ -62,9 +62,9 @@ def test_with_five_kinds_of_events_each_is_still_found_92_times_of_100():
 def test_as_many_failures_as_ever_are_neither_stopped_nor_asked_about(kind_count):
     found = course(1, kind_count=kind_count)
 
-    assert found.stopped <= 1e-4 * 1.1
+    assert found.stopped <= EVENTS_FALSE_STOP + EVENTS_LAST_LOOK
     assert found.asked <= 1e-4
-    assert found.passed >= 1 - 2e-4
+    assert found.passed >= 1 - 1e-3
 
 
 def test_the_chances_of_a_course_sum_up_to_one():
@@ -88,7 +88,7 @@ def test_too_few_nodes_end_in_a_question():
 def test_thirty_nodes_in_a_week_are_more_node_days_than_the_last_look_needs():
     needed = {power: node_days_needed(usual_per_node_day=USUAL, claims=CLAIMS, power=power) for power in (0.85, 0.95)}
 
-    assert 140 < needed[0.85] < needed[0.95] < 210
+    assert 120 < needed[0.85] < needed[0.95] < 210
 
 
 @pytest.mark.parametrize("usual", [0.001, USUAL, 0.02, 0.3])

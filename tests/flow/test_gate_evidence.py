@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from ops_pipelines.domain.health import WATCHER
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
 from ops_pipelines.domain.lifecycle.gate import EventKind, LevelKind, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.policy import Mode, RolloutLimits
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.gate_evidence import gate_evidence, judge_of, update_tries
 from ops_pipelines.flow.lifecycle.gate_sources import Seen, read_seen
@@ -317,6 +319,37 @@ def test_wave_that_would_be_good_waits_for_a_silent_lake_and_then_asks(
     assert waiting is not None
     assert waiting.kind is kind
     assert "the disk is full" in waiting.reason
+
+
+@pytest.mark.parametrize(
+    ("answers", "ago", "said"),
+    [
+        pytest.param({"telemetry": None}, timedelta(seconds=59), "", id="all eyes open"),
+        pytest.param({"telemetry": None}, timedelta(seconds=60), "nobody looks for faults", id="nobody looks"),
+        pytest.param({"telemetry": "refused"}, timedelta(0), "telemetry does not answer", id="a source is silent"),
+    ],
+)
+def test_nothing_is_good_while_faults_may_go_unnoticed(
+    stage: Stage, answers: dict[str, str | None], ago: timedelta, said: str
+) -> None:
+    stage.cluster.ledger.beat(
+        name=WATCHER, holder="host:1", note="", mode=Mode.AUTO, answers=answers, now=stage.now - ago
+    )
+
+    silent = "; ".join(stage.seen().silent)
+
+    assert said in silent
+    assert bool(silent) is bool(said)
+
+
+@pytest.mark.parametrize(("blind", "is_told"), [(ONE, True), (TWO, False)])
+def test_updated_node_without_metrics_makes_nothing_good_and_another_does_not_matter(
+    stage: Stage, blind: NodeName, is_told: bool
+) -> None:
+    gone = builders.observation(signal=Signal.TELEMETRY_STALE, node=blind)
+    stage.cluster.ledger.take_in_conditions(source="telemetry", present=[gone], now=stage.now)
+
+    assert stage.seen().silent == ((f"no fresh metrics from {blind}",) if is_told else ())
 
 
 def test_late_lake_is_told(stage: Stage) -> None:

@@ -21,7 +21,7 @@ _SLURMD_TIMEOUT_SECONDS = 6
 
 
 @contextmanager
-def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
+def start_cluster(*, node_count: int, on_reboot: tuple[str, ...] = ()) -> Iterator[SlurmCluster]:
     """Start a cluster in a directory of its own and delete it afterwards.
 
     Not below pytest's tmp_path: Unix sockets may not be named longer than 107 bytes.
@@ -35,6 +35,7 @@ def start_cluster(*, node_count: int) -> Iterator[SlurmCluster]:
         node_count=node_count,
         first_port=free_ports(102 + node_count),
         slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
+        on_reboot=on_reboot,
     )
     cluster = SlurmCluster(settings)
     try:

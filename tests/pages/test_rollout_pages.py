@@ -1,13 +1,15 @@
 """Pages of rollouts: what stands there in each state, what a person can say, and words of others that stay text."""
 
 import re
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.identity import NodeName, cause_of
 from ops_pipelines.domain.lifecycle.gate import TestLine, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
@@ -21,7 +23,9 @@ from ops_pipelines.domain.lifecycle.rollout import (
 )
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.frames.pictures.story import Tint
 from ops_pipelines.pages.rollout import MOST_NODES, RolloutMatter, possible_orders, write_rollout
+from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
 from ops_pipelines.pages.rollouts import MOST_ROLLOUTS, LyingRelease, write_rollouts
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import HOUR, RELEASE, node, rollout, rollout_plan
@@ -49,6 +53,7 @@ def matter(known: Rollout | None = None, nodes: Sequence[RolloutNode] = WAITING,
         plan=rollout_plan(shown),
         calendar=WorkCalendar(windows=None),
         racks={},
+        records=(),
         verdict=None,
         now=NOW,
     )
@@ -217,6 +222,96 @@ def test_words_of_others_stay_text_on_the_page_of_a_rollout() -> None:
     assert "<script>" not in page
     assert "\u202e" not in page
     assert page.count("&lt;script&gt;") >= 8
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (RolloutState.RUNNING, "It asked before: too little was seen"),
+        (RolloutState.DONE, "It asked before: too little was seen"),
+        (RolloutState.GOING_BACK, "Stopped because: too little was seen"),
+        (RolloutState.WENT_BACK, "Stopped because: too little was seen"),
+    ],
+)
+def test_what_it_asked_is_not_said_to_have_stopped_it(state: RolloutState, words: str) -> None:
+    assert words in write_rollout(matter(replace(in_state(state), stopped_because="too little was seen")))
+
+
+# -- what was done --
+
+
+def acted(
+    verb: Verb, name: str, *, at: int, lasts: int = 5, part: str = "0 forward", try_number: int = 2
+) -> ActionRecord:
+    return ActionRecord(
+        action=Action(
+            verb=verb,
+            incident=cause_of(rollout(1).rollout),
+            node=NodeName(name),
+            part=part,
+            try_number=try_number,
+            suite="release" if verb is Verb.CHECK else "",
+        ),
+        plan=None,
+        begun_at=NOW + timedelta(seconds=at),
+        outcome=Outcome(kind=OutcomeKind.DONE, witness="", finished_at=NOW + timedelta(seconds=at + lasts)),
+    )
+
+
+def drawn(nodes: Sequence[RolloutNode], *records: ActionRecord) -> str:
+    """Return the SVG for a desk."""
+    picture = draw_course(rollout(1), nodes, records, now=NOW + timedelta(seconds=100))
+    assert picture is not None
+    return b64decode(picture.wide.partition("base64,")[2]).decode()
+
+
+def test_rollout_that_has_touched_nothing_has_no_picture_of_it() -> None:
+    assert draw_course(rollout(1), WAITING, (), now=NOW) is None
+    assert "What was done" not in write_rollout(matter())
+
+
+def test_touched_nodes_are_drawn_by_wave_with_what_was_done_to_each() -> None:
+    soaking = replace(node(1, "gpu001", stage=NodeStage.SOAKING), returned_at=NOW + timedelta(seconds=40))
+    installing = node(1, "gpu002", stage=NodeStage.INSTALLING, wave=2)
+
+    svg = drawn(
+        [installing, soaking, node(1, "gpu003", wave=2)],
+        acted(Verb.DRAIN, "gpu001", at=0, part=""),
+        acted(Verb.INSTALL, "gpu001", at=10),
+        acted(Verb.REBOOT, "gpu001", at=20),
+        acted(Verb.CHECK, "gpu001", at=30, part=""),
+        acted(Verb.RESUME, "gpu001", at=39, part=""),
+        acted(Verb.DRAIN, "gpu002", at=50, part=""),
+    )
+
+    assert svg.index("gpu001") < svg.index("gpu002")
+    assert "gpu003" not in svg
+    assert all(f">{word}<" in svg for word in ("drained", "install", "reboot", "tests", "soaks"))
+
+
+def test_way_back_is_drawn_in_its_own_colour_from_its_first_act_with_the_failure() -> None:
+    failed = replace(node(1, "gpu001", stage=NodeStage.BACK), direction=Direction.BACK, failure="testing: it fails")
+
+    svg = drawn(
+        [failed],
+        acted(Verb.INSTALL, "gpu001", at=10),
+        acted(Verb.CHECK, "gpu001", at=30, part=""),
+        acted(Verb.INSTALL, "gpu001", at=50, part="0 back", try_number=3),
+        acted(Verb.RESUME, "gpu001", at=60, part="", try_number=3),
+    )
+
+    assert svg.count(Tint.YELLOW.value) == 2  # one bar, and its colour in the key
+    assert svg.count(Tint.ORANGE.value) == 2  # one mark, and its colour in the key
+    assert ">soaks<" not in svg
+
+
+@pytest.mark.parametrize("count", [MOST_DRAWN - 1, MOST_DRAWN, MOST_DRAWN + 1])
+def test_only_the_first_nodes_are_drawn(count: int) -> None:
+    nodes = [node(1, f"gpu{number:03d}", stage=NodeStage.DRAINING) for number in range(count)]
+
+    svg = drawn(nodes, *(acted(Verb.DRAIN, each.node, at=number, part="") for number, each in enumerate(nodes)))
+
+    assert len(re.findall(r">gpu\d{3}<", svg)) == min(count, MOST_DRAWN)
 
 
 # -- all of them --

@@ -11,6 +11,7 @@ from ops_pipelines.domain.identity import Digest, PlanId, RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
+    OF_PEOPLE,
     ROLLOUT_TABLE,
     Direction,
     IllegalRolloutTransitionError,
@@ -22,7 +23,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     next_stage,
 )
-from ops_pipelines.ports.ledger import Approval, EntryKind, Ledger, LedgerConflict, LedgerError, LinkUsed
+from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, Ledger, LedgerConflict, LedgerError, LinkUsed
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import RolloutChange
 from tests.ports.ledger_samples import HOSTILE, NO_LIMIT, NOW, SECOND, begin, kinds, outcome
@@ -270,6 +271,46 @@ class LedgerRolloutContract:
 
         with pytest.raises(LedgerConflict):
             change(ledger, replace(opened, reason="still at it"))
+
+    @pytest.mark.parametrize("state", sorted(OF_PEOPLE, key=lambda each: each.value))
+    @pytest.mark.parametrize("later", [-1, 0, 1])
+    def test_pass_that_was_under_way_when_a_person_spoke_does_not_undo_their_word(
+        self, ledger: Ledger, state: RolloutState, later: int
+    ) -> None:
+        opened, _ = open_rollout(ledger, 1, state=state)
+        since = opened.since + later * SECOND
+
+        for stale in (RolloutState.RUNNING, RolloutState.SOAKING, RolloutState.ENDING):
+            with pytest.raises(LedgerConflict):
+                change(ledger, replace(opened, state=stale, since=since), actor=AUTOPILOT)
+
+        assert ledger.rollout(opened.rollout) == opened
+
+    @pytest.mark.parametrize(("later", "is_taken"), [(-1, False), (0, True), (1, True)])
+    def test_the_gate_stops_what_people_paused_unless_it_judged_before_their_word(
+        self, ledger: Ledger, later: int, is_taken: bool
+    ) -> None:
+        opened, _ = open_rollout(ledger, 1)
+        paused = replace(opened, state=RolloutState.PAUSED, since=NOW + 2 * SECOND)
+        change(ledger, paused)
+        stopped = replace(opened, state=RolloutState.GOING_BACK, since=paused.since + later * SECOND)
+
+        if is_taken:
+            change(ledger, stopped, actor=AUTOPILOT)
+        else:
+            with pytest.raises(LedgerConflict):
+                change(ledger, stopped, actor=AUTOPILOT)
+
+        assert ledger.rollout(opened.rollout) == (stopped if is_taken else paused)
+
+    def test_a_pass_tells_a_pause_in_other_words(self, ledger: Ledger) -> None:
+        opened, _ = open_rollout(ledger, 1)
+        paused = replace(opened, state=RolloutState.PAUSED, since=NOW + SECOND)
+        change(ledger, paused)
+
+        change(ledger, replace(paused, reason="told again"), actor=AUTOPILOT)
+
+        assert ledger.rollout(opened.rollout) == replace(paused, reason="told again")
 
     @pytest.mark.parametrize(
         ("try_number", "step", "is_taken"),

@@ -141,7 +141,7 @@ def open_rollout(
     return opened, nodes
 
 
-def change(ledger: Ledger, after: Rollout | None, *nodes: RolloutNode, actor: str = "autopilot") -> None:
+def change(ledger: Ledger, after: Rollout | None, *nodes: RolloutNode, actor: str = "ada") -> None:
     ledger.change_rollout(after, nodes, actor=actor, now=NOW)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_to_word, report_to_json
+from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_to_dict, order_to_word, report_to_json
 from ops_pipelines.resources.fleet.installs import plain_order
 from ops_pipelines.resources.fleet.node_commands import CommandFleet
+from ops_pipelines.resources.node_lifecycle import install_steps
 from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy, InstallRuns
 from ops_pipelines.resources.node_lifecycle.install_steps import StepResult, carry_out
 from tests.resources.install_orders import IMAGE, KEY, NODE, OTHER_KEY, OTHER_NODE, SHA256, change, image, order
@@ -54,7 +56,14 @@ class Told:
 def run(told: PlainOrder, tmp_path: Path, *, limit_seconds: float = 60.0, keep: Told | None = None) -> StepResult:
     place = tmp_path / "installs"
     place.mkdir(exist_ok=True)
-    return carry_out(told, directory=place, log=place / "log", limit_seconds=limit_seconds, keep=keep or Told())
+    return carry_out(
+        told,
+        directory=place,
+        log=place / "log",
+        limit_seconds=limit_seconds,
+        keep=keep or Told(),
+        note_command=lambda _: None,
+    )
 
 
 # -- one order --
@@ -124,6 +133,36 @@ def test_nothing_is_run_of_an_artifact_that_is_not_the_releases(
     assert (result.state, said in result.said) == (InstallState.FAILED, True), result.said
     assert not (tmp_path / "never").exists()
     assert image_file.exists()
+
+
+def test_no_command_is_run_before_every_artifact_is_the_releases(tmp_path: Path, image_file: Path) -> None:
+    told = plain(
+        change("touch", str(tmp_path / "never"), artifact=image(str(image_file))),
+        change("true", component=Component.DCGM, artifact=image(str(image_file), sha256="0" * 64)),
+    )
+
+    result = run(told, tmp_path)
+
+    assert (result.state, "nothing was run" in result.said) == (InstallState.FAILED, True)
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_artifact(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    result = run(plain(change("true", artifact=image(str(tmp_path / "pipe")))), tmp_path)
+
+    assert result.state is InstallState.FAILED
+    assert "it is no plain file" in result.said
+
+
+def test_a_command_that_prints_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install_steps, "MOST_LOG_BYTES", 2**16)
+    program = "import sys, time; sys.stdout.write('x' * 2**17); sys.stdout.flush(); time.sleep(60)"
+
+    result = run(plain(change(*PYTHON, program)), tmp_path)
+
+    assert "printed without an end" in result.said
 
 
 def test_two_artifacts_of_one_name_do_not_meet(tmp_path: Path, image_file: Path) -> None:
@@ -219,7 +258,7 @@ def test_of_a_key_that_was_never_started_nothing_is_known(runs: InstallRuns) -> 
     assert runs.read(KEY) is None
 
 
-def pretend(tmp_path: Path, *, pid: int, boot_id: str | None = None) -> None:
+def pretend(tmp_path: Path, *, pid: int, boot_id: str | None = None, **more: object) -> None:
     """Leave the lock of an installation by process `pid`."""
     place = tmp_path / "installs"
     place.mkdir(mode=0o750, exist_ok=True)
@@ -228,7 +267,8 @@ def pretend(tmp_path: Path, *, pid: int, boot_id: str | None = None) -> None:
         "node": NODE,
         "started_at": "2026-11-22T03:00:00+00:00",
         "limit_seconds": 60.0,
-        "order": {},
+        "order": order_to_dict(plain(change())),
+        **more,
         "pid": pid,
         "boot_id": boot_id or Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "process_began": stat.read_text().rpartition(")")[2].split()[19] if stat.exists() else "0",
@@ -273,6 +313,36 @@ def test_an_installation_that_was_cut_short_has_failed(
     assert report.state is InstallState.FAILED
     assert report.said.startswith(f"cut short, {why}; the last that it said: running since 2026-11-22 03:00 UTC")
     assert runs.start(plain(change()), limit_seconds=60.0) is False
+
+
+def test_a_key_that_has_another_order_is_refused(runs: InstallRuns, tmp_path: Path) -> None:
+    pretend(tmp_path, pid=2**22 + 1)
+
+    with pytest.raises(SourceRefused, match="another order was begun under"):
+        runs.start(plain(change("touch", str(tmp_path / "never"))), limit_seconds=60.0)
+
+    assert not (tmp_path / "never").exists()
+
+
+def test_an_installation_is_not_over_before_its_command_is_although_it_was_killed(
+    runs: InstallRuns, tmp_path: Path
+) -> None:
+    note = tmp_path / "go"
+    program = f"import pathlib, time\nwhile not pathlib.Path({str(note)!r}).exists(): time.sleep(0.05)"
+    runs.start(plain(change(*PYTHON, program)), limit_seconds=60.0)
+    lock = tmp_path / "installs" / f"{KEY}.lock"
+    wait_until("its command", lambda: "command" in json.loads(lock.read_text()), timeout_seconds=60.0)
+
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+    wait_until("its end", lambda: _is_gone(json.loads(lock.read_text())["pid"]), timeout_seconds=10.0)
+    report = runs.read(KEY)
+    with pytest.raises(AnotherInstallRuns):
+        runs.start(plain(change(), key=OTHER_KEY), limit_seconds=60.0)
+    note.write_text("")
+
+    assert report is not None
+    assert report.state is InstallState.RUNNING
+    assert wait_for(lambda: runs.read(KEY)).said.startswith("cut short, its process was ended")
 
 
 @pytest.mark.parametrize(("count", "is_started"), [(0, True), (1, False)])

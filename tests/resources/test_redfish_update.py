@@ -64,6 +64,15 @@ def test_image_is_asked_for_once_with_its_targets_and_nothing_is_activated(
     assert (bmc.received, bmc.resets_received) == ([], [])
 
 
+def test_key_that_has_another_order_is_refused(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
+    updates.start(NODE, order(), key=KEY)
+
+    with pytest.raises(SourceRefused, match="another order was begun under"):
+        updates.start(NODE, order(change(location="https://images.example/other", image=b"other")), key=KEY)
+
+    assert len(bmc.fetched) == 1
+
+
 def test_image_without_targets_leaves_the_choice_to_the_bmc(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
     updates.start(NODE, order(change(targets=())), key=KEY)
 

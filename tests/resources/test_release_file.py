@@ -77,7 +77,7 @@ def test_every_key_becomes_what_it_says(tmp_path: Path) -> None:
     found = read_release(write(tmp_path, GOOD))
 
     driver, slurm, bmc = found.changes
-    assert (found.name, found.about, found.models) == ("a-release", "For a test.", {"hgx-h100"})
+    assert (found.name, found.about, found.models) == ("a-release", "For a test.", frozenset({"hgx-h100"}))
     assert driver == Change(
         component=Component.DRIVER,
         version="580.95.05",
@@ -184,6 +184,31 @@ def test_every_fault_is_told_with_its_key_and_its_remedy(tmp_path: Path, text: s
 
     assert str(tmp_path / "a-release.yaml") in str(raised.value)
     assert "hunter2" not in str(raised.value)
+
+
+ALIASES = "a: &a [x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 20)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "a: &a {k: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 20)}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param(f"{ALIASES}about: *i", "about: found [[[", id="aliases of aliases"),
+        pytest.param(MERGES, "<< takes in one section", id="merged lists of merged lists"),
+        pytest.param("a: &a {k: 1}\nb:\n  <<: *a\n  <<: *a", "<< takes in one section", id="merged twice"),
+        pytest.param("about: " + "[" * 5_000 + "]" * 5_000, "nested too deeply", id="deep"),
+        pytest.param("about: " + "x" * 5_000_000, "longer than 5000000 bytes", id="long"),
+        pytest.param('about: "a \\x9b31m"', "string should match pattern", id="a terminal's control"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_words(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(fault)):
+        read_release(write(tmp_path, text))
 
 
 def test_a_file_is_told_all_its_faults_at_once(tmp_path: Path) -> None:

@@ -51,9 +51,13 @@ class MoveKind(Enum):
     """Somebody says yes in one of the ways there are: late, twice, to an old plan, with a link that was used."""
     CHANGE_CONSENTS = "change_consents"
     """The operator changes the word for one class of acts."""
+    ROLL_OUT = "roll_out"
+    """Somebody rolls a release out, or says something to a rollout: yes, wait, go on, stop, back."""
 
 
-DRAWN_APART = frozenset({MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS})
+DRAWN_APART = frozenset(
+    {MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS, MoveKind.ROLL_OUT}
+)
 """Kinds that came later: a share of the stories has them besides, so that every seed keeps its moves."""
 
 

@@ -19,6 +19,7 @@ from tests.safety.move_kinds import Move, MoveKind
 from tests.safety.moves_of_alerts import tell
 from tests.safety.moves_of_consent import MOVES_OF_CONSENT
 from tests.safety.moves_of_people import MOVES_OF_PEOPLE, Lowered
+from tests.safety.moves_of_rollouts import MOVES_OF_ROLLOUTS
 from tests.safety.stage import Stage
 
 __all__ = ["COURSES", "FAILING", "LONGEST_JUMP_SECONDS", "Lowered", "Move", "MoveKind", "lasting_seconds", "make"]
@@ -233,4 +234,5 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.ALERT: tell,
     **MOVES_OF_PEOPLE,
     **MOVES_OF_CONSENT,
+    **MOVES_OF_ROLLOUTS,
 }

@@ -16,6 +16,7 @@ from tests.safety.rules_of_isolation import RULES_OF_ISOLATION
 from tests.safety.rules_of_jobs import RULES_OF_JOBS
 from tests.safety.rules_of_repairs import RULES_OF_REPAIRS
 from tests.safety.rules_of_returns import RULES_OF_RETURNS
+from tests.safety.rules_of_rollouts import RULES_OF_ROLLOUTS, finishes_update
 from tests.safety.scene import PERSON, Orders, Rule, Scene
 
 __all__ = ["NEEDS_OUR_DRAIN", "PERSON", "RULES", "Orders", "Scene"]
@@ -89,7 +90,7 @@ def _is_given_back(scene: Scene) -> bool:
 
 
 def _consent(scene: Scene) -> str | None:
-    if scene.is_by_hand or scene.record is None or _is_given_back(scene):
+    if scene.is_by_hand or scene.record is None or _is_given_back(scene) or finishes_update(scene):
         return None
     classes = _classes_of(scene.record.action.verb, scene)
     forbidden = [kind.value for kind in classes if _consent_to(kind, scene) is Consent.FORBID]
@@ -98,7 +99,7 @@ def _consent(scene: Scene) -> str | None:
 
 def _approval(scene: Scene) -> str | None:
     """Judge an act by the yeses to its plan: one that holds now, or one on which something was begun that needed it."""
-    if scene.is_by_hand or scene.record is None or _is_given_back(scene):
+    if scene.is_by_hand or scene.record is None or _is_given_back(scene) or finishes_update(scene):
         return None
     if all(_consent_to(kind, scene) is not Consent.APPROVE for kind in _classes_of(scene.record.action.verb, scene)):
         return None
@@ -145,6 +146,8 @@ def _lease(scene: Scene) -> str | None:
 
 
 def _before_entry(scene: Scene) -> str | None:
+    if scene.command.verb is Verb.UNRESERVE and "ROLL-" in scene.command.reason:
+        return None  # What was announced for a wave is taken back: nothing is done to anybody.
     return "the ledger has no before-entry of it" if scene.record is None else None
 
 
@@ -180,6 +183,7 @@ RULES: Mapping[str, Rule] = {
     **RULES_OF_JOBS,
     **RULES_OF_RETURNS,
     **RULES_OF_ISOLATION,
+    **RULES_OF_ROLLOUTS,
     "lease": _lease,
     "before_entry": _before_entry,
     "twice": _twice,

@@ -11,6 +11,7 @@ from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeState, NodeStatus
+from tests.safety.rules_of_rollouts import is_of_rollout
 from tests.safety.scene import Rule, Scene
 
 NEEDS_OUR_DRAIN = frozenset(
@@ -24,6 +25,8 @@ NEEDS_OUR_DRAIN = frozenset(
         Verb.CHECK,
         Verb.PUT_LAST,
         Verb.RESUME,
+        Verb.INSTALL,
+        Verb.RELOAD_DRIVER,
     }
 )
 
@@ -141,11 +144,13 @@ def _min_in_service_ratio(scene: Scene) -> str | None:
 
 
 def _drain_rate(scene: Scene) -> str | None:
-    if not _new_out(scene):
-        return None
+    if not _new_out(scene) or is_of_rollout(scene.record):
+        return None  # How fast versions move is said by waves, windows and the rollouts' own share.
     since = scene.command.said_at - timedelta(hours=1)
     drained = {
-        command.node for command, _ in scene.accepted if command.verb is Verb.DRAIN and command.said_at > since
+        command.node
+        for command, record in scene.accepted
+        if command.verb is Verb.DRAIN and command.said_at > since and not is_of_rollout(record)
     } | {scene.command.node}
     limit = scene.orders.policy.drain_budget.max_new_per_hour_count
     return f"{len(drained)} nodes drained within the hour, {limit} allowed" if len(drained) > limit else None

@@ -9,6 +9,7 @@ from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
 from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from tests.safety.border import Command
+from tests.safety.rules_of_rollouts import finishes_update, is_of_rollout
 from tests.safety.scene import Rule, Scene
 
 
@@ -25,9 +26,12 @@ def _fresh_telemetry(scene: Scene) -> str | None:
     return None
 
 
+_NEEDS_IDLE = (Verb.REBOOT, Verb.RESET_GPU, Verb.REIMAGE, Verb.CHECK, Verb.INSTALL, Verb.RELOAD_DRIVER)
+
+
 def _idle_node(scene: Scene) -> str | None:
     is_cycle = scene.command.verb is Verb.POWER_OFF and scene.told_node is not None and scene.told_node.is_responding
-    if scene.command.verb not in (Verb.REBOOT, Verb.RESET_GPU, Verb.REIMAGE, Verb.CHECK) and not is_cycle:
+    if scene.command.verb not in _NEEDS_IDLE and not is_cycle:
         return None
     if scene.told_busy:
         return f"it was said to run job {scene.told_busy[0].job}"
@@ -37,7 +41,7 @@ def _idle_node(scene: Scene) -> str | None:
 
 
 def _hidden_work(scene: Scene) -> str | None:
-    if scene.command.verb not in (Verb.REBOOT, Verb.RESET_GPU, Verb.POWER_OFF, Verb.REIMAGE, Verb.CHECK):
+    if scene.command.verb not in (*_NEEDS_IDLE, Verb.POWER_OFF):
         return None
     node = scene.told_node
     is_used = node is not None and node.gpu_in_use_count > 0
@@ -105,7 +109,7 @@ def _freeze_window(scene: Scene) -> str | None:
         return None
     if verb is Verb.DRAIN and all(each.allows_drains for each in windows):
         return None
-    if verb is Verb.DECLARE_DOWN and _was_begun(scene, Verb.POWER_OFF):
+    if (verb is Verb.DECLARE_DOWN and _was_begun(scene, Verb.POWER_OFF)) or finishes_update(scene):
         return None
     if verb in (Verb.DRAIN, Verb.POWER_OFF) and _fences_held_job(scene):
         return None
@@ -119,13 +123,19 @@ def _freeze_window(scene: Scene) -> str | None:
 def _other_tries(scene: Scene) -> list[tuple[Command, ActionRecord]]:
     """Return the same repair of the same node as the cluster took it, for other tries."""
     repairs = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE)
-    if scene.command.verb not in repairs or scene.record is None or _fences_held_job(scene):
+    if (
+        scene.command.verb not in repairs
+        or scene.record is None
+        or _fences_held_job(scene)
+        or is_of_rollout(scene.record)
+    ):
         return []
     mine = scene.record.action
     return [
         (command, record)
         for command, record in scene.accepted
         if record is not None
+        and not is_of_rollout(record)
         and (command.verb, command.node) == (mine.verb, mine.node)
         and (record.action.incident, record.action.try_number) != (mine.incident, mine.try_number)
     ]
@@ -149,7 +159,8 @@ def _rung_exhausted(scene: Scene) -> str | None:
         Verb.POWER_OFF: ladder.max_power_cycles_count,
         Verb.REIMAGE: ladder.max_reimages_count,
     }.get(scene.command.verb)
-    if allowed is None or (scene.command.verb is Verb.POWER_OFF and _fences_held_job(scene)):
+    is_fence = scene.command.verb is Verb.POWER_OFF and _fences_held_job(scene)
+    if allowed is None or is_fence or is_of_rollout(scene.record):
         return None
     since = scene.command.said_at - ladder.memory
     tries = {
@@ -164,10 +175,14 @@ def _storm_brake(scene: Scene) -> str | None:
     touches = DESTRUCTIVE_VERBS - {Verb.CHECK}
     if scene.is_by_hand or scene.command.verb not in touches or scene.command.node is None:
         return None
+    if is_of_rollout(scene.record):
+        return None  # It was planned, and answers no fault; nor does it speak for a storm.
     event = scene.orders.policy.mass_event
     since = scene.command.said_at - event.brake_window
     lately = [
-        (command, record) for command, record in scene.accepted if command.verb in touches and command.said_at > since
+        (command, record)
+        for command, record in scene.accepted
+        if command.verb in touches and command.said_at > since and not is_of_rollout(record)
     ]
     cause = None if scene.record is None else scene.record.action.incident
     if any(record is not None and record.action.incident == cause for _, record in lately):

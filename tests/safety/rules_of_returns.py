@@ -16,6 +16,7 @@ from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryA
 from ops_pipelines.domain.policy import ActionClass, Consent
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
+from tests.safety.rules_of_rollouts import is_of_rollout, why_unproven
 from tests.safety.scene import Rule, Scene
 
 _REPAIRS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
@@ -136,6 +137,8 @@ def _proven(scene: Scene) -> str | None:
     incident, record = scene.incident, scene.record
     if scene.command.verb is not Verb.RESUME or scene.is_by_hand or record is None:
         return None
+    if is_of_rollout(record):
+        return why_unproven(scene)
     if incident is None or incident.state is not IncidentState.VERIFYING:
         return f"it is not under proof: {'no incident' if incident is None else incident.state.value}"
     ours = [each for each in scene.state.records if each.action.incident == incident.incident]
@@ -195,10 +198,12 @@ def _mended(scene: Scene) -> str | None:
 
 def _probation_cap(scene: Scene) -> str | None:
     """Judge a return by the nodes on probation: as the scheduler marks them, and as the ledger knows them."""
-    if scene.command.verb is not Verb.RESUME:
+    if scene.command.verb is not Verb.RESUME or is_of_rollout(scene.record):
         return None
     nodes = scene.told.nodes
-    watched = {name for name, node in nodes.items() if node.is_last_choice}
+    newest = {command.node: record for command, record in scene.accepted if command.verb is Verb.PUT_LAST}
+    # What soaks after an update was not broken.
+    watched = {name for name, node in nodes.items() if node.is_last_choice and not is_of_rollout(newest.get(name))}
     watched |= {name for each in scene.state.incidents if each.state is IncidentState.PROBATION for name in each.nodes}
     in_service = {
         name

@@ -14,8 +14,10 @@ from typing import Any, cast
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
 from ops_pipelines.domain.observation import (
     MAY_HAVE_PROCESSES,
     Checkpointing,
@@ -41,6 +43,7 @@ from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
+from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import Entry as LedgerEntry
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
@@ -51,10 +54,12 @@ from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines.simulator.versions import ReleaseFault
 from tests.safety.border import Border, Command, Crash, Mischief
 from tests.safety.judge import Judge
 from tests.safety.quick_ledger import Memory, QuickLedger, empty_ledger
 from tests.safety.scene import PERSON, Orders
+from tests.scenarios.rollout_stage import LIMITS, MODEL, FilesInMemory, quick_judge_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import SERVICE, SESSION, TRAINING
@@ -130,6 +135,10 @@ class Setting:
     """Index of the node that the operator wants left alone."""
     undeclared: int | None = None
     leases: Leases = Leases.SHARED
+    release_fault: ReleaseFault | None = None
+    """What is wrong with the release that somebody may roll out."""
+    most_updated_count: int = 1
+    """How many nodes rollouts may have out."""
     has_reflex: bool = False
     """Whether a tick of the sensor decides and drains before each pass, as it does where Dagster runs."""
 
@@ -157,6 +166,8 @@ class Stage:
         self.setting = setting
         self.failure_count = 0
         self.crash_count = 0
+        self.has_rollout = False
+        """Whether somebody has ever begun one: else no pass looks for any."""
         self.shown: dict[tuple[NodeName, Signal], Observation] = {}
         """What the detectors see: the twin has no switch, and no job of it hangs by a single rank."""
         self.given_links: list[GivenLink] = []
@@ -175,6 +186,7 @@ class Stage:
             recovery=setting.recovery,
             mass_event=setting.mass_event,
             freeze_windows=setting.freezes,
+            rollouts=replace(LIMITS, max_out_count=setting.most_updated_count, soak=timedelta(seconds=2)),
             untouchable_nodes=frozenset() if setting.untouchable is None else frozenset({name_of(setting.untouchable)}),
             durations=replace(
                 POLICY.durations,
@@ -186,14 +198,24 @@ class Stage:
         )
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "ledger.sqlite").write_bytes(empty_ledger())
-        first = SmallAutopilot(directory, *jobs, node_count=setting.node_count, gpus_per_node=2, policy=policy)
+        first = SmallAutopilot(
+            directory,
+            *jobs,
+            node_count=setting.node_count,
+            gpus_per_node=2,
+            policy=policy,
+            release_faults=() if setting.release_fault is None else (setting.release_fault,),
+        )
         first.let_pass(STARTS_AFTER_SECONDS)
         self.twin, self.true_clock = first.twin, first.clock
         declared = [name_of(index) for index in range(setting.node_count) if index != setting.undeclared]
         topology = Topology(
             places={
                 name: Place(
-                    rack=f"r{index // 2 + 1}", nvlink_domain=_domain_of(name, index, setting), leaf_switch="leaf1"
+                    rack=f"r{index // 2 + 1}",
+                    nvlink_domain=_domain_of(name, index, setting),
+                    leaf_switch="leaf1",
+                    model=MODEL,
                 )
                 for index, name in enumerate(declared)
             },
@@ -247,6 +269,7 @@ class Stage:
             logs=(*(border.around(log) for log in cluster.logs), self.mischief.rumours),
             ledger=border.around_ledger(self._quick(autopilot)),
             clock=self.own_clock,
+            rollout_files=FilesInMemory(),
             rules=replace(cluster.rules, policy=self.orders.policy, topology=self.orders.topology),
         )
         self._dress(autopilot)
@@ -271,6 +294,8 @@ class Stage:
                 take_in_logs(autopilot.cluster)
                 react(autopilot.cluster, lease=autopilot.lease)
             autopilot.run_once()
+            if self.has_rollout:
+                advance_rollouts(autopilot.cluster, lease=autopilot.lease, judging=quick_judge_of)
         except (SourceError, LedgerConflict):
             self.failure_count += 1
         except Crash:
@@ -345,6 +370,24 @@ class Stage:
             found.append(f"stranded: job {job.job} is held for {incident.incident}, which is {incident.state.value}")
         return found
 
+    def _ownerless(self) -> list[str]:
+        """Return the nodes that a rollout drained and that nobody has: neither it, nor people who were handed them."""
+        out = IN_HAND | {NodeStage.PULLED, NodeStage.LOST}
+        drained = {
+            each.node: each.reason or "" for each in SimulatedScheduler(self.twin).read_nodes() if each.is_drained
+        }
+        return [
+            f"ownerless: {each.node} is drained ({drained[each.node]}), and {each.stage.value} in {rollout.rollout}"
+            for rollout in self.ledger.rollouts(final_since=BEGINNING)
+            for each in self.ledger.rollout_nodes(rollout.rollout)
+            if each.stage not in out
+            and f"{DRAIN_MARK} {rollout.rollout}:" in drained.get(each.node, "")
+            and not self._is_foreign(each.node)
+        ]
+
+    def _is_foreign(self, node: NodeName) -> bool:
+        return any(each[0] == node for each in self.orders.foreign_drains)
+
     def _is_told_of(self, job: JobId, incident: IncidentId) -> bool:
         return any(
             each.audience is Audience.ON_CALL and each.thread == incident and job in each.body
@@ -380,6 +423,7 @@ class Stage:
                 found.append(f"split_brain: job {job} has {len(brain.attempts)} writers since {brain.seen_at}")
         found += self._floods()
         found += self._stranded()
+        found += self._ownerless()
         found += [f"dead_link: {each}" for each in self.link_faults]
         broken = self.ledger.verify_chain()
         if broken.first_broken_seq is not None:

@@ -23,11 +23,13 @@ from ops_pipelines.domain.policy import (
     RecoveryLimits,
 )
 from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.safety.deeds import Deed
 from tests.safety.move_kinds import DRAWN_APART
 from tests.safety.moves import Move, MoveKind, make
 from tests.safety.quick_ledger import warm_engines
 from tests.safety.stage import Leases, Setting, Stage, Training
+from tests.scenarios.rollout_stage import bad_kernel
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING
 
@@ -132,7 +134,7 @@ def draw_story(seed: int) -> Story:
         moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
     moves = _with_alerts(_with_parts(moves, seed), seed)
-    return _with_consents(Story(setting=setting, moves=tuple(moves)), seed)
+    return _with_rollout(_with_consents(Story(setting=setting, moves=tuple(moves)), seed), seed)
 
 
 def _with_parts(moves: list[Move], seed: int) -> list[Move]:
@@ -183,6 +185,29 @@ def _with_consents(story: Story, seed: int) -> Story:
         moves += [Move(kind=MoveKind.SAY_YES, number=0), Move(kind=MoveKind.WAIT, number=seconds)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
     return Story(setting=replace(story.setting, consents=consents), moves=tuple(moves))
+
+
+def _with_rollout(story: Story, seed: int) -> Story:
+    """Return one story in six with a rollout beside all the rest, and people who steer it, drawn apart."""
+    rng = random.Random(f"rollout of {seed}")
+    if rng.random() < 5 / 6:
+        return story
+    trouble = rng.choice((None, None, ReleaseTrouble.INSTALL_FAILS, ReleaseTrouble.LOSES_GPU, ReleaseTrouble.HANGS))
+    setting = replace(
+        story.setting,
+        release_fault=None if trouble is None else bad_kernel(trouble, after_seconds=5.0),
+        most_updated_count=rng.randint(1, 2),
+    )
+    moves = list(story.moves)
+    begin, wait = Move(kind=MoveKind.ROLL_OUT, number=1), Move(kind=MoveKind.WAIT, number=2)
+    # First where all is well yet: who is broken is passed over.
+    first = [begin, Move(kind=MoveKind.PASS, number=1), wait] if rng.random() < 0.7 else []
+    for _ in range(rng.randint(1, 4)):
+        steer = Move(kind=MoveKind.ROLL_OUT, number=rng.randrange(10_000))
+        moves.insert(rng.randint(0, len(moves)), steer)
+    for _ in range(rng.randint(3, 8)):
+        moves += [wait, Move(kind=MoveKind.PASS, number=1)]
+    return Story(setting=setting, moves=(*first, *moves))
 
 
 _BEHIND = (FaultKind.HIDDEN_DEFECT, FaultKind.BOOT_HANGS, FaultKind.UNKILLABLE_PROCESS)

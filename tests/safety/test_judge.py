@@ -53,6 +53,57 @@ def test_commands_of_a_rollout_are_judged_by_what_the_ledger_has_of_them(stage: 
     assert stage.judge.broken_rules.isdisjoint({"before_entry", "consent", "approval"})
 
 
+def _send(stage: Stage, verb: Verb, index: int, *, cause: str) -> None:
+    """Send a command that no guardrail has looked at, with its before-entry."""
+    cluster, incident = stage.process("first").cluster, IncidentId(cause)
+    text = drain_reason(incident, "driver") if verb is Verb.DRAIN else "driver"
+    action = replace(on_node(verb, index), incident=incident, text=text, part="0 forward")
+    record = ActionRecord(action=action, plan=PlanId("PLAN-R1"), begun_at=stage.own_clock.now())
+    cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=stage.own_clock.now())
+    if verb is Verb.DRAIN:
+        cluster.scheduler.drain([name_of(index)], reason=text)
+    elif verb is Verb.RESUME:
+        cluster.scheduler.resume(name_of(index))
+    else:
+        cluster.fleet.reboot(name_of(index), reason=text)
+
+
+def test_act_of_an_incident_on_a_node_that_a_rollout_has_is_seen(stage: Stage) -> None:
+    _send(stage, Verb.DRAIN, 3, cause="ROLL-0001")
+    _send(stage, Verb.REBOOT, 3, cause="INC-0001")
+
+    assert "owned" in stage.judge.broken_rules
+
+
+def test_act_of_a_rollout_on_a_node_that_an_incident_has_is_seen(stage: Stage) -> None:
+    _send(stage, Verb.DRAIN, 3, cause="INC-0001")
+    stage.process("first").cluster.scheduler.read_nodes()
+    _send(stage, Verb.REBOOT, 3, cause="ROLL-0001")
+
+    assert "owned" in stage.judge.broken_rules
+
+
+@pytest.mark.parametrize(("count", "broken"), [(1, set()), (2, {"rollout_share"})])
+def test_more_nodes_out_for_updates_than_allowed_are_seen(stage: Stage, count: int, broken: set[str]) -> None:
+    for index in range(2, 2 + count):
+        _send(stage, Verb.DRAIN, index, cause="ROLL-0001")
+        stage.process("first").cluster.scheduler.read_nodes()
+
+    assert stage.judge.broken_rules & {"rollout_share"} == broken
+
+
+def test_return_of_an_updated_node_without_a_test_is_seen(stage: Stage) -> None:
+    _send(stage, Verb.DRAIN, 3, cause="ROLL-0001")
+    install = replace(on_node(Verb.REBOOT, 3), verb=Verb.INSTALL, incident=IncidentId("ROLL-0001"), part="0 forward")
+    cluster, now = stage.process("first").cluster, stage.own_clock.now()
+    record = ActionRecord(action=install, plan=PlanId("PLAN-R1"), begun_at=now)
+    cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=now)
+    cluster.scheduler.read_nodes()
+    _send(stage, Verb.RESUME, 3, cause="ROLL-0001")
+
+    assert "proven" in stage.judge.broken_rules
+
+
 def test_second_reboot_for_one_cause_is_seen(stage: Stage) -> None:
     attempt_to_send(on_node(Verb.DRAIN, 3), stage)
     reboot = on_node(Verb.REBOOT, 3)

@@ -32,9 +32,10 @@ LEAST_COMMAND_COUNTS = {
     Verb.CHECK: 5,
     Verb.PUT_LAST: 1,
     Verb.RESUME: 3,
+    Verb.INSTALL: 2,
 }
-SELDOM = {Verb.REIMAGE, Verb.PUT_BACK}
-"""Too seldom for so few stories; the story of the whole ladder has them."""
+SELDOM = {Verb.REIMAGE, Verb.PUT_BACK, Verb.RELOAD_DRIVER}
+"""Too seldom for so few stories; the story of the whole ladder has them, and rollouts of drivers."""
 WHOLE_LADDER = Story(
     setting=Setting(
         budget=WIDE,

@@ -313,10 +313,9 @@ def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
             for each in autopilot.incidents()
         ],
         "rollouts": [
-            (each.rollout, each.state, each.wave, each.owner)
-            + tuple((node.node, node.stage, node.direction, node.failure) for node in nodes)
+            (each.rollout, each.state, each.wave, node.node, node.stage, node.direction, node.failure)
             for each in rollouts
-            for nodes in [cluster.ledger.rollout_nodes(each.rollout)]
+            for node in cluster.ledger.rollout_nodes(each.rollout)
         ],
         "actions": {(r.action.key, r.outcome.kind if r.outcome is not None else None) for r in records},
         "commands": _commands(autopilot),

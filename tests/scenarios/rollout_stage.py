@@ -1,4 +1,4 @@
-"""Releases on a small twin: nodes of one model, what lies in the directory of releases, and a gate for tests of seconds.
+"""Releases on a small twin: nodes of one model, what lies in the directory of releases, a gate for tests of seconds.
 
 Everything is the program's own but the gate's patience: a wave that nothing speaks against is good after its soak,
 where the true gate would want days of it. What the true gate finds, its verdict to stop or to ask, stands.

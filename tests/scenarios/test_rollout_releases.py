@@ -127,7 +127,7 @@ def test_release_that_fails_under_load_stops_before_the_third_wave(tmp_path: Pat
     stages = stage.stages()
     assert stage.rollout().stopped_because.startswith("common cause")
     assert stage.touched_count() <= 3
-    assert {each for each in stages.values()} <= {"back", "lost", "pending"}
+    assert set(stages.values()) <= {"back", "lost", "pending"}
     assert stage.cluster.ledger.verify_chain().first_broken_seq is None
 
 

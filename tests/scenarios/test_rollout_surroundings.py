@@ -244,7 +244,7 @@ def test_two_rollouts_on_different_nodes_share_what_may_be_out(tmp_path: Path) -
         most_out = max(most_out, len(stage.drained()))
 
     assert most_out == LIMITS.max_out_count
-    assert not set(stage.nodes(FIRST)) - set(names) and stage.drained() == set()
+    assert stage.drained() == set()
     assert all(
         {each.action.node for each in stage.cluster.ledger.records(cause_of(rollout))} <= set(part)
         for rollout, part in ((FIRST, names[:4]), (SECOND, names[4:]))

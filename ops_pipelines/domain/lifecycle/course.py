@@ -72,13 +72,13 @@ def next_turn(
 ) -> Turn | None:
     """Return what happens to the rollout now; None if it stays as it is. What people say comes from them."""
     match rollout.state:
+        case RolloutState.PAUSED if rollout.paused_from is RolloutState.GOING_BACK:
+            return None  # It has its verdict: the gate must not end a person's pause.
         case RolloutState.RUNNING | RolloutState.SOAKING | RolloutState.PAUSED | RolloutState.ASKING:
             return _judged(rollout, nodes, release=release, verdict=verdict, limits=limits)
         case RolloutState.GOING_BACK:
             return _gone_back(rollout, nodes)
-        case RolloutState.ENDING if not (
-            any(each.stage in IN_HAND for each in nodes) or pulled_out(nodes, release=release)
-        ):
+        case RolloutState.ENDING if not _is_under_way(nodes, release=release):
             return Turn(event=RolloutEvent.AT_REST, reason="ended by a person; no node is in hand any more")
         case _:
             return None
@@ -93,10 +93,14 @@ def _judged(
     limits: RolloutLimits,
 ) -> Turn | None:
     is_ours = rollout.state not in OF_PEOPLE
-    if verdict is not None and verdict.kind is VerdictKind.STOP:
+    is_stopped = verdict is not None and verdict.kind is VerdictKind.STOP
+    if verdict is not None and is_stopped and not release.is_one_way:
         return Turn(event=RolloutEvent.GATE_STOPPED, reason=verdict.reason)
     if not is_ours:
         return None
+    if verdict is not None and is_stopped:
+        # Sent back, every node would be drained and none could be mended: nothing else is begun, and people say.
+        return Turn(event=RolloutEvent.GATE_UNDECIDED, reason=f"{verdict.reason}; a part of it cannot go back")
     pulled = [each for each in nodes if each.failure]
     if len(pulled) - rollout.excused_count > limits.max_pulled_count:
         names = ", ".join(sorted(each.node for each in pulled))
@@ -109,12 +113,13 @@ def _judged(
         if is_wave_updated(rollout, nodes):
             return Turn(event=RolloutEvent.WAVE_UPDATED, reason=f"wave {rollout.wave} is updated and works")
         return None
+    is_under_way = _is_under_way(nodes, release=release)
     of_wave = [each for each in nodes if each.wave == rollout.wave]
     if not any(each.stage in _UPDATED or each.stage in IN_HAND for each in of_wave):
-        return _empty_wave(rollout, nodes, release=release)
+        return None if is_under_way else _empty_wave(rollout, nodes, release=release)
     if verdict is None or verdict.kind is VerdictKind.UNDECIDED:
         return None
-    if verdict.kind is VerdictKind.GOOD and any(each.stage in IN_HAND for each in nodes):
+    if verdict.kind is VerdictKind.GOOD and is_under_way:
         return None  # Whoever was pulled out is on its way back: it is brought to its end before the wave is.
     if verdict.kind is VerdictKind.ASK:
         return Turn(event=RolloutEvent.GATE_UNDECIDED, reason=verdict.reason)
@@ -123,6 +128,11 @@ def _judged(
     return Turn(
         event=RolloutEvent.ONE_WAY_NEXT if release.is_one_way else RolloutEvent.WAVE_GOOD, reason=verdict.reason
     )
+
+
+def _is_under_way(nodes: Collection[RolloutNode], *, release: Release) -> bool:
+    """Return whether a node is in hand, or about to be: pulled out, and not on its way back yet."""
+    return any(each.stage in IN_HAND for each in nodes) or bool(pulled_out(nodes, release=release))
 
 
 def _empty_wave(rollout: Rollout, nodes: Collection[RolloutNode], *, release: Release) -> Turn:
@@ -260,7 +270,8 @@ def put_off(
     if (
         rollout.state is not RolloutState.RUNNING
         or not calendar.is_open(now)
-        or any(each.stage in IN_HAND for each in of_wave)
+        # Who came back in this very pass still counts as out in `fleet`: the next one knows how much room there is.
+        or any(each.stage in IN_HAND or (each.node in fleet and fleet[each.node].is_in_hand) for each in of_wave)
     ):
         return ()
     closes_at = calendar.closes_at(now)

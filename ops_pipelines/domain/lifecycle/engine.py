@@ -95,7 +95,7 @@ class Way:
 
     def act(self, verb: Verb, *, text: str = "", suite: str = "") -> Action:
         node = self.node
-        is_of_step = verb in (Verb.INSTALL, Verb.RELOAD_DRIVER, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON)
+        is_of_step = verb is Verb.INSTALL or any(verb in verbs for verbs in _RESTARTS.values())
         return Action(
             verb=verb,
             incident=cause_of(node.rollout),
@@ -118,9 +118,12 @@ def next_move(way: Way) -> Move:
     """Return what comes next for a node whose stage is one that this rollout has in hand."""
     move = _MOVES[way.node.stage](way)
     deadline = way.node.deadline
-    if isinstance(move, Step) or deadline is None or way.facts.now < deadline or way.node.stage is NodeStage.DRAINING:
+    # An act ends by its own limit. What nobody let us begin, or nobody looked at while we were down, has not failed.
+    if not isinstance(move, Wait) or deadline is None or way.facts.now < deadline:
         return move
-    return _failed(way, f"not over by its deadline: {_words_of(move)}")
+    if way.node.stage is NodeStage.DRAINING or (way.node.good_reads if move.good_reads is None else move.good_reads):
+        return move
+    return _failed(way, f"not over by its deadline: {move.reason}")
 
 
 def wanted_versions(node: RolloutNode, release: Release) -> Mapping[Component, str]:
@@ -138,20 +141,21 @@ def deadline_of(
     stage: NodeStage, step: tuple[Change, ...], *, limits: RolloutLimits, durations: Durations, now: datetime
 ) -> datetime | None:
     """Return by when a stage that begins now must be over; None where it may last."""
-    # Each act has its own limit, after which it has failed: the stage's is a last resort, a little longer.
+    # Each act has its own limit, after which it has failed: the stage's is a little longer, and people are told of it.
     spare = timedelta(minutes=5)
     restart = {
         Activation.LIVE: timedelta(0),
         Activation.DRIVER_RELOAD: durations.reset_limit,
         Activation.REBOOT: durations.reboot_limit,
         Activation.POWER_CYCLE: durations.fence_limit + durations.reboot_limit,
-        Activation.AC_CYCLE: limits.answer_limit,
+        Activation.AC_CYCLE: timedelta(0),
     }
+    hands = limits.answer_limit if activation_of(step) is Activation.AC_CYCLE else timedelta(0)
     limit = {
         NodeStage.DRAINING: limits.job_end_limit,
         NodeStage.INSTALLING: limits.install_limit + spare,
         NodeStage.ACTIVATING: restart[activation_of(step)] + spare,
-        NodeStage.VERIFYING: limits.verify_limit,
+        NodeStage.VERIFYING: hands + limits.verify_limit,
         NodeStage.TESTING: durations.check_limit + spare,
         NodeStage.RETURNING: durations.waiting_limit,
     }.get(stage)
@@ -185,10 +189,7 @@ def _drain(way: Way) -> Move:
     if not is_forward and way.facts.trouble and way.facts.jobs and way.is_done(drain):
         return _leave(way, drain, way.facts.trouble, event=NodeEvent.NOT_NOW)
     if not way.is_done(drain):
-        is_given_up = is_late and drain.key not in way.facts.outcomes
-        return (
-            _failed(way, f"not drained by its deadline: {way.node.reason}") if is_given_up else _do_or_fail(way, drain)
-        )
+        return _do_or_fail(way, drain)  # On its way back it may wait: until it is drained it works, and is not lost.
     if way.facts.jobs:
         return Wait(reason=f"waits for the end of {_waits_for(way)}")
     return Step(event=NodeEvent.FREE, reason="drained, and no job is left on it")
@@ -231,7 +232,7 @@ _RESTARTS: Mapping[Activation, tuple[Verb, ...]] = {
 
 def _activate(way: Way) -> Move:
     for verb in _RESTARTS[activation_of(way.step)]:
-        restart = way.act(verb, text=_restart_text(way))
+        restart = way.act(verb, text=_restart_text(way, verb))
         if not way.is_done(restart):
             return _do_or_fail(way, restart)
     return Step(
@@ -311,9 +312,8 @@ def _versions_text(way: Way) -> str:
     )
 
 
-def _restart_text(way: Way) -> str:
+def _restart_text(way: Way, verb: Verb) -> str:
+    if verb is Verb.PAGE_HUMAN:
+        what = f"Take all power off {way.node.node} and give it back (AC cycle)"
+        return f"{what}: {_versions_text(way)} lies on it, and runs only after that. {way.node.rollout} waits."
     return f"{way.node.rollout}: {_versions_text(way)}"
-
-
-def _words_of(move: Move) -> str:
-    return move.action.verb.value.replace("_", " ") if isinstance(move, Act) else move.reason

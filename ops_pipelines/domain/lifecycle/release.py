@@ -194,9 +194,9 @@ class Release:
     @property
     def steps(self) -> tuple[tuple[Change, ...], ...]:
         """The changes in groups, each installed together and activated once: bundles, and what stands alone."""
-        groups: dict[str, list[Change]] = {}
+        groups: dict[str | int, list[Change]] = {}
         for number, change in enumerate(self.changes):
-            groups.setdefault(change.bundle or f"#{number}", []).append(change)
+            groups.setdefault(change.bundle or number, []).append(change)
         return tuple(tuple(group) for group in groups.values())
 
     def version_of(self, component: Component) -> str | None:

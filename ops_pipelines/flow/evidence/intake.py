@@ -3,11 +3,12 @@
 A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
+from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
 from ops_pipelines.flow.cluster import Cluster
@@ -74,6 +75,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     now = cluster.clock.now()
     answers: dict[str, str | None] = {"scheduler": None, "telemetry": None}
     new_count = 0
+    changing = changing_nodes(cluster, now=now)
 
     nodes: tuple[NodeStatus, ...] | None = None
     try:
@@ -81,7 +83,11 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     except SourceError as problem:
         answers["scheduler"] = str(problem)
     else:
-        unreachable = [_unreachable(node, now) for node in nodes if _is_ours_to_watch(node) and not node.is_responding]
+        unreachable = [
+            _unreachable(node, now)
+            for node in nodes
+            if _is_ours_to_watch(node) and not node.is_responding and node.node not in changing
+        ]
         declared = [condition for condition in unreachable if cluster.rules.topology.knows(condition.node)]
         new_count += cluster.ledger.take_in_conditions(source="scheduler", present=declared, now=now)
 
@@ -97,7 +103,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
             topology=cluster.rules.topology,
             stale_after=cluster.rules.policy.durations.telemetry_stale_after,
         )
-        present = on_watched_nodes(gpu_telemetry.conditions, nodes)
+        present = on_watched_nodes(gpu_telemetry.conditions, nodes, changing=changing)
         new_count += cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
         _keep_rejected(cluster, gpu_telemetry.rejected, now)
     return Intake(
@@ -135,13 +141,20 @@ def _is_ours_to_watch(node: NodeStatus) -> bool:
     return not node.is_drained or (node.reason or "").startswith(DRAIN_MARK)
 
 
+def changing_nodes(cluster: Cluster, *, now: datetime) -> frozenset[NodeName]:
+    """Return the nodes whose versions a rollout is changing: they restart because we told them to.
+
+    The rollout itself finds whether they come well. What holds when it is done with them begins to hold then.
+    """
+    state = cluster.ledger.read_state(now)
+    return under_change(state.owned, state.records) if state.owned else frozenset()
+
+
 def on_watched_nodes(
-    conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None
+    conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None, *, changing: Collection[NodeName] = ()
 ) -> tuple[Observation, ...]:
-    """Return the conditions without those on nodes that somebody else drained; all of them where nobody knows."""
-    if nodes is None:
-        return tuple(conditions)
-    others = {node.node for node in nodes if not _is_ours_to_watch(node)}
+    """Return the conditions without those on nodes that somebody else drained, or that are being changed."""
+    others = {node.node for node in nodes or () if not _is_ours_to_watch(node)} | set(changing)
     return tuple(condition for condition in conditions if condition.node not in others)
 
 

@@ -40,14 +40,15 @@ def marked_canaries(rollout: Rollout, nodes: Collection[RolloutNode], cluster: C
         is_at_work = node.stage is NodeStage.UPDATED or (node.stage is NodeStage.SOAKING and rollout.state in FINAL)
         if not is_at_work or not rollout.waves[node.wave - 1].is_canary:
             continue
-        done = {
+        done = [
             each.action.verb
             for each in cluster.ledger.records_on(cause_of(rollout.rollout), node.node)
-            if each.action.try_number == node.try_number
+            if each.action.verb in (Verb.PUT_LAST, Verb.PUT_BACK)
             and each.outcome is not None
             and each.outcome.kind is OutcomeKind.DONE
-        }
-        if Verb.PUT_LAST in done and Verb.PUT_BACK not in done:
+        ]
+        # Of any pass: who set out for its way back and was given out of hand again still has the mark of the first.
+        if done and done[-1] is Verb.PUT_LAST:
             found.append(node)
     return tuple(found)
 

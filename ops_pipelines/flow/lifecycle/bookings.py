@@ -147,7 +147,9 @@ def _remember(rollout: Rollout, booking: Booking | None, cluster: Cluster) -> Ro
 def _still_fits(known: Booking, first: datetime, last: datetime, prospect: Prospect) -> bool:
     """Return whether a booking serves although the times have moved: each change of it is one more command."""
     has_begun = known.begins_at <= prospect.now
-    is_soon_enough = has_begun or abs(known.begins_at - first) <= max(prospect.visit / 2, timedelta(minutes=10))
+    # Who could begin now does so with the next pass: the booking need not come forward for that.
+    is_due = has_begun or first <= prospect.now
+    is_soon_enough = is_due or abs(known.begins_at - first) <= max(prospect.visit / 2, timedelta(minutes=10))
     # What is in force is not made longer for nodes that still do not begin: it lapses, and they work on.
     return is_soon_enough and (has_begun or known.ends_at >= last + prospect.visit)
 

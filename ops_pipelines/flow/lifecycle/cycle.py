@@ -12,6 +12,7 @@ from ops_pipelines.domain.lifecycle.rollout import Direction, Rollout
 from ops_pipelines.domain.lifecycle.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
@@ -20,7 +21,7 @@ from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, Surroundings, advance_rollout
 from ops_pipelines.flow.people.work_calendar import calendar_of
-from ops_pipelines.ports.ledger import LedgerConflict
+from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 
@@ -42,8 +43,11 @@ def advance_rollouts(
     if not state.rollouts and not owed:
         return CycleReport(passes=(), problems=())
     fleet = view_fleet(cluster, state, versions={})
-    unpaid = tuple(said for rollout in owed for said in _settle(rollout, fleet.jobs, cluster, lease=lease))
-    calendar, problems = _calendar(cluster)
+    why_not = _why_nothing_is_done(state, cluster, lease=lease)
+    unpaid = tuple(
+        said for rollout in owed if not why_not for said in _settle(rollout, fleet.jobs, cluster, lease=lease)
+    )
+    calendar, problems = _calendar(cluster) if not why_not else (WorkCalendar(windows=()), (why_not,))
     passes: list[PassReport] = []
     for rollout in state.rollouts:
         around = Surroundings(
@@ -51,10 +55,25 @@ def advance_rollouts(
             calendar=calendar,
             jobs=fleet.jobs,
             visit_seconds=_visit_seconds(rollout, cluster),
+            may_act=not why_not,
         )
         report = advance_rollout(rollout, cluster, lease=lease, around=around, judge=judging(rollout, cluster))
         passes.append(book_ahead(report, around, cluster, lease=lease))
     return CycleReport(passes=tuple(passes), problems=(*unpaid, *problems))
+
+
+def _why_nothing_is_done(state: LedgerState, cluster: Cluster, *, lease: Lease) -> str:
+    """Return why no node is begun and nobody is kept off or let on, in words; empty where nothing is in the way.
+
+    Acts are judged one by one; what is said to the scheduler beside them is not.
+    """
+    if state.pause is not None:
+        return f"no node is begun: {state.pause.actor} paused the autopilot ({state.pause.reason})"
+    if cluster.rules.policy.mode is Mode.OBSERVE:
+        return "no node is begun: policy.yaml says mode: observe"
+    now = cluster.clock.now()
+    token = lease.token(cluster.ledger, now)
+    return "" if token is not None and token == cluster.ledger.current_lease(now) else "another process acts"
 
 
 def _settle(rollout: Rollout, jobs: tuple[JobStatus, ...], cluster: Cluster, *, lease: Lease) -> tuple[str, ...]:

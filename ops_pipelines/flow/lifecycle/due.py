@@ -19,12 +19,15 @@ _SELDOM = timedelta(minutes=5)
 
 
 def due_rollout(state: LedgerState, ledger: Ledger, *, limits: RolloutLimits, now: datetime) -> Due | None:
-    """Return the pass that is due now; None if nothing has changed and nothing can have."""
-    for rollout in state.rollouts:
-        due = _due(rollout, ledger, limits=limits, now=now)
-        if due is not None:
-            return due
-    return None
+    """Return the pass that is due now; None if nothing has changed and nothing can have.
+
+    One pass serves every rollout, so it is due anew when it is for any of them: one that waits hides no other.
+    """
+    each_due = [_due(rollout, ledger, limits=limits, now=now) for rollout in state.rollouts]
+    found = [due for due in each_due if due is not None]
+    if not found:
+        return None
+    return Due(run_key=" ".join(due.run_key for due in found), reason="; ".join(due.reason for due in found))
 
 
 def _due(rollout: Rollout, ledger: Ledger, *, limits: RolloutLimits, now: datetime) -> Due | None:

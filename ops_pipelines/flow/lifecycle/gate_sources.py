@@ -5,10 +5,11 @@ answer is named, and so is one that is not there.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.domain.health import WATCHER
 from ops_pipelines.domain.identity import NodeName, cause_of
 from ops_pipelines.domain.lifecycle.compared_times import ComparedTimes, compared_times, known_from
 from ops_pipelines.domain.lifecycle.course import present_wave
@@ -35,7 +36,7 @@ from ops_pipelines.domain.lifecycle.seen_events import (
 )
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus
+from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, Signal
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.ports.past_work import PastWork
@@ -45,6 +46,7 @@ _OF_NODES = (EventKind.NODE_FAILURE, EventKind.XID, EventKind.ECC, EventKind.LIN
 _LATE_AFTER = timedelta(hours=3)
 """# Assumption: an hour of the lake is filled within an hour of its end; later, somebody must look."""
 _CHECK_COUNT = 20
+_MOST_NAMES = 4
 _BANDWIDTH = ("nccl_loopback", "busbw")
 _BYTES_PER_GIGABYTE = 1e9
 
@@ -88,6 +90,7 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
     work = _work(nodes, times, cluster, now=now, silent=silent, notes=notes)
     touched = {node: each.ends_at for node, each in times.own.items()}
     times = known_from(times, work.known_since)
+    silent += _blindness(times.treated.keys(), cluster, now=now)
     incidents = cluster.ledger.incidents_since(times.since or now)
     events = (*events_of(incidents), *work.failures)
     counts = [count_events(kind, events, times, work.worked) for kind in _OF_NODES]
@@ -104,6 +107,20 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
         silent=tuple(silent),
         notes=tuple(notes),
     )
+
+
+def _blindness(treated: Collection[NodeName], cluster: Cluster, *, now: datetime) -> Iterator[str]:
+    """Yield why faults of updated nodes may go unnoticed now: what nobody sees makes nothing good."""
+    watcher = next((each for each in cluster.ledger.heartbeats() if each.name == WATCHER), None)
+    if watcher is not None and watcher.is_silent(now):
+        yield f"nobody looks for faults: no heartbeat of {WATCHER} since {watcher.at:%Y-%m-%d %H:%M} UTC"
+    elif watcher is not None and watcher.failing_sources:
+        yield f"faults may go unnoticed: {', '.join(watcher.failing_sources)} does not answer"
+    stale = {each.node for each in cluster.ledger.conditions() if each.signal is Signal.TELEMETRY_STALE}
+    unseen = sorted(stale.intersection(treated))
+    if unseen:
+        more = f" and {len(unseen) - _MOST_NAMES} more" if len(unseen) > _MOST_NAMES else ""
+        yield f"no fresh metrics from {', '.join(unseen[:_MOST_NAMES])}{more}"
 
 
 def _is_mostly_alone(work: _Work, times: ComparedTimes) -> bool:

@@ -46,6 +46,7 @@ from ops_pipelines.flow.lifecycle.node_pass import Errand, advance_node, after_s
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
+_AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.BACK, NodeStage.PENDING})
 _MOST_ROUNDS = 8
 """Of one pass: each lets what was freed by the round before begin."""
 
@@ -59,6 +60,8 @@ class Surroundings:
     jobs: Sequence[JobStatus]
     visit_seconds: float
     """How long a node is foreseen to be out."""
+    may_act: bool = True
+    """Whether nodes are begun, and anything is said to the scheduler beside acts."""
 
 
 Judge = Callable[[Rollout, Sequence[RolloutNode]], Verdict | None]
@@ -110,14 +113,27 @@ def advance_rollout(
                 problems[f"{name}: {problem}"] = None
         if not has_begun and not has_moved:
             break
+        around = _with_returned(around, nodes)
     errand = _settle(errand, nodes, around, problems)
     return PassReport(rollout=errand.rollout, nodes=tuple(nodes.values()), verdict=verdict, problems=tuple(problems))
+
+
+def _with_returned(around: Surroundings, nodes: Mapping[NodeName, RolloutNode]) -> Surroundings:
+    """Return the surroundings with the nodes that came back to work in this pass: their places are free again."""
+    back = {
+        name: replace(known, is_in_service=True, is_in_hand=False)
+        for name, known in around.fleet.items()
+        if known.is_in_hand and name in nodes and nodes[name].stage in _AT_WORK
+    }
+    return replace(around, fleet={**around.fleet, **back}) if back else around
 
 
 def _settle(
     errand: Errand, nodes: Mapping[NodeName, RolloutNode], around: Surroundings, problems: dict[str, None]
 ) -> Errand:
     """Keep wide jobs off nodes that soak, and undo what a wave that is over left behind."""
+    if not around.may_act:
+        return errand
     everybody = tuple(nodes.values())
     try:
         rollout = keep_wide_jobs_off(errand.rollout, everybody, around.jobs, errand.cluster)
@@ -186,6 +202,8 @@ def _begin(errand: Errand, nodes: dict[NodeName, RolloutNode], around: Surroundi
 
     Who was pulled out goes back in every state: that only brings to an end what was begun.
     """
+    if not around.may_act:
+        return False
     cluster, rollout = errand.cluster, errand.rollout
     now = cluster.clock.now()
     everybody = tuple(nodes.values())

@@ -4,6 +4,7 @@ Says what the bars are of; drawing them is `bar_rows`'.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.returning.repair_text import escape_markdown
@@ -15,13 +16,16 @@ _SHEET = Sheet(
         Shade.GREEN: "updated",
         Shade.SKY: "soaks",
         Shade.BLUE: "in hand",
-        Shade.YELLOW: "goes back, or is back",
+        Shade.YELLOW: "back",
         Shade.ORANGE: "failed",
         Shade.PINK: "left out",
         Shade.GREY: "to come",
     },
 )
 _ORDER = tuple(_SHEET.key)
+_SMALL_LETTERS = 16
+"""Of a number that stands beside a small bar and its wave's name; a longer one says how many are updated."""
+_AT_WORK = frozenset({Shade.GREEN, Shade.SKY})
 
 
 def progress_rows(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple[BarRow, ...]:
@@ -45,7 +49,15 @@ def picture_of_progress(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple
     """Return the picture of one rollout as Markdown: small enough to be shown in place, and large."""
     rows = progress_rows(rollout, nodes)
     words = escape_markdown(f"{rollout.rollout} {rollout.release}: {rollout.state.value.replace('_', ' ')}")
-    return small_rows(rows, sheet=_SHEET, words=words), large_rows(rows, sheet=_SHEET, words=words)
+    small = tuple(_small(wave.number, row) for wave, row in zip(rollout.waves, rows, strict=True))
+    return small_rows(small, sheet=_SHEET, words=words), large_rows(rows, sheet=_SHEET, words=words)
+
+
+def _small(wave: int, row: BarRow) -> BarRow:
+    """Return the same row with few enough letters to stand beside a small bar."""
+    at_work = sum(count for count, shade in row.parts if shade in _AT_WORK)
+    short = f"{at_work:g} of {sum(count for count, _ in row.parts):g}"
+    return replace(row, label=f"wave {wave}", number=row.number if len(row.number) <= _SMALL_LETTERS else short)
 
 
 def _shade_of(node: RolloutNode) -> Shade:

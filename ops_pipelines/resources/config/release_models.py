@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
-Line = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Line = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 """One line of text."""
-Word = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Word = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Words = Annotated[list[Word], Field(max_length=100)]
 Location = Annotated[
     str,

@@ -7,6 +7,7 @@ What the keys mean belongs to `files`. Nothing here knows clusters or policies.
 """
 
 import difflib
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -17,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ops_pipelines.domain.policy import PolicyError
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MERGE = "tag:yaml.org,2002:merge"
+_MOST_BYTES = 5_000_000
+"""# Assumption: a cluster of ten thousand nodes is told in a tenth of it."""
 KeyPath = tuple[str | int, ...]
 """Where a value stands in its file: `("racks", 0, "nodes")`."""
 
@@ -97,7 +101,11 @@ class YamlFile:
 
     def _parse(self) -> Mapping[str, object]:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with self.path.open("rb") as file:
+                read = file.read(_MOST_BYTES + 1)
+            if len(read) > _MOST_BYTES:
+                raise ConfigError(f"{self.path} is longer than {_MOST_BYTES} bytes; that is no configuration")
+            text = read.decode("utf-8")
         except OSError as exc:
             raise ConfigError(f"{self.path} cannot be read ({exc.strerror}); check path and permissions") from exc
         except UnicodeDecodeError as exc:
@@ -112,6 +120,8 @@ class YamlFile:
         except (yaml.YAMLError, ValueError, OverflowError) as exc:
             # PyYAML turns `2026-13-45` into a date and fails on it with a bare error.
             raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
+        except RecursionError as exc:
+            raise ConfigError(f"{self.path} is nested too deeply to be a configuration") from exc
         finally:
             loader.dispose()
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -133,6 +143,9 @@ class YamlFile:
                 key = str(key_node.value)
                 line = key_node.start_mark.line + 1
                 self._lines[(*at, key)] = line
+                if key_node.tag == _MERGE and (key in seen or not isinstance(value_node, yaml.MappingNode)):
+                    # A few lines of them, each naming the one before ten times, would fill the memory.
+                    raise yaml.YAMLError(f"line {line}: << takes in one section and stands once in another")
                 if key in seen:
                     self.add_fault((*at, key), f"this key was given before, on line {seen[key]}; keep one")
                 seen.setdefault(key, line)
@@ -169,7 +182,9 @@ def _unknown_key(key: str, valid: list[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    short = reprlib.Repr()  # Of aliases within aliases a few lines would be gigabytes.
+    short.maxlevel, short.maxstring = 3, 1_000
+    text = repr(value) if isinstance(value, str) else short.repr(value)
     if "://" in text and "@" in text:
         return "a URL with credentials (not shown; secrets belong in a file of their own)"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -52,7 +52,7 @@ class AnsibleInstalls:
         told = {"playbooks": str(self._settings.playbooks), "plays": plays}
         try:
             with self._files.starting():
-                if self._files.is_known(plain.key):
+                if self._files.is_begun(plain.key, told):
                     return
                 for other, running in self._files.running():
                     if running.get("node") == node:
@@ -64,7 +64,7 @@ class AnsibleInstalls:
                     limit_seconds=self._settings.limit.total_seconds(),
                     module=_MODULE,
                 )
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
             raise SourceUnavailable(
                 f"{self._files.path} cannot be used: {problem}. Check its owner and mode"
             ) from problem

@@ -13,6 +13,7 @@ from datetime import datetime
 from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
 from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
 from ops_pipelines.domain.node_health.node_check import parse_check_key
+from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.fleet.install_documents import report_from_json, report_to_json
 
@@ -46,6 +47,18 @@ class InstallDirectory(RunDirectory):
             "order": order,
         }
         self.launch(key, told, module=module)
+
+    def is_begun(self, key: ActionKey, order: Mapping[str, object]) -> bool:
+        """Return whether this order was begun under the key; raise SourceRefused if another one was."""
+        if not self.is_known(key):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if self.started(key).order != order:
+                raise SourceRefused(
+                    f"another order was begun under {key}: a ledger that is begun anew gives the same keys once more. "
+                    f"Remove {self.path / key}.*"
+                )
+        return True
 
     def take_over(self, key: ActionKey, *, pid: int) -> StartedInstall:
         """Return what was started, and make process `pid` the one that carries it out."""

@@ -71,6 +71,8 @@ class RedfishUpdates:
         records = self._records_of(name)
         begun = records.read(known)
         if begun is not None:
+            if (begun.images, begun.is_back) != (images, order.direction is Direction.BACK):
+                raise SourceRefused(f"another order was begun under {known}; look at the BMC, and remove {known}.part")
             self._go_on(begun, records)
             return
         self._calls.keep_away_as_asked(name)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
+    OF_PEOPLE,
     ROLLOUT_TABLE,
     Direction,
     IllegalRolloutTransitionError,
@@ -23,6 +24,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     next_direction,
     next_stage,
 )
+from ops_pipelines.ports.ledger import AUTOPILOT
 
 _Standing: TypeAlias = tuple[NodeStage, Direction]
 
@@ -30,10 +32,15 @@ _TO_NEXT_WAVE = frozenset({RolloutEvent.WAVE_GOOD, RolloutEvent.ONE_WAY_NEXT})
 _UNTOUCHED = frozenset({NodeStage.PENDING, NodeStage.SKIPPED})
 
 
-def rollout_conflict(before: Rollout, after: Rollout) -> str | None:
-    """Return why the stored rollout does not lead to the new one; None if it does."""
+def rollout_conflict(before: Rollout, after: Rollout, *, actor: str) -> str | None:
+    """Return why the stored rollout does not lead to the new one by the word of `actor`; None if it does."""
     if _origin(before) != _origin(after):
         return f"{before.rollout} is another rollout: release, plan and waves of a rollout never change"
+    if actor == AUTOPILOT and _is_peoples(before, after):
+        return (
+            f"{before.rollout} is {before.state.value} by now, and only people let it go on; read it again and decide "
+            "again"
+        )
     if _rollout_stays(before, after) or _rollout_moves(before, after):
         return None
     return (
@@ -54,6 +61,16 @@ def node_conflict(before: RolloutNode, after: RolloutNode, *, state: RolloutStat
     if (is_begun and state is not RolloutState.RUNNING) or (is_taken and state in FINAL):
         return f"{before.rollout} is {state.value} by now: {before.node} is not begun; read it again and decide again"
     return None
+
+
+def _is_peoples(before: Rollout, after: Rollout) -> bool:
+    """Return whether only a person may change this: a pass that was under way when they spoke would undo their word.
+
+    What the gate found meanwhile stops a rollout all the same.
+    """
+    if before.state not in OF_PEOPLE or _rollout_stays(before, after):
+        return False
+    return after.state is not RolloutState.GOING_BACK or after.since < before.since
 
 
 def _origin(rollout: Rollout) -> tuple[object, ...]:

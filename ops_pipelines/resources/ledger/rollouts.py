@@ -121,7 +121,7 @@ def write_change(
     known = _read_nodes_of(connection, name, asked)
     changed_rollout = None if rollout is None or rollout == present else rollout
     changed = [each for each in asked.values() if each != known[each.node]]
-    _refuse_impossible(present, changed_rollout, [(known[each.node], each) for each in changed])
+    _refuse_impossible(present, changed_rollout, [(known[each.node], each) for each in changed], actor=actor)
     _refuse_held(
         connection, [each.node for each in changed if known[each.node].stage is NodeStage.SKIPPED], rollout=name
     )
@@ -165,9 +165,9 @@ def _by_name(nodes: Collection[RolloutNode], *, rollout: RolloutId) -> dict[Node
 
 
 def _refuse_impossible(
-    present: Rollout, rollout: Rollout | None, changes: Iterable[tuple[RolloutNode, RolloutNode]]
+    present: Rollout, rollout: Rollout | None, changes: Iterable[tuple[RolloutNode, RolloutNode]], *, actor: str
 ) -> None:
-    problem = None if rollout is None else rollout_conflict(present, rollout)
+    problem = None if rollout is None else rollout_conflict(present, rollout, actor=actor)
     if problem is not None:
         raise LedgerConflict(problem)
     state = present.state if rollout is None else rollout.state

@@ -42,11 +42,12 @@ class InstallRuns:
     def start(self, order: PlainOrder, *, limit_seconds: float) -> bool:
         """Start an installation in a session of its own and return at once; return False if the key has one already.
 
-        Raises AnotherInstallRuns, GpusBusy, and OSError if the directory cannot be used.
+        Raises SourceRefused if the key has another order, AnotherInstallRuns, GpusBusy, and OSError if the directory
+        cannot be used.
         """
         key = parse_check_key(order.key)
         with self._files.starting():
-            if self._files.is_known(key):
+            if self._files.is_begun(key, order_to_dict(order)):
                 return False
             for other, _ in self._files.running():
                 raise AnotherInstallRuns(f"the installation {other} still runs on this node; wait for it")
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log=files.log(started.key),
         limit_seconds=started.limit_seconds,
         keep=lambda said, ratio: files.keep(started, said, progress_ratio=ratio),
+        note_command=lambda pid: files.note_command(started.key, pid=pid),
     )
     files.finish(started, result.state, result.said)
     return 0

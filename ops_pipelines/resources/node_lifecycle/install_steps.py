@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 from urllib.error import URLError
@@ -32,7 +34,7 @@ MOST_LOG_BYTES = 64 * 2**20
 _MOST_ARTIFACT_BYTES = 32 * 2**30
 """# Assumption: no image or driver of a node is larger."""
 _PIECE_BYTES = 2**20
-_LOOK_EVERY_SECONDS = 5.0
+_LOOK_EVERY_SECONDS = 0.5
 _CONNECT_SECONDS = 30.0
 _TAIL_BYTES = 4096
 _NAME = re.compile(r"[^A-Za-z0-9._+-]")
@@ -51,18 +53,38 @@ class StepFailed(RuntimeError):
 
 
 def carry_out(
-    order: PlainOrder, *, directory: Path, log: Path, limit_seconds: float, keep: Callable[[str, float], None]
+    order: PlainOrder,
+    *,
+    directory: Path,
+    log: Path,
+    limit_seconds: float,
+    keep: Callable[[str, float], None],
+    note_command: Callable[[int], None],
 ) -> StepResult:
-    """Carry out an order within `limit_seconds`; `keep` is told what is being done, and the share that is done."""
+    """Carry out an order within `limit_seconds`; `keep` is told what is being done, and the share that is done.
+
+    No command is run before every artifact is there and is what the release says. `note_command` is told the process of
+    each command: it goes on where this one is killed.
+    """
     ends_at = time.monotonic() + limit_seconds
     place = directory / f"{order.key}.files"
     try:
         refuse_words(order)
+        copies = {
+            change.component: _stage(change.artifact, place / change.component.value, ends_at=ends_at)
+            for change in order.changes
+            if change.artifact is not None
+        }
         with _log_file(log) as output:
             for number, change in enumerate(order.changes):
                 what = f"{change.component.value} {change.version}"
                 keep(f"installs {what}", number / len(order.changes))
-                _install(change, order, place=place, output=output, ends_at=ends_at)
+                process, said_from = _begun(change, order, copy=copies.get(change.component), output=output)
+                note_command(process.pid)
+                problem = _wait(process, output, ends_at=ends_at)
+                if problem or process.returncode != 0:
+                    end = f"{problem} and was ended" if problem else f"ended with {process.returncode}"
+                    raise StepFailed(f"{what}: {change.words[0]} {end}: {_last_words(output, said_from)}")
     except (StepFailed, SourceRefused) as problem:
         return StepResult(state=InstallState.FAILED, said=str(problem))
     except OSError as problem:
@@ -73,12 +95,10 @@ def carry_out(
     return StepResult(state=InstallState.INSTALLED, said=f"{said} lies on the node")
 
 
-def _install(change: PlainChange, order: PlainOrder, *, place: Path, output: IO[bytes], ends_at: float) -> None:
-    copy = (
-        _stage(change.artifact, place / change.component.value, ends_at=ends_at)
-        if change.artifact is not None
-        else None
-    )
+def _begun(
+    change: PlainChange, order: PlainOrder, *, copy: Path | None, output: IO[bytes]
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Begin the command of a change; return it, and where in the output its own words begin."""
     filling = {
         "{node}": order.node,
         "{version}": change.version,
@@ -88,11 +108,10 @@ def _install(change: PlainChange, order: PlainOrder, *, place: Path, output: IO[
     argv = [fill(word, filling) for word in change.words]
     environment = tool_environment(os.environ)
     program = shutil.which(argv[0], path=environment["PATH"])
-    what = f"{change.component.value} {change.version}: {argv[0]}"
     if program is None:
-        raise StepFailed(f"{what} is not installed on the node")
+        raise StepFailed(f"{change.component.value} {change.version}: {argv[0]} is not installed on the node")
     output.write(f"--- {' '.join(argv)}\n".encode())
-    begun_at = os.fstat(output.fileno()).st_size
+    said_from = os.fstat(output.fileno()).st_size
     # Into a file, not a pipe: a daemon that the installer starts keeps what it inherits open for good.
     process = subprocess.Popen(
         [program, *argv[1:]],
@@ -103,11 +122,7 @@ def _install(change: PlainChange, order: PlainOrder, *, place: Path, output: IO[
         start_new_session=True,
         cwd="/",
     )
-    problem = _wait(process, output, ends_at=ends_at)
-    if problem:
-        raise StepFailed(f"{what} {problem} and was ended: {_last_words(output, begun_at)}")
-    if process.returncode != 0:
-        raise StepFailed(f"{what} ended with {process.returncode}: {_last_words(output, begun_at)}")
+    return process, said_from
 
 
 def _wait(process: subprocess.Popen[bytes], output: IO[bytes], *, ends_at: float) -> str:
@@ -139,7 +154,7 @@ def _stage(artifact: Artifact, place: Path, *, ends_at: float) -> Path:
     digest, size = hashlib.sha256(), 0
     try:
         with _opened(artifact.location) as source, copy.open("xb") as target:
-            while piece := source.read(_PIECE_BYTES):
+            while piece := source.read1(_PIECE_BYTES):  # what is there: who sends a byte a minute is not waited for
                 digest.update(piece)
                 size += len(piece)
                 target.write(piece)
@@ -158,12 +173,15 @@ def _stage(artifact: Artifact, place: Path, *, ends_at: float) -> Path:
 
 
 @contextmanager
-def _opened(location: str) -> Iterator[IO[bytes]]:
+def _opened(location: str) -> Iterator[BufferedIOBase]:
     if location.startswith("https://"):
         with urlopen(location, timeout=_CONNECT_SECONDS) as answer:  # noqa: S310 -- https, and believed by its hash
             yield answer
     elif location.startswith("/"):
-        with Path(location).open("rb") as file:
+        # Not waited for either: a pipe that nobody writes to.
+        with os.fdopen(os.open(location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is no plain file")
             yield file
     else:
         raise ValueError("a location is an absolute path on the node, or an https URL")
@@ -176,10 +194,10 @@ def _log_file(log: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _last_words(output: IO[bytes], begun_at: int) -> str:
+def _last_words(output: IO[bytes], said_from: int) -> str:
     """Return the end of what a command printed, on one line."""
     size = os.fstat(output.fileno()).st_size
-    start = max(begun_at, size - _TAIL_BYTES)
+    start = max(said_from, size - _TAIL_BYTES)
     text = os.pread(output.fileno(), max(0, size - start), start).decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-300:] or "it said nothing"

@@ -1,0 +1,94 @@
+"""What must never be done about nodes that a rollout has: by another cause, by it on another's, too many, or unproven.
+
+Rules like those of `rules`. Who has a node follows from the commands that the cluster took: its drain and its return.
+"""
+
+from collections.abc import Mapping
+
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
+from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
+from ops_pipelines.domain.node_health.node_check import TestResult
+from tests.safety.scene import Rule, Scene
+
+_FOR_ROLLOUTS = frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER})
+
+
+def is_of_rollout(record: ActionRecord | None) -> bool:
+    return record is not None and is_rollout(record.action.incident)
+
+
+def finishes_update(scene: Scene) -> bool:
+    """Return whether a command only goes on with a node that its rollout has, or has installed something on."""
+    if scene.record is None or not is_rollout(scene.record.action.incident):
+        return False
+    cause, node = scene.record.action.incident, scene.command.node
+    if _owners(scene).get(node) == cause:
+        return True
+    return any(
+        record is not None and record.action.incident == cause and command.verb is Verb.INSTALL and command.node == node
+        for command, record in scene.accepted
+    )
+
+
+def _owners(scene: Scene) -> Mapping[NodeName | None, IncidentId]:
+    """Return which rollout has each node."""
+    owners: dict[NodeName | None, IncidentId] = {}
+    for command, record in scene.accepted:
+        if record is None or not is_rollout(record.action.incident):
+            continue
+        if command.verb is Verb.DRAIN:
+            owners[command.node] = record.action.incident
+        elif command.verb is Verb.RESUME:
+            owners.pop(command.node, None)
+    return owners
+
+
+def _one_owner(scene: Scene) -> str | None:
+    node, cause = scene.command.node, None if scene.record is None else scene.record.action.incident
+    if node is None or cause is None:
+        return None
+    owner = _owners(scene).get(node)
+    if owner is not None and owner != cause:
+        return f"{owner} has it"
+    if not is_rollout(cause):
+        return f"{cause} is no rollout" if scene.command.verb in _FOR_ROLLOUTS else None
+    told = scene.told_node
+    drained_by = "" if told is None or not told.is_drained else told.reason or ""
+    is_anothers = drained_by.startswith(f"{DRAIN_MARK} ") and not drained_by.startswith(f"{DRAIN_MARK} {cause}:")
+    return f"it is drained by another cause: {drained_by}" if is_anothers else None
+
+
+def _rollout_share(scene: Scene) -> str | None:
+    if scene.command.verb is not Verb.DRAIN or not is_of_rollout(scene.record):
+        return None
+    nodes = scene.told.nodes
+    out = {name for name in _owners(scene) if name in nodes and nodes[name].is_drained} - {scene.command.node}
+    limit = scene.orders.policy.rollouts.max_out_count
+    return f"{len(out)} others are out for updates, {limit} allowed" if len(out) >= limit else None
+
+
+def why_unproven(scene: Scene) -> str | None:
+    """Judge the return of a node by a rollout: what was changed was tested since, and every test passed."""
+    assert scene.record is not None
+    action = scene.record.action
+    own = [
+        each
+        for each in scene.state.records
+        if (each.action.incident, each.action.node, each.action.try_number)
+        == (action.incident, action.node, action.try_number)
+    ]
+    if all(each.action.verb is not Verb.INSTALL for each in own):
+        return None  # It was drained, and nothing else: it is put back as it was.
+    check = next((each for each in own if each.action.verb is Verb.CHECK), None)
+    if check is None or check.outcome is None or check.outcome.kind is not OutcomeKind.DONE:
+        return "its new version was not tested to the end"
+    found = scene.told.checks.get(check.action.key)
+    if found is None:
+        return "what its tests found was never read"
+    failed = [each.test for each in found.tests if each.result is TestResult.FAILED]
+    return f"its tests failed: {', '.join(failed)}" if failed else None
+
+
+RULES_OF_ROLLOUTS: Mapping[str, Rule] = {"owned": _one_owner, "rollout_share": _rollout_share}
+"""Each a guardrail of the same name."""
