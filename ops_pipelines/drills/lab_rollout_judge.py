@@ -19,6 +19,8 @@ _LINE = re.compile(
     r"(?:(?P<ours>reason set to: ops_pipelines ROLL-)|state set to (?P<back>IDLE|MIXED|ALLOCATED)$)"
 )
 
+_BOOKED = re.compile(r"Created reservation=(ops-ROLL-\d+-w\d+)")
+
 
 def demands_on(act: "VersionsMove") -> Iterator[Demand]:
     """Yield what must be so once both releases are over."""
@@ -49,6 +51,8 @@ def _good_release(act: "VersionsMove", good: Rollout) -> Iterator[Demand]:
     for node, version in act.running_versions().items():
         yield Demand(is_so=version == GOOD_KERNEL, otherwise=f"{node} runs {version}, not {GOOD_KERNEL}")
     yield Demand(is_so=bool(act.story.kept_off), otherwise="the gang was never kept off a node that soaks")
+    booked = _BOOKED.findall(act.view.stage.slurm.read_controller_log())
+    yield Demand(is_so=bool(booked), otherwise="Slurm was never told of maintenance")
 
 
 def _bad_release(act: "VersionsMove", bad: Rollout) -> Iterator[Demand]:

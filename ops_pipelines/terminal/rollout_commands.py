@@ -12,6 +12,7 @@ from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, RECENT, AsJson, 
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, end_with
 
 if TYPE_CHECKING:
+    from ops_pipelines.domain.identity import NodeName
     from ops_pipelines.domain.lifecycle.rollout import Rollout
     from ops_pipelines.flow.cluster import Cluster
     from ops_pipelines.terminal.rollout_views import RolloutView
@@ -183,13 +184,12 @@ def skip(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Leave one node out; the others go on."""
-    from ops_pipelines.domain.identity import parse_node_name
     from ops_pipelines.flow.lifecycle import orders
     from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
     left_out = orders.skip(
-        _find(rollout, cluster).rollout, parse_node_name(node), cluster, actor=who_calls(), reason=_checked(reason)
+        _find(rollout, cluster).rollout, _named(node), cluster, actor=who_calls(), reason=_checked(reason)
     )
     print_lines(console(), [f"{left_out.node} is left out of {left_out.rollout}"])
 
@@ -202,6 +202,15 @@ def _find(name: str, cluster: "Cluster") -> "Rollout":
     if known is None:
         raise ByHandRefused(f"there is no rollout {name}; `ops-pipelines rollout history` lists them")
     return known
+
+
+def _named(node: str) -> "NodeName":
+    from ops_pipelines.domain.identity import parse_node_name
+
+    try:
+        return parse_node_name(node)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="NODE") from problem
 
 
 def _checked(reason: str) -> str:

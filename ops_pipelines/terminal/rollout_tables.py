@@ -29,7 +29,7 @@ def print_plan(out: Console, view: PlanView) -> None:
                 "release": f"{view.release}: {view.about}",
                 "nodes": f"{view.node_count} in {len(view.waves)} waves",
                 "begins": "" if view.starts_at is None else moment(view.starts_at),
-                "ends": "not within the windows that are known"
+                "ends": "nobody can foresee it"
                 if view.finishes_at is None
                 else moment(view.finishes_at),
                 "costs": f"{view.lost_gpu_hours} GPU-hours without work",

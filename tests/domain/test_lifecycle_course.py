@@ -619,7 +619,7 @@ verdicts = st.one_of(st.none(), st.sampled_from([said(kind) for kind in VerdictK
 directions = st.sampled_from([TWO_WAY, ONE_WAY])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(situations(), verdicts, directions)
 def test_every_turn_is_one_that_the_table_knows_and_says_why(situation, verdict, kind) -> None:
     present, nodes, _ = situation
@@ -635,7 +635,7 @@ def test_every_turn_is_one_that_the_table_knows_and_says_why(situation, verdict,
     assert to is not RolloutState.GOING_BACK or not kind.is_one_way
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(situations(), verdicts, directions)
 def test_no_wave_is_good_and_nothing_over_with_a_node_in_hand_or_on_the_way_out(situation, verdict, kind) -> None:
     present, nodes, _ = situation
@@ -649,7 +649,7 @@ def test_no_wave_is_good_and_nothing_over_with_a_node_in_hand_or_on_the_way_out(
         assert not any(each.stage in IN_HAND for each in nodes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(situations(), calendars(), st.integers(min_value=0, max_value=6), st.integers(min_value=-40, max_value=40))
 def test_whoever_begins_has_a_place_a_window_and_a_legal_way(situation, calendar, most, hour) -> None:
     present, nodes, fleet = situation
@@ -673,7 +673,7 @@ def test_whoever_begins_has_a_place_a_window_and_a_legal_way(situation, calendar
     assert idle_first == sorted(idle_first)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(situations(), calendars(), st.booleans())
 def test_who_could_begin_is_never_put_off_and_who_is_keeps_a_place_in_the_rollout(situation, calendar, is_full) -> None:
     present, nodes, fleet = situation

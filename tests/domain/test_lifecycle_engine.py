@@ -253,6 +253,24 @@ def test_a_node_whose_jobs_outlast_the_limit_is_put_back_and_then_passed_over(
     assert event_of(then) is event
 
 
+def test_who_is_free_goes_on_although_that_was_only_seen_after_its_deadline() -> None:
+    free = way(node(NodeStage.DRAINING, deadline=NOW), now=after(60))
+
+    assert event_of(next_move(told(free, drain=OutcomeKind.DONE))) is NodeEvent.FREE
+
+
+@pytest.mark.parametrize("resume", [None, OutcomeKind.DONE])
+def test_who_is_being_put_back_is_not_installed_on_when_its_job_ends_meanwhile(resume: OutcomeKind | None) -> None:
+    free = way(node(NodeStage.DRAINING, deadline=NOW), now=after(60))
+
+    move = next_move(told(free, drain=OutcomeKind.DONE, resume=resume))
+
+    if resume is None:
+        assert verb_of(move) is Verb.RESUME
+    else:
+        assert event_of(move) is NodeEvent.NOT_NOW
+
+
 @pytest.mark.parametrize("options", [{"trouble": BROKEN}, {"is_called_back": True}])
 @pytest.mark.parametrize("is_of_last_wave", [True, False])
 def test_who_breaks_or_is_called_back_while_it_only_drains_is_put_back_to_be_tried_again(

@@ -352,7 +352,9 @@ def test_every_node_of_the_release_stands_in_one_wave_or_is_skipped(nodes, polic
         assert sorted(named) == sorted(each.node for each in nodes)
         visited = [each.node for each in plan.visits]
         assert len(visited) == len(set(visited))
-        assert (plan.finishes_at is not None) is (len(visited) == sum(len(wave.nodes) for wave in plan.waves))
+        assert not {*visited} & {*plan.left_out}
+        wanted = sum(len(wave.nodes) for wave in plan.waves)
+        assert (plan.finishes_at is not None) is (len(visited) + len(plan.left_out) == wanted)
 
 
 @thoroughly
@@ -418,3 +420,15 @@ def caps_breached(
         out = sum(each in whole for each in gone)
         found[name] = out > 1 and (out == len(whole) or out > caps.max_out_per_partition_ratio * len(whole) + 1e-9)
     return [cap for cap, is_breached in found.items() if is_breached]
+
+
+@pytest.mark.parametrize(("over_seconds", "is_left_out"), [(-1, False), (0, False), (1, True)])
+def test_node_whose_job_outlasts_the_limit_is_tried_again_last_and_then_left_out(over_seconds, is_left_out) -> None:
+    limit = NARROW.rollouts.job_end_limit
+    long = fleet_node(0, is_idle=False, free_at=NOW + limit + timedelta(seconds=over_seconds))
+
+    plan = plan_of([long], policy=NARROW)
+
+    assert (plan.left_out == (long.node,)) is is_left_out
+    assert bool(plan.visits) is not is_left_out
+    assert plan.finishes_at is not None

@@ -16,6 +16,7 @@ from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.opening import open_rollout, start_release
 from ops_pipelines.flow.lifecycle.planning import plan_release
+from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from tests.scenarios.rollout_stage import (
     FIRST,
@@ -77,7 +78,7 @@ def test_a_rollout_begins_by_itself_only_where_policy_and_release_let_it(
 
     now = stage.clock.now()
     waits = state is RolloutState.AWAITING_YES
-    assert (opened.state, opened.owner, opened.created_by) == (state, AUTOPILOT, PERSON)
+    assert (opened.state, opened.owner, opened.created_by) == (state, PEOPLE if waits else AUTOPILOT, PERSON)
     assert opened.yes_through == (0 if waits else len(opened.waves))
     assert opened.deadline == (now + LIMITS.answer_limit if waits else None)
     assert stage.cluster.ledger.rollout(FIRST) == opened

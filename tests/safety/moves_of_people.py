@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
+from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import LadderLimits
@@ -51,10 +52,15 @@ def _drain_shown(stage: Stage, node: NodeName) -> tuple[str | None, datetime | N
 def _note_foreign_drain(stage: Stage, node: NodeName, *, before: tuple[str | None, datetime | None]) -> None:
     """Note whose drain it is now; one that shows as ours to the letter and to the second is nobody's to tell apart.
 
-    A node that is down keeps reason and time over a resume, so that its imitated drain leaves no trace.
+    A node that is down keeps reason and time over a resume, so that its imitated drain leaves no trace. Nor does one
+    in our words while we reboot the node: the scheduler itself dates a drain anew then.
     """
     now = _drain_shown(stage, node)
-    if now != before:
+    is_rebooted = any(
+        each.action.verb is Verb.REBOOT and each.action.node == node and each.outcome is None
+        for each in stage.ledger.read_state(stage.own_clock.now()).records
+    )
+    if now != before and not (is_rebooted and now[0] == before[0]):
         stage.orders.foreign_drains.add((node, *now))
 
 

@@ -12,10 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
+from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables
 from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Change, Claims, Component, Release, ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.domain.lifecycle.rollout import (
+    FINAL,
+    IN_HAND,
+    OF_PEOPLE,
+    Direction,
+    NodeStage,
+    Rollout,
+    RolloutNode,
+    RolloutState,
+)
 from ops_pipelines.domain.policy import Policy, PolicyError, RolloutLimits
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle import orders
@@ -220,6 +230,32 @@ class RolloutStage(SmallAutopilot):
     def touched_count(self, rollout: RolloutId = FIRST) -> int:
         records = self.cluster.ledger.records(cause_of(rollout))
         return len({each.action.node for each in records if each.action.part.endswith("forward")})
+
+    def waiting_for_incidents(self) -> set[NodeName]:
+        """Return the nodes that go back when people have seen to them: hands, or somebody who was paged, have them."""
+        peoples = {IncidentState.IN_REPAIR, IncidentState.ESCALATED}
+        broken = {node for each in self.incidents() if each.state in peoples for node in each.nodes}
+        present = self.cluster.ledger.read_state(self.clock.now()).rollouts
+        return {
+            each.node
+            for rollout in present
+            for each in self.nodes(rollout.rollout).values()
+            if each.stage is NodeStage.DRAINING and each.direction is Direction.BACK and each.node in broken
+        }
+
+    def is_at_rest(self) -> bool:
+        """Return whether each rollout is over or people's, or waits on its way back for nodes that people have."""
+        waiting = self.waiting_for_incidents()
+        for rollout in self.cluster.ledger.read_state(self.clock.now()).rollouts:
+            nodes = [each for name, each in self.nodes(rollout.rollout).items() if name not in waiting]
+            if any(each.stage in IN_HAND for each in nodes):
+                return False
+            goes_back = rollout.state is RolloutState.GOING_BACK and not any(
+                each.stage in (NodeStage.SOAKING, NodeStage.UPDATED, NodeStage.PULLED) for each in nodes
+            )
+            if rollout.state not in OF_PEOPLE and not (goes_back and waiting):
+                return False
+        return True
 
     def words(self) -> str:
         """Return how far everything came, for who reads of a test that failed."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of, is_rollout
 from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage
+from ops_pipelines.domain.lifecycle.rollout import NodeStage
 from ops_pipelines.domain.policy import DrainBudget
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders
@@ -159,21 +159,11 @@ def test_whatever_happens_a_node_has_one_owner_and_every_rollout_ends_or_waits_f
                 MOVES[name](stage, number)
         resume_autopilot(stage.cluster, actor=PERSON)
         for _ in range(70):
-            if _is_at_rest(stage):
+            if stage.is_at_rest():
                 break
             stage.step()
             assert_each_node_has_one_owner(stage)
 
-        assert _is_at_rest(stage), stage.words()
+        assert stage.is_at_rest(), stage.words()
         assert stage.cluster.ledger.verify_chain().first_broken_seq is None
         assert all(each in (NEW_KERNEL, "6.8.0-60-generic") for each in stage.versions().values())
-
-
-def _is_at_rest(stage: RolloutStage) -> bool:
-    """Return whether each rollout is over, or people's, with nothing in hand; one that goes back may wait for them."""
-    ledger = stage.cluster.ledger
-    for rollout in ledger.read_state(stage.clock.now()).rollouts:
-        nodes = ledger.rollout_nodes(rollout.rollout)
-        if any(each.stage in IN_HAND for each in nodes) or rollout.state not in OF_PEOPLE | FINAL:
-            return False
-    return True

@@ -182,7 +182,10 @@ def _drain(way: Way) -> Move:
     is_late = way.node.deadline is not None and way.facts.now >= way.node.deadline
     # A node that breaks while it only drains is repaired first: the incident cannot have it as long as we do.
     why_not = "the rollout goes back" if way.is_called_back else way.facts.trouble
-    why_not = why_not or (_waits_for(way) if is_late else "")
+    # Who is free goes on, also where that was only seen after its deadline; not who is being put back already.
+    is_leaving = way.act(Verb.RESUME).key in way.facts.outcomes
+    is_waiting = bool(way.facts.jobs) or not way.is_done(drain)
+    why_not = why_not or (_waits_for(way) if is_late and (is_waiting or is_leaving) else "")
     if is_forward and why_not:
         is_tried_later = bool(way.facts.trouble) or way.is_called_back or not way.is_of_last_wave
         return _leave(way, drain, why_not, event=NodeEvent.NOT_NOW if is_tried_later else NodeEvent.SKIP)

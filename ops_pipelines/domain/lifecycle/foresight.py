@@ -48,21 +48,29 @@ class Foresight:
         places: Places,
         calendar: WorkCalendar,
         times: VisitTimes,
+        job_end_limit: timedelta,
         now: datetime,
     ) -> None:
         self._nodes = {each.node: each for each in candidates}
         self._places = places
         self._calendar = calendar
         self._times = times
+        self._job_end_limit = job_end_limit
         self._now = now
         self._ends_after = _work_ends(candidates, now=now)
         self.visits: list[PlannedVisit] = []
         self.stuck: tuple[NodeName, ...] = ()
         """Who had no place or no window when the play ended; empty: it was played to its end."""
+        self.given_up: tuple[NodeName, ...] = ()
+        """Who was drained in the wave that was played last, and put back: their jobs outlast the limit."""
 
-    def play(self, wave: Wave, begins_at: datetime) -> datetime | None:
-        """Foresee the visits of one wave; return when the last of its nodes works again, None if it never does."""
-        waiting = {name: self._nodes[name] for name in wave.nodes}
+    def play(self, wave: Wave, begins_at: datetime, *, put_off: Collection[NodeName] = ()) -> datetime | None:
+        """Foresee the visits of one wave, and of nodes put off to it by those before.
+
+        Returns when the last of them works again, None if it never does.
+        """
+        waiting = {name: self._nodes[name] for name in (*wave.nodes, *put_off)}
+        given_up: list[NodeName] = []
         length = self._times.visit + (self._times.canary_extra if wave.is_canary else timedelta(0))
         out: list[tuple[datetime, NodeName]] = []
         at, latest = begins_at, begins_at
@@ -78,16 +86,21 @@ class Foresight:
             closes_at = self._calendar.closes_at(at)
             for visit in self._taken(tuple(waiting.values()), wave, length, at=at, closes_at=closes_at):
                 del waiting[visit.node]
-                self.visits.append(visit)
-                heapq.heappush(out, (visit.ends_at, visit.node))
-                latest = max(latest, visit.ends_at)
+                ends_at = visit.ends_at
+                if visit.begins_at - at > self._job_end_limit:
+                    ends_at = at + self._job_end_limit
+                    given_up.append(visit.node)
+                else:
+                    self.visits.append(visit)
+                heapq.heappush(out, (ends_at, visit.node))
+                latest = max(latest, ends_at)
             if out:
                 at = out[0][0]
             elif waiting and (closes_at is None or not any(map(self._places.has_room, waiting.values()))):
                 break  # Nobody is out who would come back, and nothing else will change.
             elif closes_at is not None:
                 at = closes_at
-        self.stuck = tuple(sorted(waiting))
+        self.stuck, self.given_up = tuple(sorted(waiting)), tuple(sorted(given_up))
         for _, name in out:
             self._places.give_back(self._nodes[name])
         return None if waiting else latest
@@ -97,6 +110,8 @@ class Foresight:
         full = {self._places.why_full(self._nodes[name]) for name in self.stuck} - {""}
         if full:
             return f"no room in {', '.join(sorted(full))}: too many nodes are out there already"
+        if self._calendar.windows is None:
+            return f"freezes, or the ends of their jobs, leave none within {HORIZON.days} days"
         return f"no window that is known, up to {HORIZON.days} days ahead, is long enough behind the end of their jobs"
 
     def _taken(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ops_pipelines.domain.lifecycle.gate import EventKind, LevelKind, TestLine, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Claims
 
-MISS = 0.005
+MISS = 0.003
 """The chance that a test clears a release early that is as bad as claimed."""
 LEAST_POWER = 0.85
 """At the last look a test that would have found less often what is claimed has decided nothing."""

@@ -72,4 +72,6 @@ class RolloutPlan:
     teams: tuple[TeamTouched, ...]
     one_way: tuple[Change, ...] = ()
     """What cannot go back: each alone in its wave, each needs a yes."""
+    left_out: tuple[NodeName, ...] = ()
+    """Planned, and yet not foreseen to be updated: their jobs outlast the limit each time that they are tried."""
     warnings: tuple[str, ...] = ()

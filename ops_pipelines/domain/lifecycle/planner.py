@@ -49,7 +49,14 @@ def plan_rollout(
     if full is not None:
         return full
     waves = draw_waves(candidates.nodes, limits=policy.rollouts, now=now)
-    course = Foresight(candidates.nodes, places=Places(fleet, policy=policy), calendar=calendar, times=times, now=now)
+    course = Foresight(
+        candidates.nodes,
+        places=Places(fleet, policy=policy),
+        calendar=calendar,
+        times=times,
+        job_end_limit=policy.rollouts.job_end_limit,
+        now=now,
+    )
     foreseen, finishes_at = _play(waves, course, release, policy=policy, times=times, now=now)
     visits = tuple(sorted(course.visits, key=lambda each: (each.begins_at, each.node)))
     nodes = {each.node: each for each in candidates.nodes}
@@ -68,6 +75,7 @@ def plan_rollout(
         ),
         teams=_teams(visits, nodes),
         one_way=one_way,
+        left_out=course.given_up,
         warnings=(
             *_cautions(one_way),
             *_warnings(candidates, course),
@@ -101,10 +109,12 @@ def _play(
     soak = soak_of(release.claims, policy.rollouts)
     at: datetime | None = now
     foreseen: list[Wave] = []
+    put_off: list[NodeName] = []
     for wave in waves:
         begins_at = at
         if at is not None:
-            at = course.play(wave, at)
+            at = course.play(wave, at, put_off=put_off if wave is waves[-1] else ())
+            put_off += course.given_up
         if at is not None:
             at += max(soak, times.deciding_soak) if wave.is_deciding else soak
         foreseen.append(replace(wave, planned_from=begins_at, planned_until=at))
@@ -162,6 +172,11 @@ def _warnings(candidates: Candidates, course: Foresight) -> tuple[str, ...]:
     if course.stuck:
         left = len(candidates.nodes) - len(course.visits)
         said.append(f"no time for {left} of {len(candidates.nodes)} nodes: {course.why_stuck()}")
+    if course.given_up:
+        said.append(
+            f"{len(course.given_up)} of {len(candidates.nodes)} nodes would be left out: their jobs end later than "
+            "rollouts.job_end_limit_seconds after their turn; jobs are never moved for a rollout"
+        )
     unknown = sum(not each.is_idle and each.free_at is None for each in candidates.nodes)
     if unknown:
         said.append(

@@ -135,7 +135,7 @@ class NodeStage(Enum):
     SKIPPED = "skipped"
     """Untouched for a reason of its own: opted out, there already, somebody else's, broken."""
     PULLED = "pulled"
-    """Failed alone and was taken out of the rollout: drained, an incident of its own owns it."""
+    """Failed alone: drained, and ours. It goes back in the next pass; what cannot go back waits for people."""
     LOST = "lost"
     """Could not be brought back: drained, a person was called."""
 
@@ -318,7 +318,7 @@ class Rollout:
     deadline: datetime | None = None
     """When somebody is told that it stays in this state too long."""
     owner: str
-    """`autopilot`, or the person who holds it."""
+    """Who must move it on: `autopilot`, the person who stopped it, or `people` where anybody may answer."""
     reason: str
     created_by: str
     created_at: datetime

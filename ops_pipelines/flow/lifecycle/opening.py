@@ -12,6 +12,7 @@ from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.planning import Planned, files_of
+from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
 from ops_pipelines.ports.ledger import AUTOPILOT
 
 
@@ -50,7 +51,7 @@ def open_rollout(release: Release, plan: RolloutPlan, cluster: Cluster, *, actor
         waves=plan.waves,
         since=now,
         deadline=now + policy.rollouts.answer_limit if needs_yes else None,
-        owner=AUTOPILOT,
+        owner=PEOPLE if needs_yes else AUTOPILOT,
         reason=_why_asked(release) if needs_yes else f"started by {actor}",
         created_by=actor,
         created_at=now,

@@ -47,6 +47,8 @@ from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 
 _AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.BACK, NodeStage.PENDING})
+PEOPLE = "people"
+"""Owns what waits for an answer that anybody may give."""
 _MOST_ROUNDS = 8
 """Of one pass: each lets what was freed by the round before begin."""
 
@@ -165,7 +167,7 @@ def _turn(errand: Errand, nodes: dict[NodeName, RolloutNode], verdict: Verdict |
 
 
 def after_turn(rollout: Rollout, turn: Turn, cluster: Cluster, *, now: datetime, actor: str = AUTOPILOT) -> Rollout:
-    """Return a rollout as it is after an event; `actor` owns it where it does not wait for anybody else."""
+    """Return a rollout as it is after an event that `actor` gave."""
     state = next_rollout_state(rollout.state, turn.event)
     is_next_wave = turn.event in (RolloutEvent.WAVE_GOOD, RolloutEvent.ONE_WAY_NEXT)
     has_stopped = state in (RolloutState.GOING_BACK, RolloutState.ASKING, RolloutState.STUCK)
@@ -176,11 +178,18 @@ def after_turn(rollout: Rollout, turn: Turn, cluster: Cluster, *, now: datetime,
         wave=rollout.wave + 1 if is_next_wave else rollout.wave,
         since=now,
         deadline=now + limit if state in OF_PEOPLE else None,
-        owner=actor,
+        owner=owner_of(state, actor),
         reason=turn.reason,
         paused_from=rollout.state if state in (RolloutState.PAUSED, RolloutState.ASKING) else None,
         stopped_because=turn.reason if has_stopped and not rollout.stopped_because else rollout.stopped_because,
     )
+
+
+def owner_of(state: RolloutState, actor: str) -> str:
+    """Return who must move a rollout on: whoever stopped it, people where we did, and the autopilot else."""
+    if state not in OF_PEOPLE:
+        return AUTOPILOT
+    return PEOPLE if actor == AUTOPILOT else actor
 
 
 def _good_ones(
@@ -263,12 +272,15 @@ def _with_room(
     fleet: Mapping[NodeName, FleetNode],
     errand: Errand,
 ) -> tuple[Beginning, ...]:
-    """Return who of those that are ready finds room in every budget: who would be refused takes no place of another."""
+    """Return who of those that are ready finds room in every budget: who would be refused takes no place of another.
+
+    A node that nobody declares any more has no place to find: on its way back it is lost in words, not waited for.
+    """
     if not waiting:
         return ()
     places = _places(nodes, fleet, errand)
     chosen = frozenset(pick((fleet[each.node] for each in waiting if each.node in fleet), places))
-    return tuple(each for each in waiting if each.node in chosen)
+    return tuple(each for each in waiting if each.node in chosen or each.node not in fleet)
 
 
 def _places(nodes: Sequence[RolloutNode], fleet: Mapping[NodeName, FleetNode], errand: Errand) -> Places:

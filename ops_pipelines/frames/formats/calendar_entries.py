@@ -107,6 +107,8 @@ def _entries(calendar: "Calendar", zone: ZoneInfo) -> Iterator[_Entry]:
     if own is None:
         raise _Unbelievable(f"X-WR-TIMEZONE is {readable(str(said))[:60]!r}, which nobody knows; use Europe/Berlin")
     for place, event in enumerate(calendar.walk("VEVENT"), start=1):
+        if any(isinstance(each, Event) for each in event.subcomponents):
+            raise _Unbelievable(f"entry {place} holds another entry; each stands for itself")
         if isinstance(event, Event):
             yield _Entry(event=event, place=place, zone=own)
 

@@ -434,8 +434,9 @@ def test_what_may_be_a_freeze_and_cannot_be_read_holds_until_it_is_mended(
         (b"\xff\xfe\x00", "it is no iCalendar file: "),
         (b"hello", "it is no iCalendar file: "),
         (file_of("X-WR-TIMEZONE:Mars/Base\r\n", event(*WINDOW)), "X-WR-TIMEZONE is 'Mars/Base', which nobody knows"),
+        (file_of("BEGIN:VEVENT\r\n" * 1_500 + "END:VEVENT\r\n" * 1_500), "entry 1 holds another entry"),
     ],
-    ids=["empty", "binary", "words", "zone"],
+    ids=["empty", "binary", "words", "zone", "entries in entries"],
 )
 def test_a_file_that_is_no_calendar_opens_nothing_and_may_be_all_freezes(text: bytes, reason: str) -> None:
     calendar, rejected = rejected_of(text, file_of(event(*WINDOW)))
