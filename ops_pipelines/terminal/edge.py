@@ -45,7 +45,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.domain.policy import PolicyError
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.ports.lake import LakeError
-    from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+    from ops_pipelines.ports.ledger import LedgerConflict, LedgerDamaged, LedgerError
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.simulator.twin import TwinError
 
@@ -53,6 +53,8 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
         return ExitCode.USAGE
     if isinstance(problem, LedgerDamaged):
         return ExitCode.DAMAGED
+    if isinstance(problem, LedgerConflict):
+        return ExitCode.REFUSED  # It answered: somebody else came first, and nothing was changed.
     if isinstance(problem, SourceError | LedgerError | LakeError | TwinError):
         return ExitCode.NO_ANSWER
     return ExitCode.REFUSED if isinstance(problem, ByHandRefused) else None

@@ -86,7 +86,11 @@ def test_an_order_is_taken_where_the_table_has_it_and_refused_in_words_elsewhere
         to = ROLLOUT_TABLE.get((state, event))
         if to is not None:
             after = give(before.rollout, cluster)
-            assert (after.state, after.owner, after == kept(cluster, before.rollout)) == (to, ME if to in OF_PEOPLE else AUTOPILOT, True)
+            assert (after.state, after.owner, after == kept(cluster, before.rollout)) == (
+                to,
+                ME if to in OF_PEOPLE else AUTOPILOT,
+                True,
+            )
             continue
         with pytest.raises(ByHandRefused, match="is over" if state in FINAL else "cannot take"):
             give(before.rollout, cluster)

@@ -207,6 +207,21 @@ def test_the_word_of_a_person_that_comes_in_mid_pass_holds(stage: RolloutStage) 
     assert set(stage.stages().values()) == {"pending"}
 
 
+def test_a_node_that_nobody_declares_any_more_is_lost_on_the_way_back_and_not_waited_for(stage: RolloutStage) -> None:
+    stage.start()
+    stage.run_until_stage("gpu001", NodeStage.SOAKING)
+    rules = stage.cluster.rules
+    places = {name: place for name, place in rules.topology.places.items() if name != ONE}
+    topology = replace(rules.topology, places=places)
+    stage.cluster = replace(stage.cluster, rules=replace(rules, topology=topology))
+    orders.send_back(FIRST, stage.cluster, actor=PERSON, reason="a bug")
+
+    stage.run_to(RolloutState.STUCK)
+
+    assert stage.stage_of(ONE) is NodeStage.LOST
+    assert "not declared in cluster.yaml" in stage.nodes()[ONE].reason
+
+
 def test_the_report_counts_where_nodes_stand_and_says_what_the_gate_sees(stage: RolloutStage) -> None:
     stage.start()
     stage.run_to(RolloutState.SOAKING)

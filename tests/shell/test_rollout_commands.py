@@ -277,7 +277,10 @@ def test_a_rollout_that_nobody_knows_is_refused_with_what_to_ask(terminal: Termi
 def test_orders_hold_in_the_name_of_who_gave_them(terminal: Terminal) -> None:
     terminal.start()
 
-    said = [terminal.ask(order, "ROLL-0001", "--reason", f"for {order}").stdout for order in ORDERS]
+    said, owners = [], []
+    for order in ORDERS:
+        said.append(terminal.ask(order, "ROLL-0001", "--reason", f"for {order}").stdout)
+        owners.append(terminal.rollout().owner)
 
     assert said == [
         f"ROLL-0001 (autumn) is paused: {ME}: for pause\n",
@@ -285,7 +288,7 @@ def test_orders_hold_in_the_name_of_who_gave_them(terminal: Terminal) -> None:
         f"ROLL-0001 (autumn) is ending: {ME}: for abort\n",
         f"ROLL-0001 (autumn) is going back: {ME}: for back\n",
     ]
-    assert terminal.rollout().owner == ME
+    assert owners == [ME, "autopilot", "autopilot", "autopilot"]
 
 
 @pytest.mark.parametrize("order", [*ORDERS, "skip"])
