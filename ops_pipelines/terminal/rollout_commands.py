@@ -98,7 +98,7 @@ def status(
 
     \b
     JSON: cluster, taken_at, problems [text], rollouts [rollout, release, plan, state, owner, reason, since,
-    deadline, wave, wave_count, nodes_by_stage, finishes_at, created_by, created_at, yes_by, stopped_because,
+    deadline, wave, wave_count, nodes_by_stage, finishes_at, created_by, created_at, yes_by, stopped_because, waits_for,
     tests [test, verdict, said, evidence_ratio], verdict, nodes [node, wave, stage, direction, since, deadline,
     reason, failure]].
     """
@@ -254,7 +254,21 @@ def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rollo
             verdict = judge_of(rollout, cluster)(rollout, nodes)
         except SourceError as problem:
             problems.append(f"what the gate sees of {rollout.rollout}: {problem}")
-    return view_rollout(rollout, nodes, verdict)
+    return view_rollout(rollout, nodes, verdict, waits_for=_why_closed(rollout, cluster))
+
+
+def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
+    from ops_pipelines.domain.lifecycle.rollout import RolloutState
+    from ops_pipelines.flow.people.work_calendar import calendar_of
+    from ops_pipelines.ports.source_error import SourceError
+
+    if rollout.state is not RolloutState.RUNNING:
+        return ""
+    now = cluster.clock.now()
+    try:
+        return calendar_of(cluster, now=now)[0].why_closed(now) or ""
+    except SourceError as problem:
+        return f"a calendar that cannot be read: {problem}"
 
 
 def _tell(rollout: "Rollout") -> None:

@@ -29,9 +29,7 @@ def print_plan(out: Console, view: PlanView) -> None:
                 "release": f"{view.release}: {view.about}",
                 "nodes": f"{view.node_count} in {len(view.waves)} waves",
                 "begins": "" if view.starts_at is None else moment(view.starts_at),
-                "ends": "nobody can foresee it"
-                if view.finishes_at is None
-                else moment(view.finishes_at),
+                "ends": "nobody can foresee it" if view.finishes_at is None else moment(view.finishes_at),
                 "costs": f"{view.lost_gpu_hours} GPU-hours without work",
                 "cannot go back": ", ".join(view.needs_yes_for),
             },
@@ -100,6 +98,7 @@ def _print_rollout(out: Console, view: RolloutView) -> None:
         {
             "why": view.reason,
             "stopped because": view.stopped_because if view.stopped_because != view.reason else "",
+            "waits for": view.waits_for,
             "owner": view.owner,
             "since": moment(view.since),
             "answer by": "" if view.deadline is None else moment(view.deadline),

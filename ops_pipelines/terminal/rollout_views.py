@@ -125,6 +125,8 @@ class RolloutView:
     created_at: datetime
     yes_by: str
     stopped_because: str
+    waits_for: str
+    """Why no further node is begun now, where that is the calendar's; empty: it is not."""
     tests: tuple[TestView, ...]
     """Of the gate, as it judges now; empty where nothing was updated yet."""
     verdict: str
@@ -166,7 +168,9 @@ def view_plan(planned: Planned, *, cluster: str) -> PlanView:
     )
 
 
-def view_rollout(rollout: Rollout, nodes: Sequence[RolloutNode], verdict: Verdict | None) -> RolloutView:
+def view_rollout(
+    rollout: Rollout, nodes: Sequence[RolloutNode], verdict: Verdict | None, *, waits_for: str
+) -> RolloutView:
     """Return one rollout as it is shown."""
     return RolloutView(
         rollout=rollout.rollout,
@@ -185,6 +189,7 @@ def view_rollout(rollout: Rollout, nodes: Sequence[RolloutNode], verdict: Verdic
         created_at=rollout.created_at,
         yes_by=rollout.yes_by,
         stopped_because=rollout.stopped_because,
+        waits_for=waits_for,
         tests=() if verdict is None else _tests(verdict),
         verdict="" if verdict is None else f"{verdict.kind.value}: {verdict.reason}",
         nodes=tuple(_node(each) for each in nodes),

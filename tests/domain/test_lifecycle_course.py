@@ -20,7 +20,6 @@ from ops_pipelines.domain.lifecycle.course import (
     put_off,
     ready,
     turning_round,
-    untouched,
 )
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
@@ -561,21 +560,6 @@ def test_who_was_put_back_in_this_wave_is_tried_again_in_the_last_one(
 
     assert bool(off(present, put_back, fleet=fleet)) is is_put_off
     assert begun(present, [put_back], fleet) == (() if is_put_off else ("gpu000",))
-
-
-def test_untouched_is_who_never_ran_the_new_version() -> None:
-    nodes = [node(number, stage) for number, stage in enumerate(STAGES)]
-
-    names = untouched(nodes)
-
-    assert {each.stage for each in nodes if each.node in names} == {
-        NodeStage.PENDING,
-        NodeStage.SKIPPED,
-        NodeStage.BACK,
-    }
-
-
-# -- whatever comes --
 
 
 @st.composite

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord, Verb
@@ -140,7 +140,13 @@ def _has_failed(record: ActionRecord) -> bool:
     return record.outcome is not None and record.outcome.kind.value == "failed"
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=6,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 @given(
     trouble=st.sampled_from([None, None, ReleaseTrouble.INSTALL_FAILS, ReleaseTrouble.LOSES_GPU]),
     moves=st.lists(
@@ -158,10 +164,11 @@ def test_whatever_happens_a_node_has_one_owner_and_every_rollout_ends_or_waits_f
             with suppress(ByHandRefused, LedgerConflict):
                 MOVES[name](stage, number)
         resume_autopilot(stage.cluster, actor=PERSON)
-        for _ in range(70):
+        for number in range(70):
             if stage.is_at_rest():
                 break
-            stage.step()
+            # Now and then more than an hour: what is not repaired by then is put off to the last wave, or left out.
+            stage.step(3700.0 if number % 12 == 11 else 3.0)
             assert_each_node_has_one_owner(stage)
 
         assert stage.is_at_rest(), stage.words()

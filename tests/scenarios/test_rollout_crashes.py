@@ -99,10 +99,10 @@ KILLS = {
             *TO_THE_END,
         ),
         node_count=1,
-        every=3,
+        every=4,
         least_step_count=80,
     ),
-    "several waves": Kill(acts=(START, *TO_THE_END), node_count=3, every=17, least_step_count=120),
+    "several waves": Kill(acts=(START, *TO_THE_END), node_count=3, every=29, least_step_count=120),
 }
 
 

@@ -44,7 +44,7 @@ PLAN_KEYS: dict[str, object] = {
 ROLLOUT_KEYS: dict[str, object] = {
     "rollout": None, "release": None, "plan": None, "state": None, "owner": None, "reason": None, "since": None,
     "deadline": None, "wave": None, "wave_count": None, "nodes_by_stage": None, "finishes_at": None,
-    "created_by": None, "created_at": None, "yes_by": None, "stopped_because": None,
+    "created_by": None, "created_at": None, "yes_by": None, "stopped_because": None, "waits_for": None,
     "tests": ["test", "verdict", "said", "evidence_ratio"],
     "verdict": None,
     "nodes": ["node", "wave", "stage", "direction", "since", "deadline", "reason", "failure"],

@@ -13,7 +13,6 @@ from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import (
-    AT_REST,
     IN_HAND,
     OF_PEOPLE,
     Direction,
@@ -32,7 +31,6 @@ _NO_TIME = "its jobs end too late for the windows"
 _BROKEN_FOR = timedelta(hours=1)
 """# Assumption: what is not repaired within an hour is repaired tomorrow; the rest of its wave does not wait for it."""
 _UPDATED = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
-_TOUCHED = _UPDATED | {NodeStage.PULLED, NodeStage.LOST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,8 +342,3 @@ def _fits(node: FleetNode, closes_at: datetime | None, *, visit_seconds: float, 
         return True
     free_at = now if node.is_idle else node.free_at
     return free_at is not None and (closes_at - max(free_at, now)).total_seconds() >= visit_seconds
-
-
-def untouched(nodes: Collection[RolloutNode]) -> frozenset[NodeName]:
-    """Return the nodes that never ran the new version, as far as this rollout knows."""
-    return frozenset(each.node for each in nodes if each.stage in AT_REST and each.stage not in _TOUCHED)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 10_000_000
 MOST_ENTRIES = 5_000
-MOST_OCCURRENCES = 50_000
+MOST_OCCURRENCES = 5_000
 _KIND = "X-OPS-KIND"
 _PLACE = "X-OPS-PLACE"
 """Ours: copies that repetition makes carry it, so that each occurrence knows the entry that it comes from."""
