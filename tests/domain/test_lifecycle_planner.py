@@ -432,3 +432,12 @@ def test_node_whose_job_outlasts_the_limit_is_tried_again_last_and_then_left_out
     assert (plan.left_out == (long.node,)) is is_left_out
     assert bool(plan.visits) is not is_left_out
     assert plan.finishes_at is not None
+
+
+@pytest.mark.parametrize(("hours", "is_warned"), [(6.9, True), (7.0, False), (7.1, False)])
+def test_limit_that_is_over_before_the_slowest_failure_shows_is_told(hours, is_warned) -> None:
+    limits = RolloutLimits(soak=timedelta(0), soak_limit=timedelta(hours=hours))
+
+    plan = plan_of(fleet_of(2), policy=replace(WIDE, rollouts=limits))
+
+    assert any("every wave would ask" in each for each in plan.warnings) is is_warned

@@ -96,7 +96,6 @@ def test_node_whose_job_does_not_end_is_put_back_tried_again_last_and_then_left_
     stage = RolloutStage(tmp_path, replace(ENDLESS, node_count=2), node_count=8, policy=policy)
     stage.start()
     busy = {each for each, truth in stage.nodes().items() if stage.node(each).gpu_in_use_count}
-    waves_before = {each: stage.nodes()[each].wave for each in busy}
 
     stage.run_to()
 
@@ -105,7 +104,6 @@ def test_node_whose_job_does_not_end_is_put_back_tried_again_last_and_then_left_
     assert {stage.nodes()[each].wave for each in busy} == {len(stage.rollout().waves)}
     assert stage.job("endless").restart_count == 0
     assert stage.drained() == set()
-    assert waves_before
 
 
 def test_broken_node_is_passed_over_until_its_incident_is_over(tmp_path: Path) -> None:
@@ -283,5 +281,5 @@ def test_wide_job_is_kept_off_a_canary_while_it_soaks_and_let_on_again(tmp_path:
     for _ in range(3):
         stage.step()
 
-    assert during <= {"gpu001"}
+    assert during == {"gpu001"}
     assert stage.job("wide").excluded_nodes == frozenset()

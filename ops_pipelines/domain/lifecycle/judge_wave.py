@@ -133,7 +133,7 @@ def _why_good(evidence: GateEvidence, looking: Looking) -> str:
         return "nothing that the release claims to find is there"
     if not evidence.soaks:
         return "no node of the wave works with the new version; the next wave tells whether it is the version or they"
-    return "nothing speaks clearly against it; the next wave looks on"
+    return "nothing speaks clearly against it; it is watched on"
 
 
 def _said(tests: list[TestLine]) -> str:

@@ -5,7 +5,7 @@ once `places`'. What is foreseen rests on time limits of jobs; the engine takes 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -22,7 +22,7 @@ from ops_pipelines.domain.lifecycle.release import Change, Release, Reversibilit
 from ops_pipelines.domain.lifecycle.rollout import Wave
 from ops_pipelines.domain.lifecycle.waves import draw_waves
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.policy import Policy, RolloutLimits
 
 __all__ = ["HORIZON", "Candidates", "VisitTimes", "choose_candidates", "plan_rollout"]
 
@@ -77,7 +77,7 @@ def plan_rollout(
         one_way=one_way,
         left_out=course.given_up,
         warnings=(
-            *_cautions(one_way),
+            *_cautions(release, one_way, policy.rollouts),
             *_warnings(candidates, course),
         ),
     )
@@ -160,11 +160,15 @@ def _teams(visits: Sequence[PlannedVisit], nodes: Mapping[NodeName, FleetNode]) 
     )
 
 
-def _cautions(one_way: Sequence[Change]) -> tuple[str, ...]:
-    if not one_way:
-        return ()
-    what = ", ".join(each.component.value for each in one_way)
-    return (f"{what} cannot go back: every wave waits for a yes of its own",)
+def _cautions(release: Release, one_way: Sequence[Change], limits: RolloutLimits) -> Iterator[str]:
+    if one_way:
+        what = ", ".join(each.component.value for each in one_way)
+        yield f"{what} cannot go back: every wave waits for a yes of its own"
+    if soak_of(release.claims, limits) > limits.soak_limit:
+        yield (
+            "rollouts.soak_limit_seconds is over before what the release claims can show: every wave would ask; "
+            "raise it, or lower claims.slowest_failure_hours"
+        )
 
 
 def _warnings(candidates: Candidates, course: Foresight) -> tuple[str, ...]:
