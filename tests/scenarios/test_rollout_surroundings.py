@@ -270,16 +270,16 @@ def test_rollout_waits_where_repairs_have_used_the_budget_up(tmp_path: Path) -> 
 
 def test_wide_job_is_kept_off_a_canary_while_it_soaks_and_let_on_again(tmp_path: Path) -> None:
     policy = replace(ROLLOUT_POLICY, rollouts=limited(gang_cap_node_count=2, soak=timedelta(seconds=30)))
-    stage = RolloutStage(tmp_path, policy=policy)
+    stage = RolloutStage(tmp_path, ENDLESS, policy=policy)
     stage.start()
-    stage.run_until_stage("gpu001", NodeStage.SOAKING)
-    stage.twin.submit(replace(ENDLESS, name="wide", node_count=6, priority=-1, work_seconds=30.0))
-    for _ in range(3):
-        stage.step()
+    stage.run_while(lambda: NodeStage.SOAKING.value not in stage.stages().values())
+    canaries = {name for name, each in stage.stages().items() if each == NodeStage.SOAKING.value}
+    stage.twin.submit(replace(ENDLESS, name="wide", node_count=6))
+    stage.step()
     during = stage.job("wide").excluded_nodes
     orders.abort(FIRST, stage.cluster, actor=PERSON, reason="it is urgent")
     for _ in range(3):
         stage.step()
 
-    assert during == {"gpu001"}
+    assert during == canaries
     assert stage.job("wide").excluded_nodes == frozenset()

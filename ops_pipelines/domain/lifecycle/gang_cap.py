@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
+from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import RolloutLimits
 
@@ -59,5 +59,6 @@ def gang_cap(
 
 
 def _is_new_canary(node: RolloutNode, rollout: Rollout) -> bool:
-    is_canary = rollout.waves[node.wave - 1].is_canary
+    # One that a person ended leaves its canaries as they are: nobody watches them any more.
+    is_canary = rollout.state not in FINAL and rollout.waves[node.wave - 1].is_canary
     return is_canary and node.stage in _NEW and node.direction is Direction.FORWARD
