@@ -45,12 +45,16 @@ def rollout_schedule(
     context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
 ) -> dg.RunRequest | dg.SkipReason:
     """Every five minutes, as long as a rollout is not over, or owes something to the cluster."""
+    from ops_pipelines.assets.act import LEASE_TAG
     from ops_pipelines.flow.lifecycle.aftermath import owing
 
     if not cluster.ledger.rollouts(final_since=None) and not owing(cluster):
         return dg.SkipReason("no rollout is under way")
+    token = cluster.ledger.current_lease(cluster.clock.now())
     return dg.RunRequest(
-        run_key=f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}", tags={"reason": "every 5 minutes"}
+        run_key=f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}",
+        # By its lease a run that died with its code server is known (`sensors.runs`).
+        tags={"reason": "every 5 minutes", **({} if token is None else {LEASE_TAG: token})},
     )
 
 

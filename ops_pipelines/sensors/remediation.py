@@ -41,6 +41,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     head, _, last_key = (context.cursor or "0").partition(" ")
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
+    token: str | None = None
     look_at_jobs_at = cluster.clock.now()
     while True:
         now = cluster.clock.now()
@@ -56,11 +57,12 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
             due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         if due is not None and due.run_key == last_key:
             due = None
-        if due is not None and not is_run_under_way(context.instance):
+        if due is not None and token is None:
             token = hold_lease(cluster)
             if token is None:
                 skip = "another process holds the lease; it acts, this one watches"
                 return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+        if due is not None and token is not None and not is_run_under_way(context.instance, lease_token=token):
             run = request(due, job_name=remediate.name, lease_token=token)
             return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
         if due is not None:

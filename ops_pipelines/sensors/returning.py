@@ -36,7 +36,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     if due is None:
         return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair, soaking or on probation")
     token = hold_lease(cluster)
-    if token is None or is_run_under_way(context.instance):
+    if token is None or is_run_under_way(context.instance, lease_token=token):
         return dg.SensorResult(
             skip_reason=f"{due.reason}; a run is under way already, or another process holds the lease"
         )

@@ -22,11 +22,11 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     due = due_rollout(state, cluster.ledger, limits=cluster.rules.policy.rollouts, now=now)
     if due is None or due.run_key == context.cursor:
         return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)
-    if is_run_under_way(context.instance, ROLLOUT_TAGS):
-        return dg.SensorResult(skip_reason=f"{due.reason}; a pass is under way already", cursor=context.cursor)
     token = hold_lease(cluster)
     if token is None:
         skip = "another process holds the lease; it acts, this one watches"
         return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+    if is_run_under_way(context.instance, lease_token=token, tags=ROLLOUT_TAGS):
+        return dg.SensorResult(skip_reason=f"{due.reason}; a pass is under way already", cursor=context.cursor)
     run = request(due, job_name=advance_rollouts.name, lease_token=token, tags=ROLLOUT_TAGS)
     return dg.SensorResult(run_requests=[run], cursor=due.run_key)

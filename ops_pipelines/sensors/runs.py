@@ -20,6 +20,12 @@ POLL_FOR = timedelta(seconds=3.8)
 """How long a tick looks. The daemon's loop turns every 5 s and leaves out a sensor whose last tick has not ended then:
 at 4.8 s every other turn was lost, at 4.2 s still one in four while runs kept two cores busy (measured)."""
 LOOK_EVERY_SECONDS = 0.25
+_UNDER_WAY = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+)
 
 
 def this_process() -> str:
@@ -32,18 +38,20 @@ def hold_lease(cluster: Cluster) -> str | None:
     return cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=cluster.clock.now())
 
 
-def is_run_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str] = ACTING_TAGS) -> bool:
-    """Return whether a run of the same lane is queued, starting or running: it will see what is new itself."""
-    running = dg.RunsFilter(
-        statuses=[
-            dg.DagsterRunStatus.QUEUED,
-            dg.DagsterRunStatus.NOT_STARTED,
-            dg.DagsterRunStatus.STARTING,
-            dg.DagsterRunStatus.STARTED,
-        ],
-        tags=dict(tags),
-    )
-    return instance.get_runs_count(running) > 0
+def is_run_under_way(instance: dg.DagsterInstance, *, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> bool:
+    """Return whether a run of the same lane is queued, starting or running: it will see what is new itself.
+
+    `lease_token`: the lease of this process. A run under another one can do nothing any more, and most likely died with
+    the code server that started it, of which Dagster never hears (tried: a killed code server, its runs with it). It is
+    marked as failed here; else its lane would be held for good.
+    """
+    under_way = dg.RunsFilter(statuses=list(_UNDER_WAY), tags=dict(tags))
+    if instance.get_runs_count(under_way) == 0:
+        return False
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags=dict(tags))):
+        if run.tags.get(LEASE_TAG, lease_token) != lease_token:
+            instance.report_run_failed(run, "the lease that it acted under went to another code server")
+    return instance.get_runs_count(under_way) > 0
 
 
 def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:

@@ -90,8 +90,9 @@ def reason(result: dg.SensorResult) -> str:
     return result.skip_reason.skip_message or ""
 
 
-def begin_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> None:
-    instance.add_run(dg.DagsterRun(job_name="remediate", status=status, tags=ACTING_TAGS))
+def begin_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, *, lease_token: str | None = None) -> None:
+    tags = ACTING_TAGS if lease_token is None else {**ACTING_TAGS, LEASE_TAG: lease_token}
+    instance.add_run(dg.DagsterRun(job_name="remediate", status=status, tags=tags))
 
 
 def break_node(autopilot: SmallAutopilot) -> None:
@@ -225,6 +226,50 @@ def test_run_under_way_is_not_doubled_and_what_is_new_stays_due(
     assert requests(result) == []
     assert "a run is under way already" in reason(result)
     assert result.cursor is None
+
+
+def test_run_that_died_with_its_code_server_is_closed_and_the_next_one_requested(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    """Dagster never hears of such a death: the code server that watched the run is dead as well."""
+    dead = autopilot.cluster.ledger.take_lease(holder="killed", ttl=TTL, now=autopilot.clock.now())
+    assert dead is not None
+    begin_run(instance, dg.DagsterRunStatus.STARTED, lease_token=dead)
+    autopilot.let_pass(TTL.total_seconds())
+    break_node(autopilot)
+    notice(autopilot, instance)
+
+    result = turn(remediation_sensor, autopilot, instance)
+
+    assert len(requests(result)) == 1
+    assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.FAILURE]
+
+
+def test_run_under_the_lease_of_this_process_is_let_be(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    break_node(autopilot)
+    notice(autopilot, instance)
+    ours = autopilot.cluster.ledger.current_lease(autopilot.clock.now())
+    assert ours is not None
+    begin_run(instance, dg.DagsterRunStatus.STARTED, lease_token=ours)
+
+    result = turn(remediation_sensor, autopilot, instance)
+
+    assert requests(result) == []
+    assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.STARTED]
+
+
+def test_run_is_not_closed_by_a_process_without_the_lease(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    break_node(autopilot)
+    autopilot.observe_and_decide()
+    theirs = autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
+    assert theirs is not None
+    begin_run(instance, dg.DagsterRunStatus.STARTED, lease_token=theirs)
+
+    turn(remediation_sensor, autopilot, instance, cursor="3")
+
+    assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.STARTED]
 
 
 @pytest.mark.parametrize(
