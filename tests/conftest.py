@@ -7,6 +7,11 @@ waits for minutes must not be the last one begun. Fixtures stand in the files th
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine draws slowly: no test is about how long that takes.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

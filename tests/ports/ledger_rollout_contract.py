@@ -21,6 +21,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutEvent,
     RolloutNode,
     RolloutState,
+    next_direction,
     next_stage,
 )
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, Ledger, LedgerConflict, LedgerError, LinkUsed
@@ -543,7 +544,7 @@ def _is_legal(known: RolloutNode, asked: RolloutNode, owner: Rollout) -> bool:
             stage = next_stage(known.stage, event, direction=known.direction)
         except IllegalRolloutTransitionError:
             continue
-        turned = {NodeEvent.BEGIN: Direction.FORWARD, NodeEvent.GO_BACK: Direction.BACK}.get(event, known.direction)
+        turned = next_direction(event, known.direction)
         is_allowed = owner.state is RolloutState.RUNNING if event is NodeEvent.BEGIN else True
         is_taken = stage in IN_HAND and known.stage not in IN_HAND
         if (stage, turned) == (asked.stage, asked.direction) and is_allowed:
@@ -554,10 +555,10 @@ def _is_legal(known: RolloutNode, asked: RolloutNode, owner: Rollout) -> bool:
 def _expect(ledger: Ledger, after: Rollout | None, asked: RolloutNode | None, *, is_legal: bool) -> None:
     nodes = () if asked is None else (asked,)
     if is_legal:
-        ledger.change_rollout(after, nodes, actor="autopilot", now=NOW)
+        ledger.change_rollout(after, nodes, actor="ada", now=NOW)
         return
     with pytest.raises(LedgerConflict):
-        ledger.change_rollout(after, nodes, actor="autopilot", now=NOW)
+        ledger.change_rollout(after, nodes, actor="ada", now=NOW)
 
 
 def _owned_of(ledger: Ledger, owner: Rollout) -> set[str]:

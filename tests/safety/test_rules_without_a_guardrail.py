@@ -9,8 +9,8 @@ from tests.safety.rules import RULES
 from tests.safety.slips import SLIPS
 from tests.safety.stories import play
 
-SEEN_BY_THE_JUDGE = {"before_entry", "twice", "fresh_reading"}
-"""Rules of the ledger and of old news, broken by commands that pass the program by, in `test_judge`."""
+SEEN_BY_THE_JUDGE = {"before_entry", "twice", "fresh_reading", "owned", "rollout_share"}
+"""Rules of the ledger, of old news and of rollouts, broken by commands that pass the program by, in `test_judge`."""
 
 SEEN_AT_THE_END = {"stranded", "dead_link"}
 """Of no single command: seen on the stage when a story is over."""

@@ -7,7 +7,7 @@ first. It rests on time limits of jobs; the engine takes whoever is really free.
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median
 
@@ -61,6 +61,8 @@ class Foresight:
         self.visits: list[PlannedVisit] = []
         self.stuck: tuple[NodeName, ...] = ()
         """Who had no place or no window when the play ended; empty: it was played to its end."""
+        self.tries: list[PlannedVisit] = []
+        """Visits that come to nothing: drained, and put back untouched when their jobs outlast the limit."""
         self.given_up: tuple[NodeName, ...] = ()
         """Who was drained in the wave that was played last, and put back: their jobs outlast the limit."""
 
@@ -90,6 +92,7 @@ class Foresight:
                 if visit.begins_at - at > self._job_end_limit:
                     ends_at = at + self._job_end_limit
                     given_up.append(visit.node)
+                    self.tries.append(replace(visit, begins_at=ends_at, ends_at=ends_at))
                 else:
                     self.visits.append(visit)
                 heapq.heappush(out, (ends_at, visit.node))

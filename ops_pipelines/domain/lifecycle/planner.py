@@ -73,7 +73,7 @@ def plan_rollout(
         lost_gpu_hours=sum(
             (each.ends_at - each.begins_at).total_seconds() / 3600 * nodes[each.node].gpu_count for each in visits
         ),
-        teams=_teams(visits, nodes),
+        teams=_teams((*visits, *course.tries), nodes),
         one_way=one_way,
         left_out=course.given_up,
         warnings=(
