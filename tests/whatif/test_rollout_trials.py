@@ -100,14 +100,19 @@ def test_an_upgraded_node_of_a_good_release_costs_its_visit_and_little_more() ->
     site = small_site()
 
     trials = [
-        play_trial(site, policy_of(site), read_scenarios()["good"], OURS, FIRST_SEED + 2 + each) for each in range(10)
+        play_trial(site, policy_of(site), read_scenarios()["good"], OURS, FIRST_SEED + each) for each in range(12)
     ]
 
     cost = summarise(GOOD, trials).gpu_hours_per_upgraded_node
     visit_gpu_hours = site.visit_seconds / 3_600 * site.gpus_per_node
     assert cost is not None
     assert visit_gpu_hours - 1.5 < cost < visit_gpu_hours + 3.0
-    assert all(each.upgraded_count == NODE_COUNT for each in trials)
+    # One of the twelve is a false stop: untouched nodes of this small site had few failures by luck, and five came on
+    # updated ones. It went back as a bad release does; `bench.rollout` counts how often that happens.
+    stopped = [each for each in trials if each.is_stopped]
+    assert len(stopped) <= 1
+    assert all(each.is_back for each in stopped)
+    assert all(each.upgraded_count == NODE_COUNT for each in trials if not each.is_stopped)
 
 
 def test_results_come_in_the_order_of_their_seeds_whoever_was_faster() -> None:
