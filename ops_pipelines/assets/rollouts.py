@@ -6,7 +6,7 @@ from pydantic import Field
 from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutNode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

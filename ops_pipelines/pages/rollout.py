@@ -10,8 +10,8 @@ from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Change, Release, activation_of
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables
 from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

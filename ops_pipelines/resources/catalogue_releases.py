@@ -1,7 +1,7 @@
 """Reads the tables of `catalogue/` that say which versions run together, and refuses them if the linter complains.
 
 A site lays tables of its own beside its releases: one of the same name takes the place of ours, whole. What the rows
-mean is `domain.lifecycle.compatibility_tables`', what makes them worthless `table_lint`'s.
+mean is `domain.lifecycle.versions.compatibility_tables`', what makes them worthless `table_lint`'s.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import (
+from ops_pipelines.domain.lifecycle.release import Activation, Component, Reversibility
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
     CompatibilityTables,
     CudaDriver,
     DowngradeRule,
@@ -24,8 +25,7 @@ from ops_pipelines.domain.lifecycle.compatibility_tables import (
     Trait,
     VersionFloor,
 )
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Reversibility
-from ops_pipelines.domain.lifecycle.table_lint import lint_tables
+from ops_pipelines.domain.lifecycle.versions.table_lint import lint_tables
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.resources.catalogue_gates import parse_table, shipped_table
 

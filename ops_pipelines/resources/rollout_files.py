@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables
 from ops_pipelines.domain.lifecycle.release import Release
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
 from ops_pipelines.ports.rollout_files import CalendarText
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables

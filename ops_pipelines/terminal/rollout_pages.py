@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 
 from ops_pipelines.domain.identity import RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.gate import Verdict
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.rollout import Rollout
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import PolicyError

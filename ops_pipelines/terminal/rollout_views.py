@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.lifecycle.gate import Verdict
-from ops_pipelines.domain.lifecycle.plan import Contradiction, RolloutPlan
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Release, activation_of
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.flow.lifecycle.planning import Planned

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import (
+from ops_pipelines.domain.lifecycle.release import Component, Reversibility
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
     CompatibilityTables,
     CudaDriver,
     DowngradeRule,
@@ -18,8 +19,7 @@ from ops_pipelines.domain.lifecycle.compatibility_tables import (
     Trait,
     VersionFloor,
 )
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.table_lint import lint_tables
+from ops_pipelines.domain.lifecycle.versions.table_lint import lint_tables
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.resources.catalogue_gates import shipped_table
 from ops_pipelines.resources.catalogue_releases import TABLES, read_tables

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.gate import (
+from ops_pipelines.domain.lifecycle.gate.evidence import (
     CauseCounts,
     ControlShift,
     EventCounts,
@@ -15,7 +15,7 @@ from ops_pipelines.domain.lifecycle.gate import (
     LevelSamples,
     UpdateTry,
 )
-from ops_pipelines.domain.lifecycle.judge_wave import Looking
+from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking
 from ops_pipelines.domain.lifecycle.release import Claims
 from ops_pipelines.domain.policy import RolloutLimits
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.foresight import VisitTimes
+from ops_pipelines.domain.lifecycle.planning.foresight import VisitTimes
 from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName, Reversibility
 from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy, RolloutLimits

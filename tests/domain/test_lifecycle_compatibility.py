@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.compatibility import contradictions
-from ops_pipelines.domain.lifecycle.compatibility_tables import FloorKind, VersionFloor
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import Contradiction
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction
 from ops_pipelines.domain.lifecycle.release import (
     Activation,
     Artifact,
@@ -25,6 +23,8 @@ from ops_pipelines.domain.lifecycle.release import (
     ReleaseName,
     Reversibility,
 )
+from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import FloorKind, VersionFloor
 from ops_pipelines.domain.topology import Place
 from ops_pipelines.resources.catalogue_releases import read_tables
 

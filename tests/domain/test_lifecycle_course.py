@@ -22,7 +22,7 @@ from ops_pipelines.domain.lifecycle.course import (
     turning_round,
 )
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Component, ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,

@@ -11,7 +11,7 @@ from ops_pipelines.domain.guardrails.facts import Case, ClusterFacts
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.places import Places, pick
+from ops_pipelines.domain.lifecycle.planning.places import Places, pick
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
 from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import action, facts, node

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import Contradiction, RolloutPlan
-from ops_pipelines.domain.lifecycle.planner import VisitTimes, choose_candidates, plan_rollout
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.planner import VisitTimes, choose_candidates, plan_rollout
 from ops_pipelines.domain.lifecycle.release import Activation, Claims, Component, Release
 from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
 from ops_pipelines.domain.policy import DrainBudget, Policy, RolloutLimits

@@ -14,10 +14,9 @@ from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.compared_times import PAST, ComparedTimes, compared_times, known_from
-from ops_pipelines.domain.lifecycle.gate import EventCounts, EventKind
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.seen_events import (
+from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes, compared_times, known_from
+from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, EventKind
+from ops_pipelines.domain.lifecycle.gate.seen_events import (
     AGAIN_WITHIN,
     SeenEvent,
     causes_of,
@@ -28,6 +27,7 @@ from ops_pipelines.domain.lifecycle.seen_events import (
     node_days,
     worked_within,
 )
+from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import ALERT_SOURCE, Signal

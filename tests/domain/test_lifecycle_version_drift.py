@@ -8,7 +8,7 @@ import pytest
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage
-from ops_pipelines.domain.lifecycle.version_drift import (
+from ops_pipelines.domain.lifecycle.versions.drift import (
     Fit,
     SeenVersion,
     VersionLine,

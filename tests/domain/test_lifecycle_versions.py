@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.versions import (
+from ops_pipelines.domain.lifecycle.versions.comparing import (
     VersionError,
     check_version,
     compare_versions,

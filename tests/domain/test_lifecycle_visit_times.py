@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.planner import VisitTimes
+from ops_pipelines.domain.lifecycle.planning.planner import VisitTimes
+from ops_pipelines.domain.lifecycle.planning.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.lifecycle.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.policy import RolloutLimits
 from tests.domain.lifecycle_fleet import change, release
 

@@ -10,7 +10,7 @@ import pytest
 
 from ops_pipelines.domain.health import WATCHER
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
-from ops_pipelines.domain.lifecycle.gate import EventKind, LevelKind, Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
 from ops_pipelines.domain.observation import Signal

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Component, Release, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, PolicyError

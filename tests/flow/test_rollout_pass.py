@@ -12,7 +12,7 @@ from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKi
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.course import Turn
 from ops_pipelines.domain.lifecycle.engine import Step
-from ops_pipelines.domain.lifecycle.gate import Verdict
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,

@@ -10,7 +10,7 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus

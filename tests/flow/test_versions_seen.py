@@ -12,7 +12,7 @@ from rich.console import Console
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.domain.lifecycle.version_drift import Fit, VersionLine
+from ops_pipelines.domain.lifecycle.versions.drift import Fit, VersionLine
 from ops_pipelines.flow.lifecycle.versions_seen import VersionsSeen, look_at_versions
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.source_error import SourceUnavailable

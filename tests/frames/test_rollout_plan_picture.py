@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan, SkippedNode
-from ops_pipelines.domain.lifecycle.planner import plan_rollout
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan, SkippedNode
+from ops_pipelines.domain.lifecycle.planning.planner import plan_rollout
 from ops_pipelines.domain.lifecycle.release import ReleaseName
 from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
 from ops_pipelines.domain.policy import Policy

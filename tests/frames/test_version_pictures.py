@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.version_drift import Fit, SeenVersion, VersionLine
+from ops_pipelines.domain.lifecycle.versions.drift import Fit, SeenVersion, VersionLine
 from ops_pipelines.frames.history.version_rows import inventory_versions
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.version_heat import picture_of_versions

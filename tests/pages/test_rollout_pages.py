@@ -10,7 +10,7 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.lifecycle.gate import TestLine, Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import TestLine, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,

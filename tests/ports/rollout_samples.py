@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.plan import PlannedVisit, RolloutPlan, SkippedNode, TeamTouched
+from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit, RolloutPlan, SkippedNode, TeamTouched
 from ops_pipelines.domain.lifecycle.release import (
     Activation,
     Artifact,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.compatibility import contradictions
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.release import (
     Activation,
@@ -21,6 +20,7 @@ from ops_pipelines.domain.lifecycle.release import (
     ReleaseName,
     Reversibility,
 )
+from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.domain.topology import Place
 from ops_pipelines.resources.catalogue_releases import read_tables

@@ -13,8 +13,7 @@ from typing import Any
 
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables
-from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Change, Claims, Component, Release, ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
@@ -26,6 +25,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
 from ops_pipelines.domain.policy import Policy, PolicyError, RolloutLimits
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle import orders

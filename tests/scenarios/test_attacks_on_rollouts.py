@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.domain.policy import Mode

@@ -8,8 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.lifecycle.gate_power import false_stop_bound, power_of_events, power_of_slowdown
-from ops_pipelines.domain.lifecycle.judge_wave import soak_of
+from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
+from ops_pipelines.domain.lifecycle.gate.power import false_stop_bound, power_of_events, power_of_slowdown
 from ops_pipelines.domain.lifecycle.release import Claims
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.gate import Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,

@@ -7,9 +7,9 @@ from datetime import timedelta
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName, cause_of
 from ops_pipelines.domain.lifecycle.install import step_of
+from ops_pipelines.domain.lifecycle.planning.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import Direction, Rollout
-from ops_pipelines.domain.lifecycle.visit_times import MeasuredVisits, visit_times
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.policy import Mode

@@ -6,7 +6,7 @@ A run never sits and waits: whoever installs, restarts, is tested or soaks is lo
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.judge_wave import soak_of
+from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, OF_PEOPLE, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.policy import RolloutLimits

@@ -1,6 +1,6 @@
 """What the gate sees of a rollout, and what it says: gathered once a pass, judged as often as it is asked.
 
-Reading is `gate_sources`', what it means is `domain.lifecycle.judge_wave`'s. A source that does not answer makes
+Reading is `gate_sources`', what it means is `domain.lifecycle.gate.judge_wave`'s. A source that does not answer makes
 nothing good: the wave waits, and the verdict says for what.
 """
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.lifecycle.course import is_wave_updated, present_wave
-from ops_pipelines.domain.lifecycle.gate import GateEvidence, TestLine, UpdateTry, Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.judge_wave import Looking, judge_wave
+from ops_pipelines.domain.lifecycle.gate.evidence import GateEvidence, TestLine, UpdateTry, Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.domain.lifecycle.gate.seen_events import Worked, worked_within
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.lifecycle.seen_events import Worked, worked_within
 from ops_pipelines.domain.lifecycle.windows import Stretch
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.cluster import Cluster

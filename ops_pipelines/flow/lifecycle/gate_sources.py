@@ -1,7 +1,7 @@
 """Reads what the gate counts and compares: incidents and tests of the ledger, jobs of the scheduler and of the lake.
 
-What is counted how is said in `domain.lifecycle.compared_times`, `seen_events` and `like_runs`. A source that does not
-answer is named, and so is one that is not there.
+What is counted how is said in `domain.lifecycle.gate`: `compared_times`, `seen_events`, `like_runs`. A source that does
+not answer is named, and so is one that is not there.
 """
 
 from collections import defaultdict
@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.health import WATCHER
 from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.lifecycle.compared_times import ComparedTimes, compared_times, known_from
 from ops_pipelines.domain.lifecycle.course import present_wave
-from ops_pipelines.domain.lifecycle.gate import (
+from ops_pipelines.domain.lifecycle.gate.compared_times import ComparedTimes, compared_times, known_from
+from ops_pipelines.domain.lifecycle.gate.evidence import (
     CauseCounts,
     ControlShift,
     EventCounts,
@@ -21,10 +21,9 @@ from ops_pipelines.domain.lifecycle.gate import (
     LevelKind,
     LevelSamples,
 )
-from ops_pipelines.domain.lifecycle.gate_levels import control_shift
-from ops_pipelines.domain.lifecycle.like_runs import compare_runs, compared_nodes
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.seen_events import (
+from ops_pipelines.domain.lifecycle.gate.levels import control_shift
+from ops_pipelines.domain.lifecycle.gate.like_runs import compare_runs, compared_nodes
+from ops_pipelines.domain.lifecycle.gate.seen_events import (
     SeenEvent,
     Worked,
     causes_of,
@@ -34,6 +33,7 @@ from ops_pipelines.domain.lifecycle.seen_events import (
     joined,
     node_days,
 )
+from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck
 from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, Signal

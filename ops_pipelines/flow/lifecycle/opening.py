@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import RolloutId
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.lifecycle.compatibility import contradictions
-from ops_pipelines.domain.lifecycle.plan import Contradiction, RolloutPlan
-from ops_pipelines.domain.lifecycle.planner import plan_rollout
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.planner import plan_rollout
+from ops_pipelines.domain.lifecycle.planning.visit_times import visit_times
 from ops_pipelines.domain.lifecycle.release import Component, Release
-from ops_pipelines.domain.lifecycle.visit_times import visit_times
+from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.observation import Rejected
 from ops_pipelines.domain.policy import PolicyError

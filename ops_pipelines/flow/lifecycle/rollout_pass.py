@@ -21,8 +21,8 @@ from ops_pipelines.domain.lifecycle.course import (
 )
 from ops_pipelines.domain.lifecycle.engine import Step
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.gate import Verdict
-from ops_pipelines.domain.lifecycle.places import Places, pick
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
+from ops_pipelines.domain.lifecycle.planning.places import Places, pick
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,

@@ -6,7 +6,7 @@ A team is who had jobs on the nodes when the rollout was planned; no job is kill
 from datetime import timedelta
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.plan import TeamTouched
+from ops_pipelines.domain.lifecycle.planning.plan import TeamTouched
 from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, RolloutState
 from ops_pipelines.flow.lifecycle.notices import (
     NEW_VERSION,

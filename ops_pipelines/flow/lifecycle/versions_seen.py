@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.version_drift import (
+from ops_pipelines.domain.lifecycle.versions.drift import (
     Fit,
     SeenVersion,
     Spot,

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.planner import HORIZON
+from ops_pipelines.domain.lifecycle.planning.planner import HORIZON
 from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
 from ops_pipelines.domain.observation import Rejected
 from ops_pipelines.flow.cluster import Cluster

@@ -1,6 +1,6 @@
 """Rows of `job_allocations` -> when each node was at work, and which attempts ended badly: what the gate counts with.
 
-An attempt stands there once an hour and node. Which times count is `domain.lifecycle.compared_times`'.
+An attempt stands there once an hour and node. Which times count is `domain.lifecycle.gate.compared_times`'.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.gate import EventKind
-from ops_pipelines.domain.lifecycle.seen_events import SeenEvent, Worked
+from ops_pipelines.domain.lifecycle.gate.evidence import EventKind
+from ops_pipelines.domain.lifecycle.gate.seen_events import SeenEvent, Worked
 from ops_pipelines.domain.lifecycle.windows import Stretch
 
 _HOUR = timedelta(hours=1)

@@ -1,6 +1,6 @@
 """Rows of `job_allocations` and of step times -> one number a run: what the gate compares levels by.
 
-Which runs are alike, and what they are compared with, is `domain.lifecycle.like_runs`'.
+Which runs are alike, and what they are compared with, is `domain.lifecycle.gate.like_runs`'.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.like_runs import MeasuredRun
+from ops_pipelines.domain.lifecycle.gate.like_runs import MeasuredRun
 
 BIN = timedelta(minutes=5)
 WARM_UP = timedelta(minutes=5)

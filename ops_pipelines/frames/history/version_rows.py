@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.version_drift import SeenVersion, Spot
+from ops_pipelines.domain.lifecycle.versions.drift import SeenVersion, Spot
 
 _COLUMNS = ("node", "time", "kind", "model", "driver_version", "firmware_version", "vbios_version", "kernel_version")
 _NETWORK = frozenset({"nic", "port"})

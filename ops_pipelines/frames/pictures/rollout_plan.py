@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, small_rows

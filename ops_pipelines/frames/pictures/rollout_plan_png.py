@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import groupby
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.plan import PlannedVisit, RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit, RolloutPlan
 from ops_pipelines.domain.lifecycle.rollout import Wave
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, text_width

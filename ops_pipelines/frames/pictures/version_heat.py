@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.version_drift import Fit, VersionLine
+from ops_pipelines.domain.lifecycle.versions.drift import Fit, VersionLine
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST

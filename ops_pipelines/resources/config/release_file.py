@@ -1,7 +1,7 @@
 """Reads a file of `releases/`: a release as a domain value, or every fault of the file with its line and its remedy.
 
 How YAML is read strictly is `strict_yaml`'s, the shape of the file `release_models`'. Whether versions fit one another
-and the fleet is judged by `domain.lifecycle.compatibility`; whether files are what they are said to be, by
+and the fleet is judged by `domain.lifecycle.versions.compatibility`; whether files are what they are said to be, by
 `release_artifacts`.
 """
 
@@ -21,7 +21,7 @@ from ops_pipelines.domain.lifecycle.release import (
     ReleaseName,
     Reversibility,
 )
-from ops_pipelines.domain.lifecycle.versions import VersionError, check_version
+from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, check_version
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.catalogue_gates import read_suites

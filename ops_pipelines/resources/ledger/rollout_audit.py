@@ -10,7 +10,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, RowMapping, Text, exists, select, type_coerce
 
 from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.ports.ledger import EntryKind, LedgerError

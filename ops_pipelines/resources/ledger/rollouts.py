@@ -11,7 +11,7 @@ from functools import lru_cache
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId, cause_of, is_rollout
-from ops_pipelines.domain.lifecycle.plan import RolloutPlan
+from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode
 from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerError

@@ -16,8 +16,9 @@ from ops_pipelines.domain.lifecycle.course import (
     put_off,
     turning_round,
 )
-from ops_pipelines.domain.lifecycle.gate import Verdict
-from ops_pipelines.domain.lifecycle.judge_wave import Looking, judge_wave
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
+from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
 from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
@@ -29,7 +30,6 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     next_rollout_state,
 )
-from ops_pipelines.domain.lifecycle.waves import draw_waves
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.whatif.lifecycle.fleet_seen import FleetSeen

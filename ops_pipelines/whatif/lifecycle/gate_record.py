@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.gate import (
+from ops_pipelines.domain.lifecycle.gate.evidence import (
     ControlShift,
     EventCounts,
     EventKind,

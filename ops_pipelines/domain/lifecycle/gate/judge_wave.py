@@ -1,17 +1,17 @@
 """The gate: evidence of updated nodes in, one verdict out, with every test as a person reads it. Pure.
 
 Every test may be looked at in every pass (`sequential`), before and after a wave was decided. What each finds is
-`gate_counts`' and `gate_levels`'; here it is decided what that means for the present wave, and how long it is waited
-for. What all of it can find, and how often it stops what is good, is computed by `gate_power`.
+`counts`' and `levels`'; here it is decided what that means for the present wave, and how long it is waited
+for. What all of it can find, and how often it stops what is good, is computed by `power`.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.gate import GateEvidence, TestLine, Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.gate_counts import cause_lines, event_lines, update_lines
-from ops_pipelines.domain.lifecycle.gate_levels import level_lines
-from ops_pipelines.domain.lifecycle.gate_standard import Standard
+from ops_pipelines.domain.lifecycle.gate.counts import cause_lines, event_lines, update_lines
+from ops_pipelines.domain.lifecycle.gate.evidence import GateEvidence, TestLine, Verdict, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.levels import level_lines
+from ops_pipelines.domain.lifecycle.gate.standard import Standard
 from ops_pipelines.domain.lifecycle.release import Claims
 from ops_pipelines.domain.policy import RolloutLimits
 

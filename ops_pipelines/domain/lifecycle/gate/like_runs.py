@@ -12,8 +12,8 @@ from datetime import datetime
 from statistics import median
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.compared_times import PAST, ComparedTimes, Times
-from ops_pipelines.domain.lifecycle.gate import LevelKind, LevelSamples
+from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes, Times
+from ops_pipelines.domain.lifecycle.gate.evidence import LevelKind, LevelSamples
 from ops_pipelines.domain.lifecycle.rollout import RolloutNode, Wave
 
 MOST_NODES = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import Contradiction, SkippedNode
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, SkippedNode
 from ops_pipelines.domain.lifecycle.release import Release, Reversibility
 
 _IS_THERE = "runs these versions already"

@@ -9,9 +9,15 @@ from collections.abc import Iterable, Iterator
 from functools import cmp_to_key
 from itertools import pairwise
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables, CudaDriver
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.versions import VersionError, compare_versions, first_number, is_older, slurm_major
+from ops_pipelines.domain.lifecycle.versions.comparing import (
+    VersionError,
+    compare_versions,
+    first_number,
+    is_older,
+    slurm_major,
+)
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables, CudaDriver
 
 
 def lint_tables(tables: CompatibilityTables) -> tuple[str, ...]:

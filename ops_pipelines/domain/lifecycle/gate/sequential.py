@@ -2,7 +2,7 @@
 
 Each returns ln(P(evidence | bad) / P(evidence | as ever)). Such a ratio is a martingale where nothing is wrong, so that
 the chance that it ever reaches ln(1/a) is at most a (Ville): looking again costs nothing. Pure mathematics; what is
-bad, and how sure is sure, is `gate_counts`' and `gate_levels`' to say.
+bad, and how sure is sure, is `counts`' and `levels`' to say.
 """
 
 import math

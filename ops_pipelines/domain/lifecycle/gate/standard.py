@@ -1,13 +1,13 @@
 """By what the tests of the gate are judged: when a ratio is good, suspicious, or against a wave. Pure.
 
-The tests themselves are `gate_counts`' and `gate_levels`'; what their lines mean for a wave is `judge_wave`'s.
+The tests themselves are `counts`' and `levels`'; what their lines mean for a wave is `judge_wave`'s.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.lifecycle.gate import EventKind, LevelKind, TestLine, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, TestLine, VerdictKind
 from ops_pipelines.domain.lifecycle.release import Claims
 
 MISS = 0.003

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
-from ops_pipelines.domain.lifecycle.planner import VisitTimes
+from ops_pipelines.domain.lifecycle.planning.planner import VisitTimes
 from ops_pipelines.domain.lifecycle.release import Activation, Release, activation_of
 from ops_pipelines.domain.policy import RolloutLimits
 

@@ -1,6 +1,6 @@
 """By how much levels moved, each node against its own past: the spread of runs, and one shift over all nodes. Pure.
 
-Whether a shift is too large is `gate_levels`' to say.
+Whether a shift is too large is `levels`' to say.
 """
 
 import math

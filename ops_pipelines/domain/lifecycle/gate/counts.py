@@ -1,15 +1,24 @@
 """The tests of the gate that count: updates that did not come well, common causes, events per node-day. Pure.
 
-What each is allowed to stop falsely stands here and in `gate_levels`: for up to two models all stay below one in five
-hundred together (`gate_power.false_stop_bound`).
+What each is allowed to stop falsely stands here and in `levels`: for up to two models all stay below one in five
+hundred together (`power.false_stop_bound`).
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ops_pipelines.domain.lifecycle.gate import EventCounts, GateEvidence, TestLine, UpdateTry, VerdictKind
-from ops_pipelines.domain.lifecycle.gate_standard import (
+from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, GateEvidence, TestLine, UpdateTry, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.sequential import (
+    Rate,
+    chance_of_at_least,
+    count_that_stops,
+    events_ratio,
+    failures_ratio,
+    known_rate,
+    mean_ratio,
+)
+from ops_pipelines.domain.lifecycle.gate.standard import (
     AGAINST_AT,
     LEAST_POWER,
     NAMES,
@@ -19,15 +28,6 @@ from ops_pipelines.domain.lifecycle.gate_standard import (
     nothing_known,
 )
 from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.lifecycle.sequential import (
-    Rate,
-    chance_of_at_least,
-    count_that_stops,
-    events_ratio,
-    failures_ratio,
-    known_rate,
-    mean_ratio,
-)
 
 ANY_FAILURE, ALIKE_FAILURE = (0.01, 0.5), (0.002, 0.2)
 """# Assumption: of a hundred updates one fails for reasons of its own node, of five hundred one in one particular way;

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.fault import AtFault, ComponentKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.compared_times import ComparedTimes, Times
-from ops_pipelines.domain.lifecycle.gate import CauseCounts, EventCounts, EventKind
+from ops_pipelines.domain.lifecycle.gate.compared_times import ComparedTimes, Times
+from ops_pipelines.domain.lifecycle.gate.evidence import CauseCounts, EventCounts, EventKind
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
 from ops_pipelines.domain.observation import ALERT_SOURCE, NO_NODE, Observation, Signal

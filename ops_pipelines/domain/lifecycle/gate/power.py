@@ -1,6 +1,6 @@
 """What the gate can find, and how often it stops what is good: computed from its own tests. Pure.
 
-For plans and for documents. Nothing here decides; it asks the tests of `gate_counts` and the formulas of `sequential`
+For plans and for documents. Nothing here decides; it asks the tests of `counts` and the formulas of `sequential`
 what they would say.
 """
 
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.lifecycle.gate import EventCounts, EventKind, VerdictKind
-from ops_pipelines.domain.lifecycle.gate_counts import (
+from ops_pipelines.domain.lifecycle.gate.counts import (
     ALIKE_FAILURE,
     ALIKE_STOPS_AT,
     ANY_FAILURE,
@@ -25,16 +24,17 @@ from ops_pipelines.domain.lifecycle.gate_counts import (
     cause_ratio,
     event_line,
 )
-from ops_pipelines.domain.lifecycle.gate_levels import LEVELS_FALSE_STOP, LEVELS_LAST_LOOK
-from ops_pipelines.domain.lifecycle.gate_standard import LEAST_POWER, SUSPICIOUS_AT, Standard
-from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.lifecycle.sequential import (
+from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, EventKind, VerdictKind
+from ops_pipelines.domain.lifecycle.gate.levels import LEVELS_FALSE_STOP, LEVELS_LAST_LOOK
+from ops_pipelines.domain.lifecycle.gate.sequential import (
     Rate,
     chance_of_at_least,
     chance_that_failures_stop,
     known_rate,
     power_of_shift_ratio,
 )
+from ops_pipelines.domain.lifecycle.gate.standard import LEAST_POWER, SUSPICIOUS_AT, Standard
+from ops_pipelines.domain.lifecycle.release import Claims
 
 _DAY = timedelta(days=1)
 _WELL_KNOWN_NODE_DAYS = 1e7

@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.compatibility_tables import CompatibilityTables
-from ops_pipelines.domain.lifecycle.firmware_rules import judge_activation, judge_downgrade, judge_images, judge_order
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.plan import Contradiction
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction
 from ops_pipelines.domain.lifecycle.release import Component, Release
-from ops_pipelines.domain.lifecycle.version_rules import (
+from ops_pipelines.domain.lifecycle.versions.comparing import VersionError
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
+from ops_pipelines.domain.lifecycle.versions.firmware_rules import (
+    judge_activation,
+    judge_downgrade,
+    judge_images,
+    judge_order,
+)
+from ops_pipelines.domain.lifecycle.versions.version_rules import (
     Case,
     Found,
     judge_branch,
@@ -26,7 +32,6 @@ from ops_pipelines.domain.lifecycle.version_rules import (
     judge_words,
     unreadable,
 )
-from ops_pipelines.domain.lifecycle.versions import VersionError
 
 RULES: tuple[Callable[[Case], Iterator[Found]], ...] = (
     judge_words,

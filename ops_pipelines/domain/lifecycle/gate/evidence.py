@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.level_shift import NodeShift, node_shift
+from ops_pipelines.domain.lifecycle.gate.level_shift import NodeShift, node_shift
 
 
 class EventKind(Enum):

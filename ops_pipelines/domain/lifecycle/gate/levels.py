@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.gate import (
+from ops_pipelines.domain.lifecycle.gate.evidence import (
     ControlShift,
     GateEvidence,
     LevelKind,
@@ -16,7 +16,9 @@ from ops_pipelines.domain.lifecycle.gate import (
     TestLine,
     VerdictKind,
 )
-from ops_pipelines.domain.lifecycle.gate_standard import (
+from ops_pipelines.domain.lifecycle.gate.level_shift import NodeShift, common_shift, spread_squared, untouched_shift
+from ops_pipelines.domain.lifecycle.gate.sequential import chance_of_shift, power_of_shift, shift_ratio
+from ops_pipelines.domain.lifecycle.gate.standard import (
     AGAINST_AT,
     LEAST_POWER,
     NAMES,
@@ -25,8 +27,6 @@ from ops_pipelines.domain.lifecycle.gate_standard import (
     nothing_known,
     state_of,
 )
-from ops_pipelines.domain.lifecycle.level_shift import NodeShift, common_shift, spread_squared, untouched_shift
-from ops_pipelines.domain.lifecycle.sequential import chance_of_shift, power_of_shift, shift_ratio
 
 LEVELS_FALSE_STOP, LEVELS_LAST_LOOK = 2e-5, 2e-5
 """Of all lines of levels together, in every look but the last, and in the last."""

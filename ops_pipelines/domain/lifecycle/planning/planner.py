@@ -12,15 +12,15 @@ from enum import Enum
 
 from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
 from ops_pipelines.domain.identity import NodeName, PlanId, digest_of
-from ops_pipelines.domain.lifecycle.candidates import Candidates, choose_candidates
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.foresight import HORIZON, Foresight, VisitTimes
-from ops_pipelines.domain.lifecycle.judge_wave import soak_of
-from ops_pipelines.domain.lifecycle.places import Places
-from ops_pipelines.domain.lifecycle.plan import Contradiction, PlannedVisit, RolloutPlan, TeamTouched
+from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
+from ops_pipelines.domain.lifecycle.planning.candidates import Candidates, choose_candidates
+from ops_pipelines.domain.lifecycle.planning.foresight import HORIZON, Foresight, VisitTimes
+from ops_pipelines.domain.lifecycle.planning.places import Places
+from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, PlannedVisit, RolloutPlan, TeamTouched
+from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
 from ops_pipelines.domain.lifecycle.release import Change, Release, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import Wave
-from ops_pipelines.domain.lifecycle.waves import draw_waves
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import Policy, RolloutLimits
 

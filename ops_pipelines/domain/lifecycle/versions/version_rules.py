@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from ops_pipelines.domain.lifecycle.compatibility_tables import (
-    CompatibilityTables,
-    ExactMatch,
-    FloorKind,
-    NodeModel,
-    VersionFloor,
-)
 from ops_pipelines.domain.lifecycle.release import Change, Component, Release
-from ops_pipelines.domain.lifecycle.versions import (
+from ops_pipelines.domain.lifecycle.versions.comparing import (
     VersionError,
     check_version,
     compare_versions,
     first_number,
     is_older,
     slurm_major,
+)
+from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
+    CompatibilityTables,
+    ExactMatch,
+    FloorKind,
+    NodeModel,
+    VersionFloor,
 )
 
 

@@ -13,8 +13,8 @@ from statistics import median
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.places import Places
-from ops_pipelines.domain.lifecycle.plan import PlannedVisit
+from ops_pipelines.domain.lifecycle.planning.places import Places
+from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit
 from ops_pipelines.domain.lifecycle.rollout import Wave
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 

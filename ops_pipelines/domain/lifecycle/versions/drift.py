@@ -13,7 +13,7 @@ from enum import Enum
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.release import Component, Release
 from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.versions import VersionError, compare_versions
+from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, compare_versions
 
 LEAST_PEERS = 4
 """# Assumption: of fewer nodes nobody knows what is usual."""
