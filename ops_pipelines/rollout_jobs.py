@@ -45,7 +45,7 @@ def rollout_schedule(
     context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
 ) -> dg.RunRequest | dg.SkipReason:
     """Every five minutes, as long as a rollout is not over, or owes something to the cluster."""
-    from ops_pipelines.assets.act import LEASE_TAG
+    from ops_pipelines.assets.run_lease import LEASE_TAG
     from ops_pipelines.flow.lifecycle.aftermath import owing
 
     if not cluster.ledger.rollouts(final_since=None) and not owing(cluster):

@@ -2,16 +2,15 @@
 
 import dagster as dg
 
+from ops_pipelines.assets.run_lease import lease_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 
 GROUP = "act"
-LEASE_TAG = "ops_pipelines/lease"
 
 
 @dg.asset(group_name=GROUP, code_version="1")
@@ -66,7 +65,7 @@ def action_log(
     reports = carry_out(
         plans_to_carry_out(decision.plans, present, cluster),
         cluster,
-        lease=Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG)),
+        lease=lease_of_run(context, cluster),
         patience=cluster.rules.policy.durations.run_patience,
     )
     steps = [(report, step) for report in reports for step in report.steps]

@@ -3,13 +3,13 @@
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.run_lease import lease_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.guardrails.refusal import Refusal
+from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutNode
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
 
 GROUP = "lifecycle"
 _LONGEST_CELL = 160
@@ -77,8 +77,7 @@ def rollout_pass(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cl
     """One pass over the rollouts that are not over: each node as far as it goes now, each act judged and witnessed."""
     from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, nodes_by_stage
 
-    lease = Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG))
-    report = advance_rollouts(cluster, lease=lease)
+    report = advance_rollouts(cluster, lease=lease_of_run(context, cluster))
     for each in report.passes:
         context.log.info("rollout=%s state=%s %s", each.rollout.rollout, each.rollout.state.value, each.rollout.reason)
         for problem in each.problems:
@@ -150,12 +149,12 @@ def _row(node: RolloutNode) -> dict[str, str]:
     return {
         "rollout": node.rollout,
         "node": node.node,
-        "wave": str(node.wave),
+        "wave": "" if node.wave is None else str(node.wave),
         "stage": node.stage.value,
         "direction": node.direction.value,
         "since": f"{node.since:%H:%M:%S}",
         "deadline": "" if node.deadline is None else f"{node.deadline:%H:%M:%S}",
-        "why": _short(node.failure or node.reason),
+        "why": _short(words_of(node.failure) or node.reason),
     }
 
 

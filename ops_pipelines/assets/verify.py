@@ -4,11 +4,10 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.run_lease import lease_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.returning.verification import Recovery
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes.verify import verify_repaired
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 
@@ -20,7 +19,7 @@ _WAIT_FOR_SOAK = timedelta(seconds=5)
 @dg.asset(group_name=GROUP, deps=["action_log"], code_version="1")
 def verifications(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """The verdict on each repaired node, every fact it rests on, and whether the node was returned."""
-    lease = Lease(holder=f"run:{context.run.run_id}", given=context.run.tags.get(LEASE_TAG))
+    lease = lease_of_run(context, cluster)
     # A node that is back from its reboot is still being acted on: its plan takes note of that first, without waiting.
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
     carry_out(plans_to_carry_out((), present, cluster), cluster, lease=lease, patience=timedelta(0))

@@ -12,7 +12,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -115,7 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     state = options.state.resolve() if options.state is not None else _default_state()
     try:
         with sole_owner(state):
-            return _run(state, port=options.port, is_once=options.once, acts=options.acts, console=console)
+            if not options.once:
+                _keep_up(state, console, port=options.port)
+            else:
+                for acts in _apart(options.acts):
+                    _play(state, console, port=options.port, acts=acts)
+            return 0
     except (LabError, DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
         console.print(f"lab: {problem}", style="bold red", markup=False)
         return 1
@@ -137,9 +143,30 @@ def _default_state() -> Path:
     return Path(tempfile.gettempdir()).resolve() / f"ops-lab-{mark}"
 
 
-def _run(state: Path, *, port: int, is_once: bool, acts: Sequence[str] | None, console: Console) -> int:
-    is_rollout_alone = acts is not None and set(acts) == {ROLLOUT}
-    lab = Lab(state, port=port, node_count=_ROLLOUT_NODE_COUNT if is_rollout_alone else _NODE_COUNT)
+def _apart(acts: Sequence[str] | None) -> tuple[Sequence[str] | None, ...]:
+    """Return what is played in which lab, one after the other; None: all that is not played apart."""
+    if acts is None:
+        return (None, (ROLLOUT,))
+    others = tuple(each for each in acts if each != ROLLOUT)
+    return (*((others,) if others else ()), *(((ROLLOUT,),) if ROLLOUT in acts else ()))
+
+
+def _play(state: Path, console: Console, *, port: int, acts: Sequence[str] | None) -> None:
+    lab = Lab(state, port=port, node_count=_ROLLOUT_NODE_COUNT if acts == (ROLLOUT,) else _NODE_COUNT)
+    with _brought_up(lab, console):
+        LabDrill(lab.stage(), console, names=acts).run()
+        console.print("the lab ended as expected")
+
+
+def _keep_up(state: Path, console: Console, *, port: int) -> None:
+    lab = Lab(state, port=port)
+    with _brought_up(lab, console):
+        _explain(lab, console)
+        signal.pause()
+
+
+@contextmanager
+def _brought_up(lab: "Lab", console: Console) -> Iterator[None]:
     lab.clean()
     try:
         with console.status("starting") as status:
@@ -147,13 +174,7 @@ def _run(state: Path, *, port: int, is_once: bool, acts: Sequence[str] | None, c
         around = lab.around.addresses
         console.print(f"Dagster UI: {lab.stack.url}   serve: {around.serve_url}   Prometheus: {lab.prometheus_url}")
         console.print(f"Alertmanager: {around.alertmanager_url or 'not installed: no alert is sent or silenced'}")
-        if is_once:
-            LabDrill(lab.stage(), console, names=acts).run()
-            console.print("the lab ended as expected")
-            return 0
-        _explain(lab, console)
-        signal.pause()
-        return 0
+        yield
     finally:
         with console.status("stopping"):
             lab.stop()

@@ -31,7 +31,7 @@ from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
 __all__ = ["ROLLOUT", "DrillError", "LabDrill", "Stage"]
 
 ROLLOUT = "rollout"
-"""The act that is played alone, at last."""
+"""The act that is played in a lab of its own: what the others break would be taken for its doing."""
 
 _NOT_FED = ("application_telemetry",)
 """What nothing in the lab measures: its jobs have no exporter."""
@@ -46,7 +46,7 @@ class LabDrill:
     """The drill: many faults at a time, each on nodes and under a job of its own."""
 
     def __init__(self, stage: Stage, console: Console, *, names: Sequence[str] | None = None) -> None:
-        """Describe it; `names` are the acts to be played, None: all. Raises DrillError for a name that no act has."""
+        """Describe it; `names`: the acts to play, None: all but ROLLOUT. Raises DrillError for one that is none."""
         self._console = console
         self._watch = WriterWatch(stage.checkpoints)
         self._view = view = LabView(stage, console, self._watch)
@@ -71,15 +71,13 @@ class LabDrill:
             *(self._gpu, self._application, self._silent, self._controller, self._accounting, self._worker),
             *(self._database, self._foreign_before, self._foreign_meanwhile),
             *(*self._slow, *self._timed, self._hostile, self._alerted),
-            self._rollout,
         )
         left_out: Sequence[Act] = ()
         if stage.around.alertmanager_url is None:
             left_out = (self._alerted,)
             view.say(f"{self._alerted.name} is left out: prometheus-alertmanager is not installed")
-        chosen = choose_acts(every, names, left_out=left_out)
-        self._acts = tuple(act for act in chosen if act is not self._rollout)
-        self._moves_versions = self._rollout in chosen
+        self._moves_versions = names is not None and set(names) == {ROLLOUT}
+        self._acts = () if self._moves_versions else choose_acts(every, names, left_out=left_out)
 
     def run(self) -> None:
         """Play everything, print the verdict; raise DrillError naming every demand that is not met."""
@@ -92,8 +90,7 @@ class LabDrill:
             if self._acts:
                 failures = (*self._unbroken(self._play), *judge_drill(self._view, self._acts, self._console))
             if self._moves_versions:
-                failures = (*failures, *self._unbroken(self._move_versions))
-                failures = (*failures, *judge_acts([self._rollout], self._console))
+                failures = (*self._unbroken(self._move_versions), *judge_acts([self._rollout], self._console))
         except TwoWritersError as problem:
             raise DrillError(str(problem)) from None
         finally:
@@ -136,11 +133,7 @@ class LabDrill:
         return ()
 
     def _move_versions(self) -> None:
-        """Play the releases alone: they want every node of theirs, and jobs that end by themselves."""
-        stage = self._view.stage
-        if self._acts:
-            stage.slurm.clear()
-        stage.take_up_rollouts()
+        self._view.stage.take_up_rollouts()
         self._rollout.submit()
         self._rollout.play()
         act = self._rollout
@@ -224,7 +217,7 @@ def choose_acts(every: Sequence[Act], names: Sequence[str] | None, *, left_out: 
     known = [act.name for act in every]
     unknown = sorted(set(names or ()).difference(known))
     if unknown:
-        raise DrillError(f"there is no act {', '.join(unknown)}; expected some of {', '.join(known)}")
+        raise DrillError(f"there is no act {', '.join(unknown)}; expected some of {', '.join([*known, ROLLOUT])}")
     chosen = tuple(act for act in every if (names is None or act.name in names) and act not in left_out)
     if not chosen:
         raise DrillError(f"no act is left to play; expected some of {', '.join(known)}")

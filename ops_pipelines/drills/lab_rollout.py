@@ -1,47 +1,25 @@
 """The act of versions: a good release goes over the nodes in waves, a bad one stops by itself and goes back.
 
 Jobs run all the while, an operator has a node of their own, people pause and answer, and our code server is killed.
-What must have come of it is `lab_rollout_judge`'s, the jobs are `lab_rollout_jobs`'.
+What must have come of it is `lab_rollout_judge`'s, what the judge goes by `lab_rollout_story`'s, the jobs are
+`lab_rollout_jobs`'.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.drills.lab_act import Act
-from ops_pipelines.drills.lab_node import NodeDisk
 from ops_pipelines.drills.lab_rollout_jobs import Work
+from ops_pipelines.drills.lab_rollout_judge import demands_on, tell
+from ops_pipelines.drills.lab_rollout_story import OPERATORS_REASON, Sight, Story
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView
 from ops_pipelines.drills.lab_versions import BAD_RELEASE, GOOD_RELEASE, MODEL
 from ops_pipelines.drills.stack import CODE_SERVER
-from ops_pipelines.ports.ledger import LedgerError
 
-OPERATORS_REASON = "OPS-21 fan tray"
 _STILL_SECONDS = 8.0
 """How long a pause is looked at: longer than a pass takes to come."""
-
-
-@dataclass(slots=True)
-class Story:
-    """What was done when, for whoever judges it."""
-
-    good: Rollout | None = None
-    bad: Rollout | None = None
-    operators_node: NodeName | None = None
-    operators_return_at: datetime | None = None
-    waiting_in_pause: frozenset[NodeName] = frozenset()
-    paused_at: datetime | None = None
-    resumed_at: datetime | None = None
-    was_asked: bool = False
-    was_killed: bool = False
-    operators_reasons: set[str | None] = field(default_factory=set)
-    """Everything that stood as the reason of the operator's node while it was theirs."""
-    kept_off: set[NodeName] = field(default_factory=set)
-    """Nodes that soaked, and that the waiting gang was kept off."""
 
 
 class VersionsMove(Act):
@@ -52,8 +30,9 @@ class VersionsMove(Act):
     def __init__(self, view: LabView, name: str) -> None:
         super().__init__(view, name)
         places = view.stage.cluster.rules.topology.places
-        self.members = tuple(sorted(node for node, place in places.items() if place.model == MODEL))
-        self.work = Work(view, self.members)
+        members = tuple(sorted(node for node, place in places.items() if place.model == MODEL))
+        self.sight = Sight(view=view, members=members)
+        self.work = Work(view, members)
         self.story = Story()
         self._script: Iterator[None] = self._play_both()
 
@@ -67,9 +46,13 @@ class VersionsMove(Act):
         self.did = self._break()
 
     def demands(self) -> Iterator[Demand]:
-        from ops_pipelines.drills.lab_rollout_judge import demands_on
-
-        yield from demands_on(self)
+        good, bad = self.story.good, self.story.bad
+        if good is None or bad is None:
+            yield Demand(is_so=False, otherwise=f"it did not come to its end: {self.how_it_stands()}")
+            return
+        yield from demands_on(self.sight, self.story, good=good, bad=bad)
+        yield from self.work.demands()
+        self.did = tell(self.sight, good=good, bad=bad, jobs=self.work.accounted())
 
     @property
     def nodes(self) -> Sequence[NodeName]:  # type: ignore[override]  # what versions move on is not broken
@@ -78,37 +61,16 @@ class VersionsMove(Act):
     def how_it_stands(self) -> str:
         return "; ".join(
             f"{each.rollout} {each.state.value} wave {each.wave}: {each.reason} "
-            + ", ".join(f"{node.node} {node.stage.value}" for node in self.nodes_of(each) if node.stage in IN_HAND)
-            for each in self.rollouts()
+            + ", ".join(
+                f"{node.node} {node.stage.value}" for node in self.sight.nodes_of(each) if node.stage in IN_HAND
+            )
+            for each in self.sight.rollouts()
         )
-
-    # -- what it sees --
-
-    @property
-    def lab(self) -> Path:
-        return self.view.stage.cluster_file.parent
-
-    def rollouts(self) -> tuple[Rollout, ...]:
-        """Return the rollouts since the drill began, in order."""
-        try:
-            return self.view.stage.cluster.ledger.rollouts(final_since=self.view.since)
-        except LedgerError:
-            return ()
-
-    def nodes_of(self, rollout: Rollout) -> tuple[RolloutNode, ...]:
-        try:
-            return self.view.stage.cluster.ledger.rollout_nodes(rollout.rollout)
-        except LedgerError:
-            return ()
-
-    def running_versions(self) -> Mapping[NodeName, str]:
-        """Return which kernel runs on each node, as its own disk has it."""
-        return {node: NodeDisk(self.lab, node).running for node in self.members}
 
     # -- the play --
 
     def _break(self) -> str:
-        return f"two releases over {len(self.members)} nodes under running jobs"
+        return f"two releases over {len(self.sight.members)} nodes under running jobs"
 
     def _go_on(self) -> None:
         self.work.keep_going()
@@ -205,14 +167,16 @@ class VersionsMove(Act):
         self.story.kept_off.update(node for job, off in rollout.kept_off.items() if job in gangs for node in off)
 
     def _present(self) -> Rollout:
-        found = self.rollouts()
+        found = self.sight.rollouts()
         if not found:
             raise DrillError("no rollout is under way; `rollout start` said that one is")
         return found[-1]
 
     def _of(self, rollout: Rollout, *, in_hand: bool) -> tuple[RolloutNode, ...]:
         return tuple(
-            each for each in self.nodes_of(rollout) if each.wave == rollout.wave and (each.stage in IN_HAND) is in_hand
+            each
+            for each in self.sight.nodes_of(rollout)
+            if each.wave == rollout.wave and (each.stage in IN_HAND) is in_hand
         )
 
     def _command(self, *words: str) -> None:

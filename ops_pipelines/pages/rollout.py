@@ -10,6 +10,8 @@ from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
+from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.release import Change, Release, activation_of
@@ -17,7 +19,6 @@ from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
-    ROLLOUT_TABLE,
     Direction,
     NodeStage,
     Rollout,
@@ -26,6 +27,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     Wave,
 )
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.frames.pictures.rollout_plan_png import plan_png
 from ops_pipelines.frames.pictures.rollout_progress import progress_rows
@@ -158,7 +160,7 @@ def _orders(rollout: Rollout, nodes: Sequence[RolloutNode], release: Release) ->
     if takes(RolloutEvent.YES):
         yield f"approve {name}", f"Yes, to wave {rollout.wave}." if release.is_one_way else "Yes: it begins."
     resumed = None if rollout.paused_from is None else _RESUMED.get(rollout.paused_from)
-    if takes(resumed):
+    if takes(resumed) and not is_stopped_for_good(rollout):
         is_asked = state is RolloutState.ASKING
         answers_for = "It goes on, and you answer for what the gate could not decide."
         yield f"resume {name} {why}", answers_for if is_asked else "It goes on where it was paused."
@@ -233,7 +235,7 @@ def _picture(matter: RolloutMatter) -> str:
 
 def _node(node: RolloutNode, now: datetime) -> _Node:
     way = ", on its way back" if node.direction is Direction.BACK and node.stage in IN_HAND else ""
-    failed = f"failed: {node.failure}" if node.failure and node.failure not in node.reason else ""
+    failed = f"failed {words_of(node.failure)}" if node.failure and node.failure not in node.reason else ""
     return _Node(
         node=node,
         where=f"{node.stage.value}{way}",

@@ -44,14 +44,14 @@ def draw_course(
             of_node[record.action.node].append(record)
     end = rollout.since if rollout.state in FINAL else now
     touched = [each for each in nodes if of_node[each.node]]
-    touched.sort(key=lambda each: (each.wave, of_node[each.node][0].begun_at, each.node))
+    touched.sort(key=lambda each: (each.wave or 0, of_node[each.node][0].begun_at, each.node))
     if not touched:
         return None
     began = min(of_node[each.node][0].begun_at for each in touched)
     end = max(end, began + _LEAST_SPAN)
     return story_picture(
         [StoryLane(title=each.node, rows=(_row(each, of_node[each.node], end),)) for each in touched[:MOST_DRAWN]],
-        milestones={each.wave: of_node[each.node][0].begun_at for each in reversed(touched)},
+        milestones={each.wave: of_node[each.node][0].begun_at for each in reversed(touched) if each.wave is not None},
         key=_KEY,
         begins_at=began,
         ends_at=end,

@@ -52,6 +52,7 @@ def write_rollouts(
             "rows": [_row(each, nodes.get(each.rollout, ())) for each in newest[:MOST_ROLLOUTS]],
             "left_out_count": max(0, len(newest) - MOST_ROLLOUTS),
             "releases": releases[:MOST_RELEASES],
+            "example": next((each.name for each in releases if each.release is not None), None),
             "left_out_release_count": max(0, len(releases) - MOST_RELEASES),
             "why_not": why_nothing_starts(policy),
             "now": now,

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.observe import EVIDENCE_TAG
+from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import Due

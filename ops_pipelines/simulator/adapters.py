@@ -50,6 +50,7 @@ class SimulatedScheduler:
             answer_limit=timedelta(0),
             is_every_down_node_returned=False,
             is_requeue_the_default=True,
+            version=self._twin.scenario.controller_version,
         )
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:

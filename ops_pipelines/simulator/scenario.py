@@ -203,6 +203,8 @@ class Scenario:
     """Whether the site has a means to install a node anew."""
     versions: tuple[ComponentVersion, ...] = USUAL_VERSIONS
     """What nodes run at the beginning, and whatever the site's image brings, beside the driver."""
+    controller_version: str = "25.11.2"
+    """Of slurmctld, which moves before the nodes' slurmd."""
     release_faults: tuple[ReleaseFault, ...] = ()
     """Versions that do harm."""
     offered_means: tuple[Means, ...] = tuple(Means)

@@ -25,18 +25,19 @@ class ComponentVersion:
 USUAL_VERSIONS = tuple(
     ComponentVersion(component=component, version=version)
     for component, version in (
-        # Assumption: what one HGX H100 server may run together; only that they differ from a release's matters here.
+        # Assumption: what one HGX H100 server may run together. The examples of `releases/` start from these.
         (Component.CUDA, "13.0.1"),
         (Component.DCGM, "4.4.1"),
         (Component.NIC_DRIVER, "25.07-0.9.7"),
         (Component.NIC_FIRMWARE, "28.46.1006"),
-        (Component.GPU_VBIOS, "96.00.A5.00.01"),
+        (Component.GPU_VBIOS, "96.00.99.00.01"),
         (Component.NVSWITCH, "96.10.6D.00.01"),
         (Component.BMC, "24.09.17"),
-        (Component.BIOS, "1.6.3"),
+        (Component.BIOS, "1.05.03"),
         (Component.KERNEL, "6.8.0-60-generic"),
+        (Component.OS_SECURITY, "2026.08.15"),
         (Component.CONTAINER_RUNTIME, "2.1.4"),
-        (Component.SLURM, "22.05.8"),
+        (Component.SLURM, "25.05.4"),
     )
 )
 """Beside the driver and its fabric manager, whose version is the scenario's `driver_version`."""

@@ -83,7 +83,7 @@ def _own_exit_code() -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort):
         raise
-    except Exception as problem:
+    except Exception as problem:  # Of whatever kind: what is our own fault must not read as a failed test.
         complain(traceback.format_exc())
         raise typer.Exit(CheckExit.CRASHED) from problem
 

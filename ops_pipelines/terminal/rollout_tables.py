@@ -4,16 +4,20 @@ Text from nodes, releases and people reaches the terminal only through `printabl
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.terminal.rollout_views import NodeView, PlanView, RolloutsView, RolloutView
 from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable, style_of
 
 _NAMES_SHOWN = 6
 _NODES_SHOWN = 40
+_WIDE_COLUMNS = 110
 _AT_REST = ("pending", "updated", "skipped", "back")
 
 
@@ -40,28 +44,29 @@ def print_plan(out: Console, view: PlanView) -> None:
         changes.add_row(*map(_text, (change.component, change.version, change.activation.replace("_", " "), back)))
     out.print(changes)
     if view.waves:
-        waves = _table("wave", "nodes", "from", "until, soak included")
+        waves = _table("wave", "nodes", "from, UTC", "until, soak included")
         for wave in view.waves:
             waves.add_row(
                 _text(f"{wave.wave} {wave.kind}"),
                 _text(f"{len(wave.nodes)}: {first_of(wave.nodes, _NAMES_SHOWN)}"),
-                _text("" if wave.planned_from is None else moment(wave.planned_from)),
-                _text("" if wave.planned_until is None else moment(wave.planned_until)),
+                _text("" if wave.planned_from is None else _minute(wave.planned_from)),
+                _text("" if wave.planned_until is None else _minute(wave.planned_until)),
             )
         out.print(waves)
     if view.teams:
-        teams = _table("team", "nodes", "GPUs", "first", "last")
+        teams = _table("team", "nodes", "GPUs", "first, UTC", "last")
         for team in view.teams:
             teams.add_row(
                 _text(team.team),
                 _text(f"{len(team.nodes)}: {first_of(team.nodes, _NAMES_SHOWN)}"),
                 str(team.gpu_count),
-                _text(moment(team.first_at)),
-                _text(moment(team.last_at)),
+                _text(_minute(team.first_at)),
+                _text(_minute(team.last_at)),
             )
         out.print(teams)
     print_lines(out, _not_touched(view))
-    print_lines(out, [f"{each.rule}: {each.said} ({each.source})" for each in view.contradictions])
+    told = [f"{each.rule}: {each.said} ({each.source})" for each in view.contradictions]
+    print_lines(out, [each for each in told if each not in view.refused])
     print_lines(out, [f"note: {each}" for each in view.warnings])
 
 
@@ -74,21 +79,31 @@ def print_rollouts(out: Console, view: RolloutsView) -> None:
 
 
 def print_history(out: Console, view: RolloutsView) -> None:
-    """Print one line a rollout."""
+    """Print one row a rollout; on a narrow terminal two lines, as thin columns would fold every word."""
     if not view.rollouts:
         out.print(Text("no rollout in the last 30 days"))
         return
-    table = _table("rollout", "release", "state", "since", "nodes", "why")
+    if out.width < _WIDE_COLUMNS:
+        for each in view.rollouts:
+            _print_short(out, each)
+        return
+    table = _table("rollout", "release", "state", "since, UTC", "nodes", "why")
     for each in view.rollouts:
         table.add_row(
             _text(each.rollout),
             _text(each.release),
             Text(each.state.replace("_", " "), style=style_of(each.state)),
-            _text(moment(each.since)),
+            _text(_minute(each.since)),
             _text(_stages(each)),
             _text(each.stopped_because or each.reason),
         )
     out.print(table)
+
+
+def _print_short(out: Console, view: RolloutView) -> None:
+    state = view.state.replace("_", " ")
+    out.print(_text(f"{view.rollout} {view.release}: {state} since {moment(view.since)}; {_stages(view)}"))
+    out.print(Padding(_text(view.stopped_because or view.reason), (0, 0, 0, 2)))
 
 
 def _print_rollout(out: Console, view: RolloutView) -> None:
@@ -121,11 +136,14 @@ def _print_rollout(out: Console, view: RolloutView) -> None:
 
 
 def _nodes(nodes: Sequence[NodeView]) -> Table:
-    table = _table("node", "stage", "since", "why")
+    table = _table("node", "stage", "since, UTC", "why")
     for each in nodes:
         way = "" if each.direction == "forward" else ", going back"
         table.add_row(
-            _text(each.node), _text(f"{each.stage}{way}"), _text(moment(each.since)), _text(each.failure or each.reason)
+            _text(each.node),
+            _text(f"{each.stage}{way}"),
+            _text(_minute(each.since)),
+            _text(words_of(each.failure) or each.reason),
         )
     return table
 
@@ -141,6 +159,11 @@ def _not_touched(view: PlanView) -> list[str]:
         nodes.setdefault(each.reason, []).append(each.node)
     most_first = sorted(nodes.items(), key=lambda item: -len(item[1]))
     return [f"not touched: {len(names)} ({first_of(names, 4)}): {reason}" for reason, names in most_first]
+
+
+def _minute(at: datetime) -> str:
+    """Return a time as a cell shows it; the heading says the zone."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def _table(*names: str) -> Table:

@@ -96,7 +96,8 @@ class TestView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     node: str
-    wave: int
+    wave: int | None
+    """None: left out when it was planned."""
     stage: str
     direction: str
     since: datetime

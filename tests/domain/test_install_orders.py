@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.facts import drain_owner, drain_reason
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.engine import NodeFacts, Way
 from ops_pipelines.domain.lifecycle.install import (
     InstallReport,
     InstallState,
@@ -20,6 +19,7 @@ from ops_pipelines.domain.lifecycle.install import (
 )
 from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import Direction, RolloutNode
+from ops_pipelines.domain.lifecycle.way import NodeFacts, Way
 from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.domain.returning.testimony import Scene
 from ops_pipelines.domain.returning.testimony import testify as hear
@@ -98,7 +98,7 @@ def test_half_of_a_bundle_is_not_ordered_back() -> None:
 def test_step_of_an_act_is_read_as_the_engine_writes_it(step: int, direction: Direction) -> None:
     facts = NodeFacts(now=NOW, jobs=(), outcomes={})
     visited = replace(VISITED, step=step, direction=direction)
-    way = Way(node=visited, release=RELEASE, facts=facts, limits=RolloutLimits(), is_canary=False)
+    way = Way(node=visited, release=RELEASE, opened_at=NOW, facts=facts, limits=RolloutLimits(), is_canary=False)
 
     assert step_of(way.act(Verb.INSTALL).part) == (step, direction)
 
@@ -109,7 +109,8 @@ def test_any_other_words_are_refused_and_nothing_else_is_raised(text: str) -> No
         step, direction = step_of(text)
     except UnorderableError:
         return
-    assert text.split() == [text.split()[0], direction.value]
+    assert text.split()[-1] == direction.value
+    assert int(text.split()[-2]) == step
     assert int(text.split()[0]) == step
 
 

@@ -10,25 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId
-from ops_pipelines.domain.lifecycle.course import (
-    Turn,
-    beginning,
-    in_hand,
-    is_wave_updated,
-    next_turn,
-    pulled_out,
-    put_off,
-    ready,
-    turning_round,
-)
+from ops_pipelines.domain.lifecycle.beginnings import beginning, in_hand, pulled_out, put_off, ready, turning_round
+from ops_pipelines.domain.lifecycle.course import Turn, is_stopped_for_good, is_wave_updated, next_turn
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.release import Component, ReleaseName
+from ops_pipelines.domain.lifecycle.release import Component, Release, ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
-    ROLLOUT_TABLE,
     Direction,
     NodeEvent,
     NodeStage,
@@ -37,9 +27,8 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
     Wave,
-    next_rollout_state,
-    next_stage,
 )
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE, next_rollout_state, next_stage
 from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
 from ops_pipelines.domain.policy import RolloutLimits
 from tests.domain.builders import NOW, after, ago
@@ -227,6 +216,23 @@ def test_what_cannot_go_back_is_not_sent_back_by_the_gate_but_asked_about(
     state: RolloutState, event: RolloutEvent | None
 ) -> None:
     assert turn(rollout(state=state), node(0, NodeStage.SOAKING), verdict=STOP, is_one_way=True) is event
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "is_for_good"),
+    [
+        (RolloutState.ASKING, ONE_WAY, True),
+        (RolloutState.RUNNING, ONE_WAY, False),
+        (RolloutState.ASKING, TWO_WAY, False),
+    ],
+)
+def test_only_what_the_gate_stopped_and_cannot_go_back_is_stopped_for_good(
+    state: RolloutState, kind: Release, is_for_good: bool
+) -> None:
+    found = next_turn(rollout(), (node(0, NodeStage.SOAKING),), release=kind, verdict=said(STOP), limits=LIMITS)
+    assert found is not None
+
+    assert is_stopped_for_good(replace(rollout(state=state), reason=found.reason)) is is_for_good
 
 
 @pytest.mark.parametrize(("failed", "excused", "is_asked"), [(1, 0, False), (2, 0, True), (2, 1, False), (3, 1, True)])

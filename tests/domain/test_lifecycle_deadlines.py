@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.lifecycle.engine import Act, NodeFacts, Wait, Way, deadline_of, next_move
+from ops_pipelines.domain.lifecycle.engine import deadline_of, next_move
 from ops_pipelines.domain.lifecycle.release import Activation, Change, Component, Release, ReleaseName
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
+from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Wait, Way
 from ops_pipelines.domain.policy import Durations, RolloutLimits
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import node
@@ -31,7 +32,14 @@ def way(stage: NodeStage, *, release: Release | None = None, step: int = 0, good
         node(1, "gpu001", stage=stage), deadline=NOW - timedelta(seconds=1), step=step, good_reads=good_reads
     )
     facts = NodeFacts(now=NOW, jobs=(), outcomes={})
-    return Way(node=late, release=release or release_of(Activation.REBOOT), facts=facts, limits=LIMITS, is_canary=False)
+    return Way(
+        node=late,
+        release=release or release_of(Activation.REBOOT),
+        opened_at=NOW,
+        facts=facts,
+        limits=LIMITS,
+        is_canary=False,
+    )
 
 
 @pytest.mark.parametrize(

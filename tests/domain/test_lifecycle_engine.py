@@ -10,30 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import ActionKey, NodeName, RolloutId
-from ops_pipelines.domain.lifecycle.engine import (
-    Act,
-    Move,
-    NodeFacts,
-    Step,
-    Wait,
-    Way,
-    deadline_of,
-    is_read_due,
-    next_move,
-    signature_of,
-    wanted_versions,
-)
+from ops_pipelines.domain.identity import ActionKey, RolloutId
+from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
 from ops_pipelines.domain.lifecycle.release import Activation, Component, Release
-from ops_pipelines.domain.lifecycle.rollout import (
-    IN_HAND,
-    Direction,
-    NodeEvent,
-    NodeStage,
-    RolloutNode,
-    next_direction,
-    next_stage,
-)
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode
+from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
+from ops_pipelines.domain.lifecycle.way import Act, Move, NodeFacts, Step, Wait, Way, wanted_versions
 from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.policy import Durations, RolloutLimits
@@ -41,6 +23,7 @@ from tests.domain.builders import NODE, NOW, after, ago, job
 from tests.domain.lifecycle_fleet import change, one_way, release
 
 FORWARD, BACK = Direction.FORWARD, Direction.BACK
+OPENED = f"{NOW:%Y%m%dT%H%M%S}"
 LIMITS = RolloutLimits(good_read_count=3, good_read_every=timedelta(seconds=30))
 DRIVER_2 = release(change(activation=Activation.DRIVER_RELOAD))
 TWO_STEPS = release(
@@ -76,12 +59,16 @@ def way(
     jobs: tuple[JobStatus, ...] = (),
     versions: Mapping[Component, str] | None = None,
     trouble: str = "",
+    closed: str = "",
     check: CheckVerdict | None = None,
     is_canary: bool = False,
+    opened_at: datetime = NOW,
     **options: bool,
 ) -> Way:
-    facts = NodeFacts(now=now, jobs=jobs, outcomes=done or {}, versions=versions, trouble=trouble, check=check)
-    return Way(node=on, release=of, facts=facts, limits=LIMITS, is_canary=is_canary, **options)
+    facts = NodeFacts(
+        now=now, jobs=jobs, outcomes=done or {}, versions=versions, trouble=trouble, closed=closed, check=check
+    )
+    return Way(node=on, release=of, opened_at=opened_at, facts=facts, limits=LIMITS, is_canary=is_canary, **options)
 
 
 def told(given: Way, **outcomes: OutcomeKind | None) -> Way:
@@ -134,11 +121,11 @@ def test_a_node_is_drained_installed_activated_tested_and_returned_step_by_step(
     acts, at_the_end = played(node(NodeStage.DRAINING), TWO_STEPS)
 
     assert [(each.verb, each.part, each.text) for each in acts[1:]] == [
-        (Verb.INSTALL, "0 forward", "dcgm 4"),
-        (Verb.INSTALL, "1 forward", "bios 9"),
-        (Verb.POWER_OFF, "1 forward", "ROLL-0001: bios 9"),
-        (Verb.POWER_ON, "1 forward", "ROLL-0001: bios 9"),
-        (Verb.CHECK, "", ""),
+        (Verb.INSTALL, f"{OPENED} 0 forward", "dcgm 4"),
+        (Verb.INSTALL, f"{OPENED} 1 forward", "bios 9"),
+        (Verb.POWER_OFF, f"{OPENED} 1 forward", "ROLL-0001: bios 9"),
+        (Verb.POWER_ON, f"{OPENED} 1 forward", "ROLL-0001: bios 9"),
+        (Verb.CHECK, OPENED, ""),
         (Verb.RESUME, "", ""),
     ]
     assert acts[0].verb is Verb.DRAIN
@@ -149,10 +136,10 @@ def test_the_way_back_takes_the_steps_from_the_last_to_the_first() -> None:
     acts, at_the_end = played(node(NodeStage.DRAINING, direction=BACK), TWO_STEPS)
 
     assert [(each.verb, each.part, each.text) for each in acts[1:-2]] == [
-        (Verb.INSTALL, "0 back", "bios 1"),
-        (Verb.POWER_OFF, "0 back", "ROLL-0001: bios 1"),
-        (Verb.POWER_ON, "0 back", "ROLL-0001: bios 1"),
-        (Verb.INSTALL, "1 back", "dcgm 1"),
+        (Verb.INSTALL, f"{OPENED} 0 back", "bios 1"),
+        (Verb.POWER_OFF, f"{OPENED} 0 back", "ROLL-0001: bios 1"),
+        (Verb.POWER_ON, f"{OPENED} 0 back", "ROLL-0001: bios 1"),
+        (Verb.INSTALL, f"{OPENED} 1 back", "dcgm 1"),
     ]
     assert at_the_end.stage is NodeStage.BACK
 
@@ -211,7 +198,7 @@ def test_every_way_comes_to_its_end_installs_each_step_once_and_repeats_no_act(p
     assert at_the_end.step == len(of.steps) - 1
     assert len({each.key for each in acts}) == len(acts)
     installs = [each.part for each in acts if each.verb is Verb.INSTALL]
-    assert installs == [f"{number} {direction.value}" for number in range(len(of.steps))]
+    assert installs == [f"{OPENED} {number} {direction.value}" for number in range(len(of.steps))]
     assert acts[0].verb is Verb.DRAIN
     assert acts[-1].verb is Verb.RESUME
 
@@ -221,6 +208,19 @@ def test_acts_of_another_pass_are_other_acts() -> None:
     second, _ = played(node(NodeStage.DRAINING, try_number=3), DRIVER_2)
 
     assert not {each.key for each in first} & {each.key for each in second}
+
+
+def test_what_nodes_kept_of_an_earlier_rollout_of_the_same_number_is_not_this_ones() -> None:
+    """A fresh ledger begins at ROLL-0001 again: installations, tests and restarts have other keys than those before."""
+    on = node(NodeStage.TESTING)
+    before, now = way(on, opened_at=NOW - timedelta(days=1)), way(on)
+
+    of_one, of_other = (
+        {verb: each.act(verb, suite="release").key for verb in (Verb.INSTALL, Verb.REBOOT, Verb.PAGE_HUMAN, Verb.CHECK)}
+        for each in (before, now)
+    )
+
+    assert not set(of_one.values()) & set(of_other.values())
 
 
 # -- draining --
@@ -310,6 +310,19 @@ def test_on_the_way_back_only_jobs_on_a_broken_node_give_it_out_of_hand(
             assert move.event is expected
         case Wait():
             assert expected is None
+
+
+def test_a_node_that_is_not_drained_yet_when_its_window_ends_waits_for_the_next() -> None:
+    begun = way(node(NodeStage.DRAINING), closed="freeze holds")
+    drained = told(begun, drain=OutcomeKind.DONE)
+
+    waiting = next_move(begun)
+
+    assert isinstance(waiting, Wait)
+    assert waiting.reason == "freeze holds"
+    assert event_of(next_move(drained)) is NodeEvent.FREE
+    assert verb_of(next_move(way(node(NodeStage.DRAINING)))) is Verb.DRAIN
+    assert verb_of(next_move(way(node(NodeStage.DRAINING, direction=BACK), closed="x"))) is Verb.DRAIN
 
 
 def test_a_way_back_whose_drain_nobody_lets_begin_waits_for_that_and_is_not_lost() -> None:
@@ -487,35 +500,3 @@ def test_a_stage_that_hands_must_do_waits_for_people() -> None:
     ]
 
     assert max(each for each in deadlines if each is not None) >= NOW + LIMITS.answer_limit
-
-
-# -- signatures --
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("GPU 0x1f failed after 12.5 s", "GPU 0x2a failed after 3.0 s"),
-        ("gpu001: no image", "GPU001:   no image"),
-        ("commit deadbeef01 is bad", "commit 0123456789ab is bad"),
-    ],
-)
-def test_alike_failures_have_one_signature(one: str, other: str) -> None:
-    assert signature_of(NodeStage.TESTING, one, node=NODE) == signature_of(NodeStage.TESTING, other, node=NODE)
-
-
-def test_failures_of_other_stages_or_words_differ() -> None:
-    assert signature_of(NodeStage.TESTING, "no", node=NODE) != signature_of(NodeStage.INSTALLING, "no", node=NODE)
-    assert signature_of(NodeStage.TESTING, "disk full", node=NODE) != signature_of(NodeStage.TESTING, "no", node=NODE)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=300), st.integers(min_value=0, max_value=999))
-def test_a_signature_is_short_one_line_and_the_same_for_every_node(text: str, number: int) -> None:
-    name = NodeName(f"gpu{number:03d}")
-
-    found = signature_of(NodeStage.VERIFYING, f"{name} {text}", node=name)
-
-    assert len(found) <= 120
-    assert found.splitlines() == [found]
-    assert name not in found

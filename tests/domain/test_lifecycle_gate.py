@@ -318,6 +318,8 @@ def test_a_person_answers_for_what_was_not_decided_in_time(asked_at, kind):
 
     assert verdict.kind is kind
     assert verdict.reason.startswith("a person let it go on: ") is (kind is GOOD)
+    # What each test saw they read when they were asked: it stands beside the verdict, and is not told again.
+    assert any(each.said in verdict.reason for each in verdict.tests) is (kind is not GOOD)
 
 
 def test_a_person_answers_for_no_wave_that_came_after_their_word():

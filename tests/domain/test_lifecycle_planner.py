@@ -314,6 +314,20 @@ def test_teams_are_told_which_of_their_nodes_are_taken_and_when() -> None:
     assert (research.first_at, research.last_at) == (NOW, after(2 * HOUR) + CANARY)
 
 
+def test_a_node_that_is_tried_again_counts_once_for_its_team() -> None:
+    never = NOW + 9 * NARROW.rollouts.job_end_limit
+    nodes = [
+        fleet_node(0, is_idle=False, free_at=never, teams=frozenset({"research"})),
+        fleet_node(1, free_at=after(HOUR), teams=frozenset({"research"})),
+    ]
+
+    plan = plan_of(nodes, policy=NARROW)
+
+    (team,) = plan.teams
+    assert plan.left_out == ("gpu000",)
+    assert (team.nodes, team.gpu_count) == (("gpu000", "gpu001"), 16)
+
+
 def test_what_cannot_go_back_stands_in_the_plan() -> None:
     plan = plan_of(fleet_of(2), of=release(one_way(Component.EROT)))
 

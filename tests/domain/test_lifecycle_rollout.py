@@ -1,6 +1,7 @@
 """The two tables of a rollout: what is over stays over, nobody stays in hand, and what is missing is told."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -8,19 +9,24 @@ from ops_pipelines.domain.lifecycle.rollout import (
     AT_REST,
     FINAL,
     IN_HAND,
-    NODE_TABLE,
     OF_PEOPLE,
-    ROLLOUT_TABLE,
     Direction,
-    IllegalRolloutTransitionError,
     NodeEvent,
     NodeStage,
     RolloutEvent,
     RolloutState,
+    Wave,
+    is_canary,
+)
+from ops_pipelines.domain.lifecycle.transitions import (
+    NODE_TABLE,
+    ROLLOUT_TABLE,
+    IllegalRolloutTransitionError,
     next_direction,
     next_rollout_state,
     next_stage,
 )
+from tests.ports.rollout_samples import node, rollout
 
 FORWARD, BACK = Direction.FORWARD, Direction.BACK
 
@@ -96,7 +102,6 @@ def test_a_pause_of_a_way_back_goes_on_with_it() -> None:
         (NodeStage.RETURNING, NodeEvent.RETURNED, FORWARD, NodeStage.SOAKING),
         (NodeStage.RETURNING, NodeEvent.IS_BACK, BACK, NodeStage.BACK),
         (NodeStage.SOAKING, NodeEvent.WAVE_GOOD, FORWARD, NodeStage.UPDATED),
-        (NodeStage.SOAKING, NodeEvent.FAILED, FORWARD, NodeStage.PULLED),
         (NodeStage.PULLED, NodeEvent.GO_BACK, FORWARD, NodeStage.DRAINING),
         (NodeStage.LOST, NodeEvent.GO_BACK, BACK, NodeStage.DRAINING),
         (NodeStage.UPDATED, NodeEvent.GO_BACK, FORWARD, NodeStage.DRAINING),
@@ -114,6 +119,9 @@ def test_a_node_goes_where_its_table_says(
         (NodeStage.PENDING, NodeEvent.GO_BACK),
         (NodeStage.PENDING, NodeEvent.FAILED),
         (NodeStage.SKIPPED, NodeEvent.GO_BACK),
+        (NodeStage.SKIPPED, NodeEvent.BEGIN),
+        (NodeStage.DRAINING, NodeEvent.GO_BACK),
+        (NodeStage.SOAKING, NodeEvent.FAILED),
         (NodeStage.BACK, NodeEvent.BEGIN),
         (NodeStage.BACK, NodeEvent.GO_BACK),
         (NodeStage.UPDATED, NodeEvent.BEGIN),
@@ -132,7 +140,8 @@ def test_what_was_never_touched_has_no_way_back_and_what_was_touched_is_not_left
 def test_a_node_in_hand_may_fail_or_turn_round_wherever_it_stands(stage: NodeStage) -> None:
     assert next_stage(stage, NodeEvent.FAILED, direction=FORWARD) is NodeStage.PULLED
     assert next_stage(stage, NodeEvent.FAILED, direction=BACK) is NodeStage.LOST
-    assert next_stage(stage, NodeEvent.GO_BACK, direction=FORWARD) is NodeStage.DRAINING
+    if stage is not NodeStage.DRAINING:  # Who only drains is put back as it was.
+        assert next_stage(stage, NodeEvent.GO_BACK, direction=FORWARD) is NodeStage.DRAINING
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -163,7 +172,16 @@ def test_a_node_that_went_back_keeps_its_direction_until_it_begins_anew(
     assert next_direction(event, before) is then
 
 
+def test_only_a_node_of_a_canary_wave_is_a_canary() -> None:
+    canary, later = Wave(number=1, nodes=(), is_canary=True), Wave(number=2, nodes=(), is_canary=False)
+    present = replace(rollout(1), waves=(canary, later))
+
+    found = {wave: is_canary(replace(node(1, "gpu001"), wave=wave), present) for wave in (None, 1, 2)}
+
+    assert found == {None: False, 1: True, 2: False}
+
+
 def test_every_stage_but_what_is_lost_is_in_hand_at_work_or_at_rest() -> None:
     assert not IN_HAND & AT_REST
     assert set(NodeStage) - IN_HAND - AT_REST == {NodeStage.SOAKING, NodeStage.LOST}
-    assert {stage for stage, _ in NODE_TABLE} | {NodeStage.BACK} == set(NodeStage)
+    assert set(NodeStage) - {stage for stage, _ in NODE_TABLE} == {NodeStage.BACK, NodeStage.SKIPPED}

@@ -1,15 +1,14 @@
 """What the gate is told of a rollout, from a ledger, a scheduler and a lake; and what it says where one is silent."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from ops_pipelines.domain.health import WATCHER
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
+from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
@@ -18,36 +17,14 @@ from ops_pipelines.domain.policy import Mode, RolloutLimits
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.gate_evidence import gate_evidence, judge_of, update_tries
 from ops_pipelines.flow.lifecycle.gate_sources import Seen, read_seen
-from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError
 from tests.domain import builders
 from tests.domain.builders import job, xid
+from tests.ports.kept_work import KeptWork
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 HOUR, DAY, MINUTE = timedelta(hours=1), timedelta(days=1), timedelta(minutes=1)
 ONE, TWO, THREE = (NodeName(f"gpu00{number}") for number in range(1, 4))
-
-
-class KeptWork:
-    """The port `PastWork` on rows in memory."""
-
-    def __init__(
-        self, allocations: Sequence[dict[str, object]] = (), steps: Sequence[dict[str, object]] = (), *, fails: str = ""
-    ) -> None:
-        self._allocations = TABLES["job_allocations"].from_rows(allocations)
-        self._steps = TABLES["application_telemetry"].from_rows(steps)
-        self._fails = fails
-
-    def allocations(self, *, nodes: Collection[NodeName], start: datetime, end: datetime) -> pa.Table:
-        if self._fails == "allocations":
-            raise LakeError("the disk is full")
-        return self._allocations
-
-    def steps(self, *, jobs: Collection[JobId], start: datetime, end: datetime) -> pa.Table:
-        if self._fails == "steps":
-            raise LakeError("the disk is full")
-        return self._steps
 
 
 class OneJob:

@@ -157,6 +157,73 @@ def test_rollout_that_is_a_day_later_than_foreseen_is_told(over: timedelta, is_t
     assert ("late" in facts(notes)) is is_told
 
 
+@pytest.mark.parametrize(("passed", "is_told"), [(8 * DAY - SECOND, False), (8 * DAY, True)])
+@pytest.mark.parametrize("state", [RolloutState.RUNNING, RolloutState.SOAKING])
+def test_rollout_of_which_no_end_was_foreseen_is_late_when_a_week_has_passed_over_its_wave(
+    state: RolloutState, passed: timedelta, is_told: bool
+) -> None:
+    endless = replace(rollout(1, state=state), finishes_at=None)
+
+    notes = tell_operators(situation(endless, at=endless.since + passed))
+
+    assert ("late" in facts(notes)) is is_told
+
+
+@pytest.mark.parametrize("stage", [NodeStage.DRAINING, NodeStage.SOAKING])
+@pytest.mark.parametrize(
+    ("state", "passed", "is_told"),
+    [
+        (RolloutState.GOING_BACK, DAY - SECOND, False),
+        (RolloutState.GOING_BACK, DAY, True),
+        (RolloutState.GOING_BACK, DAY + SECOND, True),
+        (RolloutState.ENDING, DAY - SECOND, False),
+        (RolloutState.ENDING, DAY, True),
+        (RolloutState.RUNNING, 2 * DAY, False),
+        (RolloutState.SOAKING, 2 * DAY, False),
+    ],
+)
+def test_what_ends_or_goes_back_for_longer_than_jobs_may_last_calls_somebody_once(
+    state: RolloutState, passed: timedelta, is_told: bool, stage: NodeStage
+) -> None:
+    waits = replace(node(1, "gpu001", stage=stage), deadline=None, reason="waits for the end of job 42")
+    present = rollout(1, state=state)
+
+    first, again = (
+        [each for each in tell_operators(situation(present, waits, at=present.since + each)) if "/lasts-" in each.key]
+        for each in (passed, passed + DAY)
+    )
+
+    assert bool(first) is is_told
+    assert all(each.severity is Severity.WARNING for each in first)
+    assert {each.key for each in first} <= {each.key for each in again}
+    if state is RolloutState.GOING_BACK and first:
+        said = "gpu001: draining, waits for the end of job 42" if stage in IN_HAND else "not begun yet: gpu001"
+        assert said in first[0].body
+
+
+def test_node_whose_deadline_lies_beyond_what_the_outbox_remembers_is_told_all_the_same() -> None:
+    long = BY_DAY.kept_for + DAY
+    stays = replace(node(1, "gpu001", stage=NodeStage.DRAINING), since=NOW, deadline=NOW + long)
+
+    told = facts(tell_operators(situation(rollout(1), stays, at=NOW + long + HOUR)))
+
+    assert [each for each in told if each.startswith("overdue")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_resumed"),
+    [("two nodes failed", True), ("two nodes failed; a part of it cannot go back", False)],
+)
+def test_what_the_gate_stopped_and_cannot_go_back_is_only_ended(reason: str, is_resumed: bool) -> None:
+    asks = replace(of_people(RolloutState.ASKING), reason=reason)
+
+    (note,) = [each for each in tell_operators(situation(asks)) if "asks" in each.key]
+
+    assert ("rollout resume" in note.body) is is_resumed
+    assert "rollout abort" in note.body
+    assert ("Nothing else ends it" in note.body) is not is_resumed
+
+
 def test_only_the_newest_wave_that_is_over_is_told() -> None:
     told = facts(tell_operators(situation(replace(rollout(1), wave=3))))
 
@@ -229,6 +296,15 @@ def test_reminder_waits_until_the_teams_wave_is_the_next(wave: int) -> None:
     told = facts(tell_teams(situation(present, *waiting)))
 
     assert ("reminder" in told) is (wave >= 2)
+
+
+def test_node_that_was_left_out_brings_no_reminder_forward() -> None:
+    """It is in no wave: the team's first node comes with the third."""
+    present = replace(rollout(1), created_at=NOW - 3 * DAY, wave=1)
+    left_out, *waiting = (replace(node(1, name, wave=3), deadline=None) for name in NODES)
+    left_out = replace(left_out, stage=NodeStage.SKIPPED, wave=None)
+
+    assert "reminder" not in facts(tell_teams(situation(present, left_out, *waiting)))
 
 
 def test_announcement_waits_for_the_morning_unless_the_node_would_be_gone_by_then() -> None:

@@ -142,6 +142,7 @@ def test_every_node_of_the_plan_is_kept_those_that_are_left_out_with_the_reason(
         "gpu002": (NodeStage.SKIPPED, "opted out"),
         "gpu003": (NodeStage.PENDING, ""),
     }
+    assert {name for name, each in stage.nodes().items() if each.wave is None} == {"gpu002"}
 
 
 def test_nodes_of_a_rollout_that_is_not_over_are_in_no_other_and_the_next_has_a_number_of_its_own(

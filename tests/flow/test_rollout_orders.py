@@ -11,13 +11,13 @@ from ops_pipelines.domain.identity import NodeName, RolloutId
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     OF_PEOPLE,
-    ROLLOUT_TABLE,
     NodeStage,
     Rollout,
     RolloutEvent,
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders

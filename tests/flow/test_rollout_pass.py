@@ -11,7 +11,6 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.course import Turn
-from ops_pipelines.domain.lifecycle.engine import Step
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import (
@@ -24,6 +23,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.way import Step
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, measured_visits, nodes_by_stage

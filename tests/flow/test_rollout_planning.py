@@ -27,7 +27,7 @@ from tests.domain.lifecycle_fleet import HOUR
 from tests.scenarios.rollout_stage import KERNEL, ROLLOUT_POLICY, RolloutStage, change, release_of
 
 OLD_KERNEL = "6.8.0-60-generic"
-SLURM = release_of(change(Component.SLURM, "25.05.1"))
+SLURM = release_of(change(Component.SLURM, "26.05.1"))
 
 
 class GivenScheduler:

@@ -12,15 +12,8 @@ from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKi
 from ops_pipelines.domain.identity import NodeName, cause_of
 from ops_pipelines.domain.lifecycle.gate.evidence import TestLine, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.release import ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import (
-    FINAL,
-    ROLLOUT_TABLE,
-    Direction,
-    NodeStage,
-    Rollout,
-    RolloutNode,
-    RolloutState,
-)
+from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.frames.pictures.story import Tint
@@ -149,7 +142,7 @@ def test_node_on_its_way_back_and_its_failure_are_told() -> None:
     page = write_rollout(matter(nodes=[failed]))
 
     assert "draining, on its way back" in page
-    assert "failed alone; failed: testing: gpu_count" in page
+    assert "failed alone; failed while testing: gpu_count" in page
 
 
 def test_gate_shows_every_test_with_what_it_saw() -> None:
@@ -355,6 +348,16 @@ def test_release_that_cannot_be_read_is_named_without_what_is_wrong_with_it() ->
     page = listed(releases=[LyingRelease(name="broken", release=None)])
 
     assert "cannot be read; <code>ops-pipelines rollout plan broken</code>" in page
+    assert "rollout start" not in page
+
+
+def test_the_commands_to_begin_name_a_release_that_can_be_read() -> None:
+    releases = [LyingRelease(name="broken", release=None), LyingRelease(name="driver-580", release=RELEASE)]
+
+    page = listed(releases=releases)
+
+    assert "ops-pipelines rollout start driver-580" in page
+    assert "ops-pipelines rollout start broken" not in page
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,44 @@
-"""Jobs of the past out of the lake: the hours, nodes and jobs that were asked for, from samples or from their means."""
+"""Jobs of the past out of the lake: its contract, aggregated days, the running hour, and what is damaged."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.identity import JobId
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.ports.past_work import PastWork
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings
+from tests.ports.past_work_contract import (
+    ALLOCATIONS,
+    END,
+    HOUR,
+    HOURS,
+    MINUTE,
+    NOON,
+    STEPS,
+    PastWorkContract,
+    allocations,
+    steps,
+)
 from tests.simulator.fake_clock import FakeClock
 
-HOUR = timedelta(hours=1)
-NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
-
-
-def held(job: str, node: str, hour: datetime) -> dict[str, object]:
-    return {"job": job, "attempt": "a", "node": node, "time": hour, "started_at": hour, "node_count": 1}
-
-
-def step(job: str, at: datetime, seconds: float, *, node: str = "gpu001") -> dict[str, object]:
-    return {"node": node, "device": f"job:{job}", "time": at, "step_seconds": seconds}
+KEPT = {"job_allocations": ALLOCATIONS, "application_telemetry": STEPS}
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> ParquetLake:
+    """Give a lake of three closed hours."""
     lake = ParquetLake(tmp_path)
-    for number in range(3):
-        hour = NOON + number * HOUR
-        allocations = TABLES["job_allocations"].from_rows([held("1", "gpu001", hour), held("2", "gpu002", hour)])
-        lake.close_hour("job_allocations", hour, filled=allocations)
-        told = [step(job, hour + minute * timedelta(minutes=1), 2.0) for job in ("1", "2") for minute in range(10)]
-        lake.close_hour("application_telemetry", hour, filled=TABLES["application_telemetry"].from_rows(told))
+    for hour in HOURS:
+        for table, rows in KEPT.items():
+            of_hour = [each for each in rows if hour <= each["time"] < hour + HOUR]
+            lake.close_hour(table, hour, filled=TABLES[table].from_rows(of_hour))
     return lake
 
 
@@ -45,38 +47,27 @@ def past(lake: ParquetLake) -> PastWork:
     return LakePastWork(lambda: lake)
 
 
-def allocations(past: PastWork, *nodes: str, start: datetime = NOON, end: datetime = NOON + 3 * HOUR) -> pa.Table:
-    return cast("pa.Table", past.allocations(nodes=[NodeName(node) for node in nodes], start=start, end=end))
+class TestClosedHours(PastWorkContract):
+    """The contract on files of hours that are over."""
 
 
-def steps(past: PastWork, *jobs: str, start: datetime = NOON, end: datetime = NOON + 3 * HOUR) -> pa.Table:
-    return cast("pa.Table", past.steps(jobs=[JobId(job) for job in jobs], start=start, end=end))
+class TestOpenHours(PastWorkContract):
+    """The contract on files of cycles: nobody has closed these hours."""
 
-
-def test_allocations_are_those_of_the_nodes_and_of_every_hour_that_is_touched(past: PastWork) -> None:
-    found = allocations(past, "gpu001", start=NOON + timedelta(minutes=30), end=NOON + HOUR + timedelta(minutes=1))
-
-    assert found["time"].to_pylist() == [NOON, NOON + HOUR]
-    assert set(found["node"].to_pylist()) == {"gpu001"}
-
-
-def test_nobody_asked_for_is_nobody_told_of(past: PastWork) -> None:
-    assert allocations(past).num_rows == 0
-    assert steps(past).num_rows == 0
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> ParquetLake:
+        lake = ParquetLake(tmp_path)
+        for table, rows in KEPT.items():
+            for at in sorted({each["time"] for each in rows}):
+                lake.write_cycle(table, TABLES[table].from_rows([each for each in rows if each["time"] == at]), at=at)
+        return lake
 
 
 def test_lake_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     past = LakePastWork(lambda: ParquetLake(tmp_path / "nowhere"))
 
-    assert allocations(past, "gpu001").num_rows == 0
-    assert steps(past, "1").num_rows == 0
-
-
-def test_steps_are_those_of_the_jobs_between_the_two_times(past: PastWork) -> None:
-    found = steps(past, "1", start=NOON + timedelta(minutes=5), end=NOON + HOUR + timedelta(minutes=1))
-
-    assert found.num_rows == 6
-    assert set(found["device"].to_pylist()) == {"job:1"}
+    assert allocations(past, "gpu001") == set()
+    assert steps(past, "1") == set()
 
 
 def test_days_that_are_aggregated_are_read_as_means_of_five_minutes_and_only_so(
@@ -86,17 +77,19 @@ def test_days_that_are_aggregated_are_read_as_means_of_five_minutes_and_only_so(
     clock.wait((NOON + timedelta(days=3) - clock.now()).total_seconds())
     Housekeeper(lake, settings=RetentionSettings(), clock=clock).keep()
 
-    found = steps(past, "1")
+    found = cast("pa.Table", past.steps(jobs=[JobId("1")], start=NOON, end=END))
 
     assert found.num_rows == 3 * 2
     assert set(found["step_seconds"].to_pylist()) == {2.0}
 
 
-def test_running_hour_is_read_from_its_cycles(lake: ParquetLake, past: PastWork) -> None:
-    at = NOON + 3 * HOUR + timedelta(minutes=2)
-    lake.write_cycle("application_telemetry", TABLES["application_telemetry"].from_rows([step("9", at, 3.0)]), at=at)
+def test_running_hour_is_read_beside_those_that_are_over(lake: ParquetLake, past: PastWork) -> None:
+    at = END + 2 * MINUTE
+    row = {"node": "gpu001", "device": "job:1", "time": at, "step_seconds": 3.0}
+    lake.write_cycle("application_telemetry", TABLES["application_telemetry"].from_rows([row]), at=at)
 
-    assert steps(past, "9", end=NOON + 4 * HOUR)["step_seconds"].to_pylist() == [3.0]
+    assert steps(past, "1", start=END - HOUR, end=at) == steps(past, "1", start=END - HOUR)
+    assert ("job:1", at) in steps(past, "1", start=END - HOUR, end=at + MINUTE)
 
 
 def test_damaged_file_is_told(lake: ParquetLake, past: PastWork) -> None:

@@ -5,9 +5,12 @@ command belongs to and what people ordered. The rules themselves stand in `rules
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.ports.ledger import Ledger, LedgerState
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
@@ -64,6 +67,7 @@ class Judge:
             jobs={each.job: each for each in scheduler.read_jobs()},
             progress={each.job: each for each in ground_truth.read_progress(self._twin)},
             truth={each.node: each for each in ground_truth.read_nodes(self._twin)},
+            versions=self._versions(command),
             accepted=tuple(self._accepted),
             beside=beside,
         )
@@ -72,6 +76,13 @@ class Judge:
             why = rule(scene)
             if why is not None:
                 self.violations.append(Violation(rule=name, command=command, why=why))
+
+    def _versions(self, command: Command) -> Mapping[NodeName, Mapping[Component, str]]:
+        """Return what really runs on the node of a return; of other commands nobody asks."""
+        if command.node is None or command.verb is not Verb.RESUME:
+            return {}
+        with self._twin.present() as world:
+            return {command.node: dict(world.node(command.node).versions)}
 
     def accept(self, command: Command) -> None:
         """Note that the cluster took a command."""

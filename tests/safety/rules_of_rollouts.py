@@ -4,11 +4,14 @@ Rules like those of `rules`. Who has a node follows from the commands that the c
 """
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.domain.node_health.node_check import TestResult
+from ops_pipelines.domain.policy import WeeklyWindow
 from tests.safety.scene import Rule, Scene
 
 _FOR_ROLLOUTS = frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER})
@@ -90,5 +93,48 @@ def why_unproven(scene: Scene) -> str | None:
     return f"its tests failed: {', '.join(failed)}" if failed else None
 
 
-RULES_OF_ROLLOUTS: Mapping[str, Rule] = {"owned": _one_owner, "rollout_share": _rollout_share}
-"""Each a guardrail of the same name."""
+def _window(scene: Scene) -> str | None:
+    """Judge the drain by which a rollout begins with a node; what it has touched it finishes at any time."""
+    windows, at = scene.orders.policy.maintenance_windows, scene.command.said_at
+    if scene.command.verb is not Verb.DRAIN or not is_of_rollout(scene.record) or finishes_update(scene):
+        return None
+    if windows is None or any(_holds(each, at) for each in windows):
+        return None
+    return f"no maintenance window holds at {at:%a %H:%M} UTC"
+
+
+def _holds(window: WeeklyWindow, at: datetime) -> bool:
+    local = at.astimezone(ZoneInfo(window.timezone))
+    for day in (local.date() - timedelta(days=1), local.date()):
+        last = day if window.ends > window.begins else day + timedelta(days=1)
+        begins = datetime.combine(day, window.begins, local.tzinfo)
+        if day.weekday() in window.days and begins <= local < datetime.combine(last, window.ends, local.tzinfo):
+            return True
+    return False
+
+
+def _verified(scene: Scene) -> str | None:
+    """Judge the return of a node by what really runs there: what its rollout installed last."""
+    node, own = scene.command.node, scene.record
+    if scene.command.verb is not Verb.RESUME or node is None or own is None or not is_of_rollout(own):
+        return None
+    installed = [
+        record.action.text
+        for command, record in scene.accepted
+        if record is not None
+        and command.verb is Verb.INSTALL
+        and (command.node, record.action.incident) == (node, own.action.incident)
+        and record.action.try_number == own.action.try_number
+    ]
+    running = {f"{component.value} {version}" for component, version in scene.versions.get(node, {}).items()}
+    wrong = [each for text in installed for each in text.split(", ") if each not in running]
+    return f"{', '.join(wrong)} was installed and does not run" if wrong else None
+
+
+RULES_OF_ROLLOUTS: Mapping[str, Rule] = {
+    "owned": _one_owner,
+    "rollout_share": _rollout_share,
+    "window": _window,
+    "verified": _verified,
+}
+"""The first two are guardrails of the same name; what keeps the others is made to err by `slips_of_rollouts`."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeStatus
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.remediation import IncidentPlan
@@ -60,6 +61,8 @@ class Scene:
     jobs: Mapping[JobId, JobStatus]
     progress: Mapping[JobId, JobProgress]
     truth: Mapping[NodeName, NodeTruth]
+    versions: Mapping[NodeName, Mapping[Component, str]]
+    """What really runs on each node."""
     accepted: tuple[tuple[Command, ActionRecord | None], ...]
     beside: tuple[Command, ...]
     """Commands of the same batch before this one."""

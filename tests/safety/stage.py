@@ -38,6 +38,7 @@ from ops_pipelines.domain.policy import (
     Mode,
     Policy,
     RecoveryLimits,
+    WeeklyWindow,
 )
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
@@ -124,6 +125,8 @@ class Setting:
     recovery: RecoveryLimits = RecoveryLimits()
     mass_event: MassEvent = POLICY.mass_event
     freezes: tuple[FreezeWindow, ...] = ()
+    windows: tuple[WeeklyWindow, ...] | None = None
+    """When rollouts may begin a node; None: always."""
     probation_seconds: float = 0.0
     training: Training = Training.QUICK
     replica_count: int = 0
@@ -186,6 +189,7 @@ class Stage:
             recovery=setting.recovery,
             mass_event=setting.mass_event,
             freeze_windows=setting.freezes,
+            maintenance_windows=setting.windows,
             rollouts=replace(LIMITS, max_out_count=setting.most_updated_count, soak=timedelta(seconds=2)),
             untouchable_nodes=frozenset() if setting.untouchable is None else frozenset({name_of(setting.untouchable)}),
             durations=replace(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.incident import IncidentState
@@ -34,10 +34,13 @@ from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.opening import start_release
 from ops_pipelines.flow.lifecycle.planning import plan_release
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge
+from ops_pipelines.ports.ledger import Ledger, LedgerState
 from ops_pipelines.ports.rollout_files import CalendarText
 from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from tests.safety.quick_ledger import Memory, QuickLedger
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 MODEL = "hgx"
@@ -145,19 +148,30 @@ def equip(autopilot: SmallAutopilot, files: FilesInMemory | None = None) -> None
     autopilot.cluster = replace(autopilot.cluster, rules=rules, rollout_files=files or FilesInMemory())
 
 
+class RememberingLedger(QuickLedger):
+    """The ledger itself, asked each question once until somebody writes: a pass asks the same things over and over."""
+
+    def read_state(self, now: datetime) -> LedgerState:
+        state: LedgerState = self._memory.ask("read_state", now, lambda: self.plain.read_state(now))
+        return state
+
+
 class RolloutStage(SmallAutopilot):
-    """A small autopilot that also rolls releases out."""
+    """A small autopilot that also rolls releases out. All its processes share what they remember of the ledger."""
 
     verify_patience = timedelta(seconds=1)
 
     def __init__(self, directory: Path, *jobs: Any, policy: Policy = ROLLOUT_POLICY, **options: Any) -> None:
         self.files = FilesInMemory()
         self.reports: list[CycleReport] = []
+        self._memory = Memory(directory / "ledger.sqlite")
         super().__init__(directory, *jobs, **{"node_count": 6, "gpus_per_node": 2, "policy": policy, **options})
         self.let_pass(3)
 
     def _begin_on(self, directory: Path, twin: Any, policy: Policy) -> None:
         super()._begin_on(directory, twin, policy)
+        ledger = RememberingLedger(cast("SqlLedger", self.cluster.ledger), self._memory)
+        self.cluster = replace(self.cluster, ledger=cast("Ledger", ledger))
         equip(self, self.files)
 
     # -- people --

@@ -61,9 +61,9 @@ def test_paused_autopilot_begins_no_node_and_blames_the_pause_on_none(tmp_path: 
     stage.run_until_stage("gpu001", NodeStage.INSTALLING)
     stage.cluster.ledger.pause(Pause(actor=PERSON, since=stage.clock.now(), reason="a look"))
 
-    for _ in range(30):
+    for _ in range(12):
         stage.advance()
-        stage.let_pass(20)
+        stage.let_pass(50)
     in_hand = {each.node for each in stage.nodes().values() if each.stage in IN_HAND}
     said = stage.reports[-1].problems
     stage.cluster.ledger.resume_autopilot(actor=PERSON, now=stage.clock.now())

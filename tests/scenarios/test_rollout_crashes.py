@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutState
 from ops_pipelines.domain.policy import DrainBudget
 from ops_pipelines.flow.lifecycle import orders
@@ -133,7 +134,20 @@ def test_rollout_ends_alike_wherever_its_process_dies(tmp_path: Path, kill: Kill
 
 
 def _end_of(autopilot: SmallAutopilot) -> dict[str, object]:
-    """Return what must not depend on a crash; of commands to several nodes the order on each."""
+    """Return what must not depend on a crash; of commands to several nodes the order on each.
+
+    Of acts all but their keys: these hold when the rollout was opened, and who dies before that opens it later.
+    """
     end = end_of(autopilot)
     told: Any = end["commands"]
-    return {**end, "commands": sorted(told, key=lambda each: each[1])}
+    acts = {
+        (
+            each.action.verb,
+            each.action.node,
+            each.action.try_number,
+            *each.action.part.split()[1:],
+            None if each.outcome is None else each.outcome.kind,
+        )
+        for each in autopilot.cluster.ledger.records(cause_of(FIRST))
+    }
+    return {**end, "actions": acts, "commands": sorted(told, key=lambda each: each[1])}

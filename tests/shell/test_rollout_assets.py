@@ -146,7 +146,7 @@ def test_progress_shows_a_failure_in_its_own_words(tmp_path: Path, instance: dg.
     found = shown(stage, rollout_progress, instance)
 
     (row,) = [each for each in found["nodes"] if each["node"] == "gpu001"]
-    assert row["why"].startswith("installing: ")
+    assert row["why"].startswith("while installing: ")
 
 
 @pytest.mark.parametrize(("days", "is_shown"), [(6.9, True), (7.1, False)])

@@ -154,6 +154,16 @@ def test_plan_that_is_refused_says_why_and_ends_with_that_code(terminal: Termina
     assert view["refused"].startswith("no_node: ")
 
 
+def test_a_rule_that_refuses_a_plan_is_told_once(terminal: Terminal) -> None:
+    terminal.files.releases["autumn"] = replace(KERNEL, models=frozenset({"gb200-nvl72"}))
+
+    answer = terminal.ask("plan", "autumn", columns=200)
+
+    assert answer.exit_code == cli.ExitCode.REFUSED
+    assert answer.stdout.count("no node is a gb200-nvl72") == 1
+    assert "(racks of cluster.yaml)" in answer.stdout
+
+
 @pytest.mark.parametrize("command", ["plan", "start"])
 def test_a_release_that_is_not_there_is_a_mistake_of_the_caller(terminal: Terminal, command: str) -> None:
     answer = terminal.ask(command, "spring")
@@ -246,6 +256,20 @@ def test_status_for_people_shows_the_gate_and_who_is_on_its_way_and_fits(termina
     assert "gpu002" not in answer.stdout
     assert_fits(answer)
     assert_fits(terminal.ask("history"))
+
+
+@pytest.mark.parametrize(("columns", "is_table"), [(80, False), (109, False), (110, True), (111, True), (200, True)])
+def test_history_is_a_table_only_where_its_columns_are_wide_enough(
+    terminal: Terminal, columns: int, is_table: bool
+) -> None:
+    terminal.start()
+
+    answer = terminal.ask("history", columns=columns)
+
+    assert answer.stdout.startswith("rollout ") is is_table
+    assert "ROLL-0001 " in answer.stdout
+    assert "autumn" in answer.stdout
+    assert_fits(answer, columns)
 
 
 def test_a_rollout_that_is_over_is_in_the_history_and_shown_by_its_name(terminal: Terminal) -> None:

@@ -11,15 +11,8 @@ from ops_pipelines import cli
 from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
 from ops_pipelines.domain.lifecycle.gate.power import false_stop_bound, power_of_events, power_of_slowdown
 from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.lifecycle.rollout import (
-    FINAL,
-    IN_HAND,
-    OF_PEOPLE,
-    ROLLOUT_TABLE,
-    NodeStage,
-    RolloutEvent,
-    RolloutState,
-)
+from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.resources.config.models import RolloutsModel
 

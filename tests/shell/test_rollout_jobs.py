@@ -7,7 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.act import LEASE_TAG
+from ops_pipelines.assets.rollouts import rollout_pass
+from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.rollout_jobs import ROLLOUT_TAGS, advance_rollouts, rollout_schedule, start_rollout, steer_rollout
@@ -118,6 +119,40 @@ def test_no_pass_is_requested_while_one_is_under_way_and_nothing_is_forgotten(
     assert requests(result) == []
     assert reason(result).endswith("; a pass is under way already")
     assert result.cursor == "what was asked for before"
+
+
+def test_a_pass_that_somebody_launched_and_that_died_with_its_code_server_holds_no_lane(
+    stage: RolloutStage, instance: dg.DagsterInstance
+) -> None:
+    stage.start()
+    token = stage.cluster.ledger.take_lease(holder="a server that died", ttl=TTL, now=stage.clock.now())
+    resources = {"cluster": stage.cluster}
+    by_hand = dg.materialize([rollout_pass], resources=resources, instance=instance, tags=ROLLOUT_TAGS)
+    given = instance.get_run_by_id(by_hand.run_id).tags[LEASE_TAG]  # type: ignore[union-attr]  # it has just run
+    died = dg.DagsterRun(status=dg.DagsterRunStatus.STARTED, tags={**ROLLOUT_TAGS, LEASE_TAG: given}, job_name="any")
+    instance.add_run(died)
+    stage.let_pass(TTL.total_seconds())
+
+    result = turn(stage, instance)
+
+    assert given == token
+    assert len(requests(result)) == 1
+    assert [each.status for each in instance.get_runs() if each.run_id == died.run_id] == [dg.DagsterRunStatus.FAILURE]
+
+
+def test_a_pass_keeps_the_lease_that_it_was_given(stage: RolloutStage, instance: dg.DagsterInstance) -> None:
+    stage.start()
+    stage.cluster.ledger.take_lease(holder="a server", ttl=TTL, now=stage.clock.now())
+    tags = {**ROLLOUT_TAGS, LEASE_TAG: "of yesterday"}
+
+    result = dg.materialize([rollout_pass], resources={"cluster": stage.cluster}, instance=instance, tags=tags)
+
+    assert set(stage.stages().values()) == {"pending"}
+    assert instance.get_run_by_id(result.run_id).tags[LEASE_TAG] == "of yesterday"  # type: ignore[union-attr]  # it ran
+
+
+def test_whoever_launches_a_pass_by_hand_waits_in_the_lane_of_the_others() -> None:
+    assert ROLLOUT_TAGS.items() <= advance_rollouts.tags.items()
 
 
 def test_a_repair_under_way_holds_no_pass_up(stage: RolloutStage, instance: dg.DagsterInstance) -> None:

@@ -9,8 +9,8 @@ from typing import cast
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.act import LEASE_TAG
 from ops_pipelines.assets.observe import EVIDENCE_TAG
+from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus

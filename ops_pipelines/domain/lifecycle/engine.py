@@ -1,117 +1,21 @@
 """What comes next for one node of a rollout: one act, one step of its life, or waiting. Pure.
 
 The order of acts within each stage stands here and nowhere else. Whether an act may be begun is judged by `guardrails`
-when it is performed; what became of it is read from its record. What comes next for the rollout as a whole is
-`course`'s.
+when it is performed; what became of it is read from its record. What it decides on, and what it can answer, is `way`'s;
+what comes next for the rollout as a whole is `course`'s.
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import ActionKey, NodeName, cause_of
-from ops_pipelines.domain.lifecycle.release import Activation, Change, Component, Release, Reversibility, activation_of
+from ops_pipelines.domain.identity import cause_of
+from ops_pipelines.domain.lifecycle.failures import signature_of
+from ops_pipelines.domain.lifecycle.release import Activation, Change, activation_of
 from ops_pipelines.domain.lifecycle.rollout import Direction, NodeEvent, NodeStage, RolloutNode
-from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict
-from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.lifecycle.way import RESTARTS, Act, Move, Step, Wait, Way, wanted_versions
+from ops_pipelines.domain.node_health.health_gates import CheckState
 from ops_pipelines.domain.policy import Durations, RolloutLimits
-
-_LONGEST_SIGNATURE = 120
-_VARIES = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
-_SPACE = re.compile(r"\s+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What is known of one node in hand at this moment."""
-
-    now: datetime
-    jobs: tuple[JobStatus, ...]
-    """What may have processes on it."""
-    outcomes: Mapping[ActionKey, Outcome | None]
-    """Of the acts of its rollout on it, begun so far; None: under way."""
-    versions: Mapping[Component, str] | None = None
-    """What runs, read just now; None: not asked, or no answer."""
-    trouble: str = ""
-    """The open incident about the node, where there is one that is not only watched."""
-    check: CheckVerdict | None = None
-    """What the tests of this pass found; None: no result yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """Perform this act, and come again with its outcome."""
-
-    action: Action
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Go on to the next stage."""
-
-    event: NodeEvent
-    reason: str
-    failure: str = ""
-    """Of FAILED: the signature by which alike failures are known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Nothing to do yet. What was read is kept."""
-
-    reason: str
-    good_reads: int | None = None
-    """Of a verification: how many good reads in a row there are now; None: nothing was read."""
-
-
-Move = Act | Step | Wait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One node on one pass, with everything that its acts are made of."""
-
-    node: RolloutNode
-    release: Release
-    facts: NodeFacts
-    limits: RolloutLimits
-    is_canary: bool
-    is_called_back: bool = False
-    """Nothing new is installed any more: who was only drained is put back."""
-    is_of_last_wave: bool = False
-    """Who cannot be updated in it is left out; in an earlier one it is tried again in the last."""
-    steps: tuple[tuple[Change, ...], ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        steps = self.release.steps
-        object.__setattr__(self, "steps", steps if self.node.direction is Direction.FORWARD else steps[::-1])
-
-    @property
-    def step(self) -> tuple[Change, ...]:
-        return self.steps[self.node.step]
-
-    def act(self, verb: Verb, *, text: str = "", suite: str = "") -> Action:
-        node = self.node
-        is_of_step = verb is Verb.INSTALL or any(verb in verbs for verbs in _RESTARTS.values())
-        return Action(
-            verb=verb,
-            incident=cause_of(node.rollout),
-            node=node.node,
-            text=text,
-            suite=suite,
-            part=f"{node.step} {node.direction.value}" if is_of_step else "",
-            try_number=node.try_number,
-        )
-
-    def outcome(self, action: Action) -> Outcome | None:
-        return self.facts.outcomes.get(action.key)
-
-    def is_done(self, action: Action) -> bool:
-        outcome = self.outcome(action)
-        return outcome is not None and outcome.kind is OutcomeKind.DONE
 
 
 def next_move(way: Way) -> Move:
@@ -124,17 +28,6 @@ def next_move(way: Way) -> Move:
     if way.node.stage is NodeStage.DRAINING or (way.node.good_reads if move.good_reads is None else move.good_reads):
         return move
     return _failed(way, f"not over by its deadline: {move.reason}")
-
-
-def wanted_versions(node: RolloutNode, release: Release) -> Mapping[Component, str]:
-    """Return what each component of a release is to run on a node that goes its way: there, or back."""
-    if node.direction is Direction.FORWARD:
-        return {change.component: change.version for change in release.changes}
-    return {
-        change.component: node.versions_before[change.component]
-        for change in release.changes
-        if change.component in node.versions_before and change.reversibility is not Reversibility.NO
-    }
 
 
 def deadline_of(
@@ -167,12 +60,6 @@ def is_read_due(node: RolloutNode, *, limits: RolloutLimits, now: datetime) -> b
     return node.stage is NodeStage.VERIFYING and (node.read_at is None or now - node.read_at >= limits.good_read_every)
 
 
-def signature_of(stage: NodeStage, said: str, *, node: NodeName) -> str:
-    """Return what a failure is known by: its words without what differs from node to node."""
-    plain = _VARIES.sub("#", said.lower().replace(node.lower(), "node"))
-    return f"{stage.value}: {_SPACE.sub(' ', plain).strip()}"[:_LONGEST_SIGNATURE]
-
-
 # -- the stages --
 
 
@@ -191,6 +78,9 @@ def _drain(way: Way) -> Move:
         return _leave(way, drain, why_not, event=NodeEvent.NOT_NOW if is_tried_later else NodeEvent.SKIP)
     if not is_forward and way.facts.trouble and way.facts.jobs and way.is_done(drain):
         return _leave(way, drain, way.facts.trouble, event=NodeEvent.NOT_NOW)
+    if is_forward and way.facts.closed and drain.key not in way.facts.outcomes:
+        # Begun in a window, and not let out of work in time: it is no node in hand that has to be finished.
+        return Wait(reason=way.facts.closed)
     if not way.is_done(drain):
         return _do_or_fail(way, drain)  # On its way back it may wait: until it is drained it works, and is not lost.
     if way.facts.jobs:
@@ -224,22 +114,13 @@ def _install(way: Way) -> Move:
     )
 
 
-_RESTARTS: Mapping[Activation, tuple[Verb, ...]] = {
-    Activation.LIVE: (),
-    Activation.DRIVER_RELOAD: (Verb.RELOAD_DRIVER,),
-    Activation.REBOOT: (Verb.REBOOT,),
-    Activation.POWER_CYCLE: (Verb.POWER_OFF, Verb.POWER_ON),
-    Activation.AC_CYCLE: (Verb.PAGE_HUMAN,),
-}
-
-
 def _activate(way: Way) -> Move:
-    for verb in _RESTARTS[activation_of(way.step)]:
+    for verb in RESTARTS[activation_of(way.step)]:
         restart = way.act(verb, text=_restart_text(way, verb))
         if not way.is_done(restart):
             return _do_or_fail(way, restart)
     return Step(
-        event=NodeEvent.ACTIVATED, reason="restarted" if _RESTARTS[activation_of(way.step)] else "takes effect at once"
+        event=NodeEvent.ACTIVATED, reason="restarted" if RESTARTS[activation_of(way.step)] else "takes effect at once"
     )
 
 

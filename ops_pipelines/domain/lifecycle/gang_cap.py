@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode
+from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import RolloutLimits
 
@@ -60,5 +60,5 @@ def gang_cap(
 
 def _is_new_canary(node: RolloutNode, rollout: Rollout) -> bool:
     # One that a person ended leaves its canaries as they are: nobody watches them any more.
-    is_canary = rollout.state not in FINAL and rollout.waves[node.wave - 1].is_canary
-    return is_canary and node.stage in _NEW and node.direction is Direction.FORWARD
+    is_watched = rollout.state not in FINAL and is_canary(node, rollout)
+    return is_watched and node.stage in _NEW and node.direction is Direction.FORWARD

@@ -9,9 +9,9 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.engine import wanted_versions
 from ops_pipelines.domain.lifecycle.release import Change, Component, Release
 from ops_pipelines.domain.lifecycle.rollout import Direction, RolloutNode
+from ops_pipelines.domain.lifecycle.way import wanted_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ def order_for(release: Release, node: RolloutNode, *, step: int, direction: Dire
 
 
 def step_of(part: str) -> tuple[int, Direction]:
-    """Return which step of a release an act is about, and which way: `0 forward`, as the engine writes it."""
-    number, _, direction = part.partition(" ")
+    """Return which step of a release an act is about, and which way: the last two words of what `way` writes."""
     try:
+        number, direction = part.split()[-2:]
         return int(number), Direction(direction)
     except ValueError:
         raise UnorderableError(f"{part!r} names no step; expected a number and forward or back") from None

@@ -10,7 +10,7 @@ from datetime import timedelta
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.lifecycle.gang_cap import gang_cap
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode
+from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
@@ -38,7 +38,7 @@ def marked_canaries(rollout: Rollout, nodes: Collection[RolloutNode], cluster: C
     found: list[RolloutNode] = []
     for node in nodes:
         is_at_work = node.stage is NodeStage.UPDATED or (node.stage is NodeStage.SOAKING and rollout.state in FINAL)
-        if not is_at_work or not rollout.waves[node.wave - 1].is_canary:
+        if not is_at_work or not is_canary(node, rollout):
             continue
         done = [
             each.action.verb

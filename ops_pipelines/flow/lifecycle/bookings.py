@@ -23,7 +23,8 @@ from ops_pipelines.domain.lifecycle.rollout import (
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.lifecycle.rollout_pass import PassReport, Surroundings
+from ops_pipelines.flow.lifecycle.errand import Surroundings
+from ops_pipelines.flow.lifecycle.rollout_pass import PassReport
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from ops_pipelines.ports.source_error import SourceError
 

@@ -17,9 +17,10 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
 from ops_pipelines.flow.lifecycle.bookings import book_ahead, give_back
+from ops_pipelines.flow.lifecycle.errand import Surroundings
 from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
-from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, Surroundings, advance_rollout
+from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, advance_rollout
 from ops_pipelines.flow.people.work_calendar import calendar_of
 from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError

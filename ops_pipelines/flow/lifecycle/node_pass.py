@@ -5,29 +5,29 @@ the witness and goes on. Which act is next is `domain.lifecycle.engine`'s.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.identity import ActionKey, cause_of
-from ops_pipelines.domain.lifecycle.engine import Act, NodeFacts, Step, Wait, Way, deadline_of, is_read_due, next_move
+from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
 from ops_pipelines.domain.lifecycle.release import Component, Release
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,
     Direction,
     NodeEvent,
     NodeStage,
-    Rollout,
     RolloutNode,
     RolloutState,
-    next_direction,
-    next_stage,
+    is_canary,
 )
+from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
+from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Step, Wait, Way
 from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict, judge_check, suite_named
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.lifecycle.errand import Errand
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.source_error import SourceError
 
@@ -36,28 +36,19 @@ _MOST_MOVES = 32
 """Of one node in one pass: far more than a node has, so that a table that leads in a circle cannot hang a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """One rollout as a pass found it, with what its nodes' ways are made of."""
-
-    rollout: Rollout
-    release: Release
-    cluster: Cluster
-    lease: Lease
-
-
 def advance_node(
-    node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str = ""
+    node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str = "", closed: str = ""
 ) -> tuple[RolloutNode, bool]:
     """Bring a node on, and return it as it is then, with whether anything moved. Raises SourceError, LedgerError.
 
-    `jobs` are those that may have processes on it, `trouble` the incident about it, as read when the pass began.
+    `jobs` are those that may have processes on it, `trouble` the incident about it, as read when the pass began;
+    `closed` says why no work is begun now, where none is.
     """
     has_moved = False
     for _ in range(_MOST_MOVES):
         if node.stage not in IN_HAND:
             break
-        way = _way(node, errand, jobs=jobs, trouble=trouble)
+        way = _way(node, errand, jobs=jobs, trouble=trouble, closed=closed)
         move = next_move(way)
         if isinstance(move, Wait):
             return _keep_reads(node, move, way, errand), has_moved
@@ -112,7 +103,7 @@ def after_step(node: RolloutNode, step: Step, release: Release, cluster: Cluster
     )
 
 
-def _way(node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str) -> Way:
+def _way(node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trouble: str, closed: str) -> Way:
     cluster, now = errand.cluster, errand.cluster.clock.now()
     limits = cluster.rules.policy.rollouts
     records = _records(node, errand)
@@ -128,14 +119,16 @@ def _way(node: RolloutNode, errand: Errand, *, jobs: tuple[JobStatus, ...], trou
         outcomes={key: record.outcome for key, record in records.items()},
         versions=versions,
         trouble=trouble,
+        closed=closed,
         check=_check_verdict(node, records, errand) if node.stage is NodeStage.TESTING else None,
     )
     return Way(
         node=node,
         release=errand.release,
+        opened_at=errand.rollout.created_at,
         facts=facts,
         limits=limits,
-        is_canary=errand.rollout.waves[node.wave - 1].is_canary,
+        is_canary=is_canary(node, errand.rollout),
         is_called_back=errand.rollout.state is RolloutState.GOING_BACK,
         is_of_last_wave=node.wave == len(errand.rollout.waves),
     )

@@ -1,7 +1,6 @@
 """Plans a rollout on the fleet as it is now, and opens it: from then on the ledger has it, and passes advance it."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import RolloutId
@@ -74,8 +73,17 @@ def _nodes_of(rollout: Rollout, plan: RolloutPlan) -> Collection[RolloutNode]:
         for wave in plan.waves
         for node in wave.nodes
     ]
-    first = waiting[0]
-    skipped = [replace(first, node=each.node, stage=NodeStage.SKIPPED, reason=each.reason) for each in plan.skipped]
+    skipped = [
+        RolloutNode(
+            rollout=rollout.rollout,
+            node=each.node,
+            wave=None,
+            stage=NodeStage.SKIPPED,
+            since=rollout.created_at,
+            reason=each.reason,
+        )
+        for each in plan.skipped
+    ]
     return (*waiting, *skipped)
 
 

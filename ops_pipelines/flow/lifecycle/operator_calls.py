@@ -1,12 +1,13 @@
 """What calls the on-call to a rollout: a question, and what does not come on. Pure.
 
-What waits for people beyond its deadline is told again and again, a node that stays where it is once: nothing of a
-rollout stands still without somebody knowing.
+What waits for people beyond its deadline is told again and again; a node that stays where it is, and a rollout that
+does not come to its end, once: nothing of a rollout stands still without somebody knowing.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,
     OF_PEOPLE,
@@ -18,6 +19,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
 )
 from ops_pipelines.flow.lifecycle.notices import (
     LEFT,
+    NEW_VERSION,
     RolloutSituation,
     as_page,
     at_once,
@@ -37,11 +39,14 @@ from ops_pipelines.ports.outbox import Note
 
 _GRACE = timedelta(minutes=10)
 """A pass ends most stages that are over their deadline: two of them have had the time by then."""
+_COMES_TO_ITS_END = frozenset({RolloutState.GOING_BACK, RolloutState.ENDING})
+"""States that wait for nodes alone, and so for jobs: `job_end_limit` is long enough for most."""
+_MOST_NAMED = 4
 
 
 def call_operators(situation: RolloutSituation) -> tuple[Note, ...]:
     """Return the notes that want an answer, or a hand, now."""
-    return (*_question(situation), *_nodes_that_stay(situation))
+    return (*_question(situation), *_lasts(situation), *_nodes_that_stay(situation))
 
 
 def _question(situation: RolloutSituation) -> list[Note]:
@@ -88,17 +93,16 @@ def _asked(situation: RolloutSituation) -> tuple[str, str, list[tuple[str, str]]
                 ],
             )
         case RolloutState.ASKING:
+            is_over = is_stopped_for_good(rollout)
+            must = f"let it go on in your name ({command(situation, 'resume')}){back}, or {end}"
+            only = f"{end}. Nothing else ends it: resumed, it stops again at the gate's next look"
             return (
-                "go on, or back?",
+                "stopped by the gate, and cannot go back" if is_over else "go on, or back?",
                 "{count} rollouts ask whether to go on",
                 [
                     ("Why we ask", short(rollout.reason)),
                     ("How it stands", standing(situation)),
-                    (
-                        "What you must do",
-                        f"let it go on in your name ({command(situation, 'resume')}){back}, or {end}; "
-                        "until then no other node is begun",
-                    ),
+                    ("What you must do", f"{only if is_over else must}; until then no other node is begun"),
                 ],
             )
         case RolloutState.STUCK:
@@ -137,7 +141,7 @@ def _nodes_that_stay(situation: RolloutSituation) -> list[Note]:
     return [
         _left(situation, each) if each.stage in LEFT else _overdue(situation, each)
         for each in sorted(situation.nodes, key=lambda each: each.node)
-        if _stays(situation, each) and situation.is_news(each.since)
+        if _stays(situation, each) and situation.is_news(_stays_since(each))
     ]
 
 
@@ -148,6 +152,49 @@ def _stays(situation: RolloutSituation, node: RolloutNode) -> bool:
         return situation.now - node.since >= _GRACE
     is_over = node.deadline is not None and situation.now - node.deadline >= _GRACE
     return node.stage in IN_HAND and is_over
+
+
+def _stays_since(node: RolloutNode) -> datetime:
+    """Return since when there is something to tell of a node: its deadline may lie far behind the beginning."""
+    return node.deadline if node.stage in IN_HAND and node.deadline is not None else node.since
+
+
+def _lasts(situation: RolloutSituation) -> list[Note]:
+    """Return that what ends or goes back is not over within the time that a job may last: no job is killed for it."""
+    rollout, limit = situation.rollout, situation.limits.job_end_limit
+    is_long = rollout.state in _COMES_TO_ITS_END and situation.now - rollout.since >= limit
+    if not is_long or not situation.is_news(rollout.since + limit):
+        return []
+    what = "goes back" if rollout.state is RolloutState.GOING_BACK else "ends"
+    return [
+        to_on_call(
+            situation,
+            stage=f"lasts-{rollout.state.value}-{rollout.since.isoformat()}",
+            title=f"{rollout.rollout}: {what} for {minutes(situation.now - rollout.since)}, and is not over",
+            lines_title="{count} rollouts do not come to their end",
+            parts=[
+                ("What holds it", _what_holds(situation)),
+                ("How it stands", f"{standing(situation)}; it waits on, and no job is killed for it"),
+                (
+                    "What you must do",
+                    f"end what holds these nodes, or let it end ({command(situation, 'status')}); this is told once",
+                ),
+            ],
+            severity=Severity.WARNING,
+            when=at_once(situation),
+        )
+    ]
+
+
+def _what_holds(situation: RolloutSituation) -> str:
+    """Return the nodes that keep a rollout from its end: those in hand with why, then those that still must go back."""
+    in_hand = [each for each in situation.nodes if each.stage in IN_HAND]
+    said = [f"{each.node}: {each.stage.value}, {short(each.reason)}" for each in in_hand[:_MOST_NAMED]]
+    if len(in_hand) > _MOST_NAMED:
+        said.append(f"{len(in_hand) - _MOST_NAMED} more in hand")
+    if situation.rollout.state is RolloutState.GOING_BACK and (waiting := situation.nodes_in(NEW_VERSION)):
+        said.append(f"not begun yet: {names_of_nodes(waiting)}")
+    return "; ".join(said)
 
 
 def _left(situation: RolloutSituation, node: RolloutNode) -> Note:

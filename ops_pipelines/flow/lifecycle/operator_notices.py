@@ -3,9 +3,9 @@
 By night all of it waits for the morning; only who was called for a rollout hears at once that it is over.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, RolloutState
+from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, Rollout, RolloutState
 from ops_pipelines.flow.lifecycle.notices import (
     LEFT,
     NEW_VERSION,
@@ -30,6 +30,8 @@ _GOES_ON = frozenset({RolloutState.RUNNING, RolloutState.SOAKING})
 _STOPPED = frozenset({RolloutState.WENT_BACK, RolloutState.ABORTED})
 _LATE = timedelta(days=1)
 """So much later than foreseen is worth a line: jobs run longer, windows are missed."""
+_LONG_STATE = timedelta(days=7)
+"""# Assumption: windows come once a week; a wave that no end was foreseen for has had one by then."""
 _URGENT = frozenset({Severity.WARNING, Severity.CRITICAL})
 
 
@@ -51,7 +53,7 @@ def _progress(situation: RolloutSituation) -> list[Note]:
         notes.append(_wave_behind(situation))
     if rollout.state is RolloutState.GOING_BACK and situation.is_news(rollout.since):
         notes.append(_goes_back(situation))
-    if rollout.state in _GOES_ON and rollout.finishes_at is not None and situation.now - rollout.finishes_at >= _LATE:
+    if rollout.state in _GOES_ON and situation.now - _was_to_be_over(rollout) >= _LATE:
         notes.append(_late(situation))
     return notes
 
@@ -94,14 +96,19 @@ def _wave_behind(situation: RolloutSituation) -> Note:
     )
 
 
+def _was_to_be_over(rollout: Rollout) -> datetime:
+    """Return when a rollout was to be over; where no end was foreseen, when its present state has lasted long."""
+    return rollout.since + _LONG_STATE if rollout.finishes_at is None else rollout.finishes_at
+
+
 def _late(situation: RolloutSituation) -> Note:
     rollout = situation.rollout
-    assert rollout.finishes_at is not None, "who has no end is not late"
+    foreseen = rollout.finishes_at
+    said = f"so since {clock_time(rollout.since)}" if foreseen is None else f"was to be over by {clock_time(foreseen)}"
     return to_on_call(
         situation,
         stage="late",
-        title=f"{rollout.rollout}: wave {rollout.wave} of {len(rollout.waves)}, was to be over by "
-        f"{clock_time(rollout.finishes_at)}",
+        title=f"{rollout.rollout}: wave {rollout.wave} of {len(rollout.waves)}, {said}",
         parts=[
             ("How it stands", f"{rollout.state.value}: {standing(situation)}"),
             ("What you must do", f"nothing, if that is fine; {command(situation, 'status')} shows what each waits for"),

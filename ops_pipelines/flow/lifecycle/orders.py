@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from ops_pipelines.domain.identity import NodeName, RolloutId
 from ops_pipelines.domain.lifecycle.course import Turn
-from ops_pipelines.domain.lifecycle.engine import Step
 from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
-    ROLLOUT_TABLE,
     NodeEvent,
     NodeStage,
     Rollout,
@@ -21,6 +19,8 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
+from ops_pipelines.domain.lifecycle.way import Step
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.node_pass import after_step
@@ -82,7 +82,9 @@ def skip(rollout: RolloutId, node: NodeName, cluster: Cluster, *, actor: str, re
     known = _known(rollout, cluster)
     found = next((each for each in cluster.ledger.rollout_nodes(rollout) if each.node == node), None)
     if found is None:
-        raise ByHandRefused(f"{node} is not part of {rollout}")
+        raise ByHandRefused(
+            f"{node} is not part of {rollout}; `ops-pipelines rollout status {rollout} --json` lists its nodes"
+        )
     if found.stage is not NodeStage.PENDING:
         hint = "it is finished first" if found.stage in IN_HAND else "send the rollout back to undo it"
         raise ByHandRefused(f"{node} is {found.stage.value} in {rollout}; only a pending node can be left out ({hint})")

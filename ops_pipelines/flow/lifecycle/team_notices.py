@@ -142,7 +142,9 @@ def _is_reminded(situation: RolloutSituation, team: TeamTouched) -> bool:
         return False
     if any(each.node in team.nodes and each.stage not in _UNTOUCHED for each in situation.nodes):
         return False
-    first_wave = min((each.wave for each in situation.nodes if each.node in team.nodes), default=0)
+    first_wave = min(
+        (each.wave for each in situation.nodes if each.node in team.nodes and each.wave is not None), default=0
+    )
     is_soon = team.first_at - _BEFORE <= now and rollout.wave >= first_wave - 1
     return situation.is_news(rollout.created_at) and (is_soon or rollout.wave >= first_wave)
 

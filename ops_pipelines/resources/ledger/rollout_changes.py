@@ -12,15 +12,17 @@ from ops_pipelines.domain.lifecycle.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
-    ROLLOUT_TABLE,
     Direction,
-    IllegalRolloutTransitionError,
     NodeEvent,
     NodeStage,
     Rollout,
     RolloutEvent,
     RolloutNode,
     RolloutState,
+)
+from ops_pipelines.domain.lifecycle.transitions import (
+    ROLLOUT_TABLE,
+    IllegalRolloutTransitionError,
     next_direction,
     next_stage,
 )
@@ -114,6 +116,8 @@ def _node_moves(before: RolloutNode, after: RolloutNode) -> bool:
 def _is_put_off(before: RolloutNode, after: RolloutNode) -> bool:
     """Return whether a node that waits goes on waiting, for a later wave."""
     is_same = _standing(before) == _standing(after) and _progress(before) == _progress(after)
+    if before.wave is None or after.wave is None:
+        return False
     return is_same and before.stage is NodeStage.PENDING and after.wave > before.wave
 
 
@@ -127,7 +131,8 @@ def _progress(node: RolloutNode) -> tuple[int, int]:
 
 
 def _words(node: RolloutNode) -> str:
-    where = f"wave {node.wave}, {node.direction.value}, try {node.try_number}, step {node.step}"
+    wave = "no wave" if node.wave is None else f"wave {node.wave}"
+    where = f"{wave}, {node.direction.value}, try {node.try_number}, step {node.step}"
     return f"{node.stage.value} ({where})"
 
 

@@ -9,13 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.domain.identity import Digest, PlanId, RolloutId
-from ops_pipelines.domain.lifecycle.course import (
-    beginning,
-    next_turn,
-    pulled_out,
-    put_off,
-    turning_round,
-)
+from ops_pipelines.domain.lifecycle.beginnings import beginning, pulled_out, put_off, turning_round
+from ops_pipelines.domain.lifecycle.course import next_turn
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
 from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
@@ -28,8 +23,9 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutEvent,
     RolloutNode,
     RolloutState,
-    next_rollout_state,
+    is_canary,
 )
+from ops_pipelines.domain.lifecycle.transitions import next_rollout_state
 from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.whatif.lifecycle.fleet_seen import FleetSeen
@@ -82,7 +78,7 @@ class OurRollout:
                 for wave in waves
                 for name in wave.nodes
             },
-            is_canary=lambda node: waves[node.wave - 1].is_canary,
+            is_canary=lambda node: is_canary(node, self._rollout),
             job_end_limit=policy.rollouts.job_end_limit,
         )
         self._soak_began_at: float | None = None
@@ -214,7 +210,11 @@ class OurRollout:
         if self._rollout.state is RolloutState.GOING_BACK:
             return self.nodes
         wave = self._rollout.wave
-        return tuple(each for each in self.nodes if each.wave <= wave and each.stage is not NodeStage.UPDATED)
+        return tuple(
+            each
+            for each in self.nodes
+            if each.wave is not None and each.wave <= wave and each.stage is not NodeStage.UPDATED
+        )
 
     def _time(self) -> datetime:
         return time_of(self._world.now)

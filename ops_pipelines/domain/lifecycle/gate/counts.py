@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, GateEvidence, TestLine, UpdateTry, VerdictKind
 from ops_pipelines.domain.lifecycle.gate.sequential import (
     Rate,
@@ -77,7 +78,7 @@ def update_lines(tries: Sequence[UpdateTry]) -> Iterator[TestLine]:
             alike[each.signature] += 1
     for signature in sorted(alike):
         if alike[signature] >= FEW_NODES:
-            said = f"{alike[signature]} of {len(tries)} failed alike: {signature}"
+            said = f"{alike[signature]} of {len(tries)} failed alike: {words_of(signature)}"
             yield _line_of_tries(
                 "updates", said, alike[signature], len(tries), of=ALIKE_FAILURE, stops_at=ALIKE_STOPS_AT
             )

@@ -81,7 +81,7 @@ def judge_wave(evidence: GateEvidence, looking: Looking) -> Verdict:
         return Verdict(kind=VerdictKind.GOOD, reason=_why_good(evidence, looking), tests=tests)
     why = "; ".join(part for part in (missing, _said(undecided)) if part)
     if looking.is_updated and _is_answered_for(evidence, looking):
-        return Verdict(kind=VerdictKind.GOOD, reason=f"a person let it go on: {why}", tests=tests)
+        return Verdict(kind=VerdictKind.GOOD, reason=_why_answered_for(missing, undecided), tests=tests)
     if is_last_look:
         limit = _words(looking.limits.soak_limit)
         return Verdict(kind=VerdictKind.ASK, reason=f"not decided in {limit}: {why}", tests=tests)
@@ -134,6 +134,13 @@ def _why_good(evidence: GateEvidence, looking: Looking) -> str:
     if not evidence.soaks:
         return "no node of the wave works with the new version; the next wave tells whether it is the version or they"
     return "nothing speaks clearly against it; it is watched on"
+
+
+def _why_answered_for(missing: str | None, undecided: list[TestLine]) -> str:
+    """Return what a person let pass, by name: they have read what each test said when it asked."""
+    names = ", ".join(dict.fromkeys(each.name for each in undecided))
+    parts = (missing, f"not decided: {names}" if names else None)
+    return "a person let it go on: " + "; ".join(part for part in parts if part)
 
 
 def _said(tests: list[TestLine]) -> str:

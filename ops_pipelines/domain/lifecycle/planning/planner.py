@@ -151,8 +151,8 @@ def _teams(visits: Sequence[PlannedVisit], nodes: Mapping[NodeName, FleetNode]) 
     return tuple(
         TeamTouched(
             team=team,
-            nodes=tuple(sorted(each.node for each in touched)),
-            gpu_count=sum(nodes[each.node].gpu_count for each in touched),
+            nodes=tuple(sorted({each.node for each in touched})),
+            gpu_count=sum(nodes[each].gpu_count for each in {each.node for each in touched}),
             first_at=min(each.drained_at for each in touched),
             last_at=max(each.ends_at for each in touched),
         )

@@ -1,0 +1,24 @@
+"""The lease that a run acts under: the one it was given when it was requested, else the one that is held as it begins.
+
+A run that was launched by hand is given none. It is marked with the lease that it then uses: by that alone a run that
+died with its code server is known and given up (`sensors.runs`); else it would hold its lane for good.
+"""
+
+import dagster as dg
+
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+
+LEASE_TAG = "ops_pipelines/lease"
+"""Carried by runs that act: the lease under which they were asked for."""
+
+
+def lease_of_run(context: dg.AssetExecutionContext, cluster: Cluster) -> Lease:
+    """Return the lease of this run, and mark it where nobody has; without any code server it takes one for itself."""
+    run = context.run
+    given = run.tags.get(LEASE_TAG)
+    if given is None:
+        given = cluster.ledger.current_lease(cluster.clock.now())
+        if given is not None:
+            context.instance.add_run_tags(run.run_id, {LEASE_TAG: given})
+    return Lease(holder=f"run:{run.run_id}", given=given)

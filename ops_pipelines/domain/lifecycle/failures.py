@@ -1,0 +1,31 @@
+"""What the failure of a node is known by, and how a person reads that: words without what differs from node to node.
+
+That several nodes failed alike is how the gate tells a bad release from bad nodes (`gate.counts`).
+"""
+
+import re
+
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.lifecycle.rollout import NodeStage
+
+_LONGEST_SIGNATURE = 120
+_VARIES = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
+_SPACE = re.compile(r"\s+")
+_LEFT_OUT = re.compile(r"#(?:[#.,:/_+~-]*#)*")
+_STAGES = frozenset(stage.value for stage in NodeStage)
+
+
+def signature_of(stage: NodeStage, said: str, *, node: NodeName) -> str:
+    """Return what a failure is known by: its words without what differs from node to node."""
+    plain = _VARIES.sub("#", said.lower().replace(node.lower(), "node"))
+    return f"{stage.value}: {_SPACE.sub(' ', plain).strip()}"[:_LONGEST_SIGNATURE]
+
+
+def words_of(signature: str) -> str:
+    """Return a signature as a person reads it: `while verifying: driver runs ..., not ...`.
+
+    What was left out has no digits to show: versions of several nodes may differ, each node's own reason has them.
+    """
+    plain = _LEFT_OUT.sub("...", signature)
+    stage, _, said = plain.partition(": ")
+    return f"while {stage}: {said}" if stage in _STAGES and said else plain
