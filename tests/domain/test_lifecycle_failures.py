@@ -17,6 +17,9 @@ NODE = NodeName("gpu001")
         ("GPU 0x1f failed after 12.5 s", "GPU 0x2a failed after 3.0 s"),
         ("gpu001: no image", "GPU001:   no image"),
         ("commit deadbeef01 is bad", "commit 0123456789ab is bad"),
+        ("nvml failed: GPU 0000:1d:00 is not well", "nvml failed: GPU 0000:52:00 is not well"),
+        ("GPU 1b:00.0 of 00000000:C3:00.0", "GPU 0f:00.0 of 0000:52:00.0"),
+        ("GPU-2c5ef8d1-1d2e-4a5b-9f00-00000000000a is lost", "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee is lost"),
     ],
 )
 def test_alike_failures_have_one_signature(one: str, other: str) -> None:
@@ -26,6 +29,9 @@ def test_alike_failures_have_one_signature(one: str, other: str) -> None:
 def test_failures_of_other_stages_or_words_differ() -> None:
     assert signature_of(NodeStage.TESTING, "no", node=NODE) != signature_of(NodeStage.INSTALLING, "no", node=NODE)
     assert signature_of(NodeStage.TESTING, "disk full", node=NODE) != signature_of(NodeStage.TESTING, "no", node=NODE)
+    assert signature_of(NodeStage.TESTING, "diag_r1", node=NODE) != signature_of(
+        NodeStage.TESTING, "diag_r2", node=NODE
+    )
 
 
 @settings(max_examples=100, deadline=None)

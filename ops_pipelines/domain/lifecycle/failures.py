@@ -9,7 +9,10 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
 
 _LONGEST_SIGNATURE = 120
-_VARIES = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+")
+_VARIES = re.compile(
+    r"(?:[0-9a-f]{4,8}:)?\b[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b"  # a PCI address; its letters differ, too
+    r"|gpu-[0-9a-f]{8}(?:-[0-9a-f]{4,12})*|0x[0-9a-f]+|[0-9a-f]{8,}|(?<!_r)\d+"  # not the level of a test, as `_r1`
+)
 _SPACE = re.compile(r"\s+")
 _LEFT_OUT = re.compile(r"#(?:[#.,:/_+~-]*#)*")
 _STAGES = frozenset(stage.value for stage in NodeStage)
