@@ -40,8 +40,12 @@ _TOLD_SECONDS = 120.0
 
 
 def judge_drill(view: LabView, acts: Sequence[Act], console: Console) -> tuple[str, ...]:
-    """Print the table and return every demand that is not met, in words; empty if the drill ended as stated."""
+    """Print the table and return every demand that is not met, in words; empty if the drill ended as stated.
+
+    A loaded machine lets a node's metrics lapse for a moment: an incident that nobody acted on is given time to pass.
+    """
     failures = list(judge_acts(acts, console))
+    _broken_at_last("what nobody acted on to pass", lambda: _passing(view))
     for title, demands in _overall(view, acts):
         broken = _broken(demands)
         failures += [f"{title}: {words}" for words in broken]
@@ -115,6 +119,13 @@ def _overall(view: LabView, acts: Sequence[Act]) -> Iterator[tuple[str, Iterator
     yield "room kept free was handed over", find_kept_room(records)
     yield "foreign drains kept", _only_ours_returned(acts, records, log)
     yield "the ledger's chain verifies", _chain_is_whole(view)
+
+
+def _passing(view: LabView) -> Iterator[Demand]:
+    ledger = view.stage.cluster.ledger
+    for incident in view.incidents():
+        is_passing = incident.is_open and not incident.is_watched and not ledger.records(incident.incident)
+        yield Demand(is_so=not is_passing, otherwise=f"{incident.incident} is {incident.state.value}")
 
 
 def _one_writer_at_a_time(view: LabView, acts: Sequence[Act]) -> Iterator[Demand]:
