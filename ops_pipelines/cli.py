@@ -36,6 +36,7 @@ from ops_pipelines.terminal.caller import (
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.node_check import gates_app, node_check
 from ops_pipelines.terminal.node_install import node_install_app, node_versions
+from ops_pipelines.terminal.quota_commands import quota_app
 from ops_pipelines.terminal.rollout_simulate import rollout_simulate
 from ops_pipelines.terminal.versions_command import versions
 
@@ -76,6 +77,7 @@ app.command()(repair_commands.probation)
 app.add_typer(repair_commands.repair_app, name="repair")
 rollout_commands.rollout_app.command("simulate")(rollout_simulate)
 app.add_typer(rollout_commands.rollout_app, name="rollout")
+app.add_typer(quota_app, name="quota")
 app.command()(versions)
 
 

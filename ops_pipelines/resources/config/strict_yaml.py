@@ -61,7 +61,8 @@ class YamlFile:
             for fault in error.errors(include_url=False, include_context=False):
                 where = at + tuple(fault["loc"])
                 if fault["type"] == "extra_forbidden":
-                    valid = list(_section_of(model, tuple(fault["loc"])).model_fields)
+                    known = _section_of(model, tuple(fault["loc"])).model_fields
+                    valid = [each.alias or name for name, each in known.items()]
                     self.add_fault(where, _unknown_key(str(fault["loc"][-1]), valid))
                 elif fault["type"] == "missing":
                     self.add_fault(where, "this key is missing and has no default")

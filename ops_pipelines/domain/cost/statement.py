@@ -1,0 +1,163 @@
+"""The statement of a part of a month: who bears how many cents, so that the lines add up to the cost of the assets.
+
+Sharing out alone. What the assets cost is `price`'s, what became of the GPUs `usage`'s. Every share is by largest
+remainder with ties to the smaller name, so that the same facts give the same cents in whatever order they come.
+Broken, idle and maintained hours bear their own share at the rate of all installed hours: no team pays for them, and
+nobody pays for them twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ops_pipelines.domain.cost.cents import Amount, Cents, share_cents
+from ops_pipelines.domain.cost.credits import credit_lines
+from ops_pipelines.domain.cost.lines import OPERATOR, Held, Line, LostHours, Service, StoredBytes
+from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.domain.cost.price import AssetCost, Item
+from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage
+from ops_pipelines.domain.quota.terms import GpuType
+
+_HOUR_SECONDS = 3_600
+_BY_GPU = (Item.CAPEX, Item.SUPPORT, Item.SPACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """Who bears what. It closes: a residual other than 0 is refused."""
+
+    part: BilledPart
+    currency: str
+    asset_cents: Cents
+    lines: tuple[Line, ...]
+    rates: Mapping[GpuType, Fraction]
+    """Cents of one installed GPU-hour, without energy and network."""
+    refused_credits: tuple[LostHours, ...] = ()
+    """Hours beyond what the team had of these GPUs in this part: nothing was paid for them here."""
+
+    def __post_init__(self) -> None:
+        if self.residual_cents:
+            raise ValueError(
+                f"{self.part.month.name}: lines are {self.residual_cents} cents short of {self.asset_cents}; "
+                "expected them to add up to the cost of the assets"
+            )
+        if sum(line.cents for line in self.lines if line.service in (Service.CREDIT, Service.INCIDENT_CREDIT)):
+            raise ValueError(f"{self.part.month.name}: credits without equal lines of the operator")
+
+    @property
+    def residual_cents(self) -> Cents:
+        """What the assets cost beyond what the lines say."""
+        return Cents(self.asset_cents - sum(line.cents for line in self.lines))
+
+    def cents_of(self, owner: Owner) -> Cents:
+        """Return what an owner pays, less credits."""
+        return Cents(sum(line.cents for line in self.lines if line.bearer.owner == owner))
+
+
+def make_statement(
+    cost: AssetCost,
+    usage: PartUsage,
+    *,
+    joules: Mapping[Held, Amount] | None = None,
+    stored: Sequence[StoredBytes] = (),
+    lost: Sequence[LostHours] = (),
+) -> Statement:
+    """Return the statement of a part of a month.
+
+    `joules`: energy by who caused it; what is left of the energy is the operator's. None: it is shared by GPU-seconds.
+    Storage that nobody fills is idle. Raises ValueError where cost and usage are of two parts, or where more energy or
+    storage is told than is paid for.
+    """
+    if cost.part != usage.part:
+        raise ValueError(f"cost of {cost.part} and usage of {usage.part}; expected one part of one month")
+    gpu_seconds = {held: used.gpu_seconds for held, used in usage.by_bearer.items()}
+    charged = [
+        *_gpu_lines(cost, usage),
+        *_lines(Service.ENERGY, cost.cents_of(Item.ENERGY), _energy(cost, joules, gpu_seconds)),
+        *_lines(Service.NETWORK, cost.cents_of(Item.NETWORK), gpu_seconds),
+        *_lines(Service.STORAGE, cost.cents_of(Item.STORAGE), _storage(cost, stored)),
+    ]
+    credited, refused = credit_lines(charged, gpu_seconds, lost)
+    return Statement(
+        part=cost.part,
+        currency=cost.currency,
+        asset_cents=cost.cents,
+        lines=tuple(sorted((*charged, *credited), key=lambda line: line.names)),
+        rates=_rates(cost, usage),
+        refused_credits=refused,
+    )
+
+
+def _gpu_lines(cost: AssetCost, usage: PartUsage) -> list[Line]:
+    """Return the lines of installed GPUs: those of each type bear what that type costs, all bear what is for all."""
+    everyone = {held: used.gpu_seconds for held, used in usage.by_bearer.items()}
+    cents = _shared(cost.cents_of(*_BY_GPU), everyone)
+    for gpu_type in sorted({each.gpu_type for each in cost.items if each.gpu_type is not None}):
+        of_type = {held: seconds for held, seconds in everyone.items() if held[1] == gpu_type}
+        for held, share in _shared(cost.cents_of(*_BY_GPU, gpu_type=gpu_type), of_type).items():
+            cents[held] = Cents(cents.get(held, 0) + share)
+    return [
+        Line(
+            service=Service.GPU,
+            bearer=bearer,
+            gpu_type=gpu_type,
+            quantity=everyone.get((bearer, gpu_type), 0),
+            cents=share,
+            used=usage.by_bearer.get((bearer, gpu_type)),
+        )
+        for (bearer, gpu_type), share in cents.items()
+    ]
+
+
+def _lines(service: Service, total: Cents, weights: Mapping[Held, Amount]) -> list[Line]:
+    return [
+        Line(
+            service=service, bearer=bearer, gpu_type=gpu_type, quantity=weights.get((bearer, gpu_type), 0), cents=share
+        )
+        for (bearer, gpu_type), share in _shared(total, weights).items()
+        if share or weights.get((bearer, gpu_type))
+    ]
+
+
+def _shared(total: Cents, weights: Mapping[Held, Amount]) -> dict[Held, Cents]:
+    """Return the total shared out; where nobody has a weight, the operator bears it."""
+    if total and not any(weights.values()):
+        return {(OPERATOR, GpuType("")): total}
+    by_names = {(*bearer.names, gpu_type): (bearer, gpu_type) for bearer, gpu_type in weights}
+    shares = share_cents(total, {names: weights[held] for names, held in by_names.items()})
+    return {by_names[names]: share for names, share in shares.items()}
+
+
+def _energy(
+    cost: AssetCost, joules: Mapping[Held, Amount] | None, gpu_seconds: Mapping[Held, int]
+) -> Mapping[Held, Amount]:
+    if joules is None:
+        total = sum(gpu_seconds.values())
+        return {held: cost.joules * seconds / total for held, seconds in gpu_seconds.items()} if total else {}
+    return _with_rest(joules, total=cost.joules, rest=(OPERATOR, GpuType("")), what="joules")
+
+
+def _storage(cost: AssetCost, stored: Sequence[StoredBytes]) -> Mapping[Held, Amount]:
+    found: dict[Held, Amount] = {}
+    for each in stored:
+        held = (Bearer(fate=Fate.ALLOCATED, owner=each.owner), GpuType(""))
+        found[held] = found.get(held, 0) + each.byte_seconds
+    rest = (Bearer(fate=Fate.IDLE), GpuType(""))
+    return _with_rest(found, total=cost.storage_byte_seconds, rest=rest, what="byte-seconds of storage")
+
+
+def _with_rest(parts: Mapping[Held, Amount], *, total: Amount, rest: Held, what: str) -> dict[Held, Amount]:
+    told = sum(parts.values())
+    if told > total:
+        raise ValueError(f"{float(told):g} {what} told by user, {float(total):g} paid for; expected no more than that")
+    return {**parts, rest: parts.get(rest, 0) + total - told}
+
+
+def _rates(cost: AssetCost, usage: PartUsage) -> dict[GpuType, Fraction]:
+    everyone = sum(usage.installed.values())
+    common = Fraction(cost.cents_of(*_BY_GPU) * _HOUR_SECONDS, everyone) if everyone else Fraction(0)
+    return {
+        gpu_type: common + Fraction(cost.cents_of(*_BY_GPU, gpu_type=gpu_type) * _HOUR_SECONDS, seconds)
+        for gpu_type, seconds in sorted(usage.installed.items())
+        if seconds
+    }

@@ -1,0 +1,162 @@
+"""Finds what a cluster cannot keep of what was agreed, and what nobody declared. Pure; rules only, no file and no port.
+
+What is false today is an error, what turns false on a later day a warning that names the day: there is time to buy, to
+sign or to correct. What is false on every day (circles, overlaps) is refused where it is made, in `contracts`. Sums of
+guarantees are `guarantee_lint`'s.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import date
+
+from ops_pipelines.domain.quota.capacity import Capacity
+from ops_pipelines.domain.quota.contracts import Agreements, Contract
+from ops_pipelines.domain.quota.guarantee_lint import (
+    beyond_agreed,
+    beyond_healthy,
+    beyond_installed,
+    beyond_parents,
+    no_weights,
+    owed_on,
+)
+from ops_pipelines.domain.quota.project import Project
+from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, Remarks, joined
+from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
+
+_AHEAD_DAYS = 90
+"""# Assumption: GPUs are bought and contracts signed a quarter ahead; who is told earlier puts it off."""
+_ENDS_SOON_DAYS = 30
+"""# Assumption: a month is enough to renew a contract."""
+_SHOWN = 80
+"""Characters shown of a name that the scheduler gave."""
+
+
+def lint_quotas(
+    agreements: Agreements, *, day: date, capacity: Mapping[GpuType, Capacity], demanded: Collection[TeamName] = ()
+) -> Remarks:
+    """Return what is wrong with the agreements on this local day, and what will be within a quarter.
+
+    `capacity` has every type of GPU that the cluster has; `demanded` are the teams that ran or waited.
+    """
+    foreign = [each for each in agreements.contracts if each.gpu_type not in capacity]
+    errors = list(_false_on(day, agreements, capacity=capacity, foreign=foreign))
+    said = {(each.kind, each.team, each.gpu_type) for each in errors}
+    warnings: list[Remark] = []
+    for later in _days_of_change(agreements, day=day):
+        for each in _false_on(later, agreements, capacity=capacity, foreign=foreign):
+            if (each.kind, each.team, each.gpu_type) not in said:
+                said.add((each.kind, each.team, each.gpu_type))
+                warnings.append(replace(each, text=f"from {later} on: {each.text}"))
+    errors += _projects_without_gpus(agreements, day=day, capacity=capacity)
+    for gpu_type in sorted(capacity):
+        owed = owed_on(day, agreements, gpu_type)
+        warnings += [*beyond_healthy(owed, capacity[gpu_type]), *beyond_agreed(owed, day)]
+    warnings += _ends_soon(agreements, day=day)
+    warnings += _projects_beyond_terms(agreements, day=day)
+    warnings += _of_demand(agreements, demanded)
+    return Remarks(errors=tuple(errors), warnings=tuple(warnings))
+
+
+def _days_of_change(agreements: Agreements, *, day: date) -> list[date]:
+    changes = {each.valid_from for each in agreements.contracts}
+    changes |= {each.valid_until for each in agreements.contracts if each.valid_until is not None}
+    return sorted(each for each in changes if 0 < (each - day).days <= _AHEAD_DAYS)
+
+
+def _false_on(
+    day: date, agreements: Agreements, *, capacity: Mapping[GpuType, Capacity], foreign: Collection[Contract]
+) -> Iterator[Remark]:
+    for each in foreign:
+        if each.holds_on(day):
+            yield Remark(
+                kind=RemarkKind.UNKNOWN_GPU_TYPE,
+                team=each.team,
+                gpu_type=each.gpu_type,
+                text=f"{each.words} is for {_named(each.gpu_type)}; the cluster has {_types(capacity)}; correct "
+                "gpu_type, or end the contract",
+            )
+    for gpu_type in sorted(capacity):
+        owed = owed_on(day, agreements, gpu_type)
+        yield from beyond_installed(owed, capacity[gpu_type])
+        yield from beyond_parents(owed)
+        yield from no_weights(owed)
+
+
+def _ends_soon(agreements: Agreements, *, day: date) -> Iterator[Remark]:
+    for each in agreements.contracts:
+        ends = each.valid_until
+        if ends is None or not each.holds_on(day) or not each.terms.guarantee or (ends - day).days > _ENDS_SOON_DAYS:
+            continue
+        if agreements.contract_on(ends, team=each.team, gpu_type=each.gpu_type) is None:
+            yield Remark(
+                kind=RemarkKind.ENDS_SOON,
+                team=each.team,
+                gpu_type=each.gpu_type,
+                text=f"{each.words} ends and none follows: from then on nothing is guaranteed to {each.team}; add the "
+                "next contract, or leave it so",
+            )
+
+
+def _projects_to_come(agreements: Agreements, *, day: date) -> Iterator[Project]:
+    return (each for each in agreements.projects if each.ends_on is None or day < each.ends_on)
+
+
+def _projects_without_gpus(
+    agreements: Agreements, *, day: date, capacity: Mapping[GpuType, Capacity]
+) -> Iterator[Remark]:
+    """Yield the projects for a type that is neither there nor, by any contract, to come."""
+    known = capacity.keys() | {each.gpu_type for each in agreements.contracts}
+    for each in _projects_to_come(agreements, day=day):
+        if each.gpu_type not in known:
+            yield Remark(
+                kind=RemarkKind.PROJECT_WITHOUT_GPUS,
+                team=each.team,
+                gpu_type=each.gpu_type,
+                text=f"{each.words} wants {_named(each.gpu_type)}; the cluster has {_types(capacity)}; correct "
+                "gpu_type, or leave the project out",
+            )
+
+
+def _projects_beyond_terms(agreements: Agreements, *, day: date) -> Iterator[Remark]:
+    for each in _projects_to_come(agreements, day=day):
+        held = agreements.contract_on(max(day, each.begins_on), team=each.team, gpu_type=each.gpu_type)
+        most = (Terms(team=each.team, guarantee=0.0) if held is None else held.terms).most
+        if each.gpus > most:
+            yield Remark(
+                kind=RemarkKind.PROJECT_BEYOND_TERMS,
+                team=each.team,
+                gpu_type=each.gpu_type,
+                text=f"{each.words} wants {each.gpus:g} GPUs and {each.team} never gets more than {most:g}; raise its "
+                "cap or borrow_limit, or plan for fewer",
+            )
+
+
+def _of_demand(agreements: Agreements, demanded: Collection[TeamName]) -> Iterator[Remark]:
+    alike = {each.casefold(): each for each in agreements.parents}
+    for team in sorted(set(demanded)):
+        if team not in agreements.parents:
+            near = alike.get(team.casefold())
+            who = f"{team[:_SHOWN]!r} runs or waits" if team else "jobs without an account run or wait"
+            what = "declare it" if near is None else f"if {near} is meant, write it as the scheduler does"
+            yield Remark(
+                kind=RemarkKind.UNDECLARED,
+                team=team,
+                text=f"{who} and nobody declared it: it is carried with guarantee 0 and weight 0, and gets what all "
+                f"others leave; {what}, among the teams of teams.yaml",
+            )
+        elif team in agreements.organisations:
+            yield Remark(
+                kind=RemarkKind.ORGANISATION_IN_DEMAND,
+                team=team,
+                text=f"jobs are charged to {team} itself, which has teams of its own "
+                f"({joined(agreements.children[team])}): what they want is left out; charge them to one of these",
+            )
+
+
+def _named(gpu_type: GpuType) -> str:
+    return f"GPUs of type {gpu_type}" if gpu_type else "GPUs without a type"
+
+
+def _types(capacity: Mapping[GpuType, Capacity]) -> str:
+    names = [_named(each) if not each else str(each) for each in sorted(capacity)]
+    return f"{joined(names)}" if names else "no GPUs"

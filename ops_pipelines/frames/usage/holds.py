@@ -1,0 +1,205 @@
+"""Rows of job_allocations -> who held how many whole GPUs of which node from when to when, each attempt once.
+
+What a row cannot mean is kept as refused, with a reason; so is the time that an attempt claims after the job's next one
+had begun. Which GPUs are left for whom where claims collide is `cut`'s.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from itertools import pairwise
+
+import pyarrow as pa
+
+from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
+from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.frames.parsed import Refused
+
+ALLOCATION_COLUMNS = (
+    "job", "attempt", "node", "time", "name", "user", "account", "partition", "started_at", "ended_at", "gpu_count",
+)  # fmt: skip
+_KEY = ("job", "attempt", "node", "time")
+_HOUR = timedelta(hours=1)
+_MOST_NODES = 100_000
+"""Shares of GPUs are fractions with the node count below the line: larger ones are noise of floats."""
+Row = Mapping[str, object]
+ReadOwner = Callable[[Row], Owner | None]
+"""Who pays for an attempt; None: it is a test of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """An attempt held GPUs of a node."""
+
+    node: NodeName
+    job: str
+    attempt: str
+    owner: Owner | None
+    """None: a test of ours."""
+    began_at: datetime
+    """The attempt: of two that claim one GPU, the later has it."""
+    since: datetime
+    until: datetime
+    gpu_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """What rows say together."""
+
+    holds: tuple[Hold, ...]
+    refused: tuple[Refused, ...]
+
+
+def owner_by_account(row: Row) -> Owner:
+    """Return the account as the team that pays, without a project; a row without one is of `NO_TEAM`."""
+    account = row.get("account")
+    return Owner(team=TeamName(str(account)) if account else NO_TEAM)
+
+
+def read_holds(allocations: pa.Table, *, part: BilledPart, owner_of: ReadOwner = owner_by_account) -> Holds:
+    """Return the holds of rows within a part of a month. Attempts without GPUs hold none, and are passed over."""
+    rows, refused = _one_of_each(allocations.select(list(ALLOCATION_COLUMNS)).to_pylist())
+    read: list[tuple[Hold, Fraction]] = []
+    begins: dict[str, set[tuple[datetime, str]]] = {}
+    for row in rows:
+        fault = _fault(row)
+        if fault is not None:
+            refused.append(_refused(row, reason=fault[0], detail=fault[1]))
+            continue
+        if not row["gpu_count"]:
+            continue
+        hold = _hold(row, owner_of)
+        begins.setdefault(hold.job, set()).add((hold.began_at, hold.attempt))
+        since, until = max(hold.since, part.since), min(hold.until, part.until)
+        if since < until:
+            assert isinstance(row["gpu_count"], (int, float)), "as `_fault` has seen"
+            share = Fraction(row["gpu_count"]).limit_denominator(_MOST_NODES)
+            read.append((replace(hold, since=since, until=until), share))
+    kept, late = _one_attempt_at_a_time(_in_whole_gpus(read), begins=begins)
+    order = sorted(kept, key=lambda each: (each.node, each.since, each.job, each.attempt))
+    return Holds(holds=tuple(order), refused=tuple(sorted((*refused, *late), key=lambda each: each.record)))
+
+
+def _one_of_each(rows: Iterable[Row]) -> tuple[list[Row], list[Refused]]:
+    """Return one row of each key, and the others as refused; which one does not depend on the order of rows."""
+    kept: dict[tuple[object, ...], Row] = {}
+    refused: list[Refused] = []
+    for row in rows:
+        key = tuple(row[name] for name in _KEY)
+        before = kept.get(key)
+        if before is not None:
+            refused.append(_refused(row, reason="row_twice", detail="a second row of its key; expected one"))
+        kept[key] = row if before is None else min(row, before, key=repr)
+    return list(kept.values()), refused
+
+
+def _fault(row: Row) -> tuple[str, str] | None:
+    """Return why a row cannot be believed: a code, and what was found and expected."""
+    count = row["gpu_count"]
+    try:
+        parse_node_name(str(row["node"]))
+    except ValueError as error:
+        return "unknown_node_name", str(error)
+    if not isinstance(count, (int, float)):
+        return "gpu_count_missing", "no number of GPUs; expected 0 or more"
+    if not (math.isfinite(count) and count >= 0):
+        return "gpu_count_impossible", f"{count} GPUs; expected a number of 0 or more"
+    began_at, ended_at = row["started_at"], row["ended_at"]
+    if isinstance(began_at, datetime) and isinstance(ended_at, datetime) and ended_at < began_at:
+        return "ends_before_it_begins", f"from {began_at} to {ended_at}; expected an end after the begin"
+    return None
+
+
+def _hold(row: Row, owner_of: ReadOwner) -> Hold:
+    """Return the hold of one row, within its hour; a begin or end that is not told is the hour's."""
+    assert isinstance(row["time"], datetime), "the schema of the table"
+    hour = row["time"].astimezone(UTC)
+    began_at, ended_at = _second(row["started_at"]), _second(row["ended_at"])
+    return Hold(
+        node=parse_node_name(str(row["node"])),
+        job=str(row["job"]),
+        attempt=str(row["attempt"]),
+        owner=owner_of(row),
+        began_at=began_at or hour,
+        since=max(hour, began_at or hour),
+        until=min(hour + _HOUR, ended_at or hour + _HOUR),
+        gpu_count=0,
+    )
+
+
+def _second(at: object) -> datetime | None:
+    return at.astimezone(UTC).replace(microsecond=0) if isinstance(at, datetime) else None
+
+
+def _in_whole_gpus(read: Iterable[tuple[Hold, Fraction]]) -> list[Hold]:
+    """Return holds with whole GPUs: accounting shares an attempt's GPUs out evenly, and 12 on 5 nodes are 2.4 each.
+
+    In the order of its nodes each gets what brings the sum so far nearest to what it should be, so that the attempt
+    has as many as it asked for.
+    """
+    by_hour: dict[tuple[str, str, datetime], list[tuple[Hold, Fraction]]] = {}
+    for hold, share in read:
+        hour = hold.since.replace(minute=0, second=0)
+        by_hour.setdefault((hold.job, hold.attempt, hour), []).append((hold, share))
+    found: list[Hold] = []
+    for parts in by_hour.values():
+        exact, given = Fraction(0), 0
+        for hold, share in sorted(parts, key=lambda each: (each[0].node, each[0].since)):
+            exact += share
+            count = math.floor(exact + Fraction(1, 2)) - given
+            given += count
+            if count:
+                found.append(replace(hold, gpu_count=count))
+    return found
+
+
+def _one_attempt_at_a_time(
+    holds: Sequence[Hold], *, begins: Mapping[str, set[tuple[datetime, str]]]
+) -> tuple[list[Hold], list[Refused]]:
+    """Return the holds with each attempt ended where the job's next began, and what that took away.
+
+    A requeued job whose first attempt never got an end in the books would be charged for both.
+    """
+    next_began_at = {
+        (job, *before): after[0] for job, listed in begins.items() for before, after in pairwise(sorted(listed))
+    }
+    kept: list[Hold] = []
+    late: list[Refused] = []
+    for hold in holds:
+        ends_at = next_began_at.get((hold.job, hold.began_at, hold.attempt))
+        until = hold.until if ends_at is None else max(hold.since, min(hold.until, ends_at))
+        if until < hold.until:
+            late.append(_superseded(replace(hold, since=until)))
+        if hold.since < until:
+            kept.append(replace(hold, until=until))
+    return kept, late
+
+
+def _superseded(hold: Hold) -> Refused:
+    return Refused(
+        record=f"{hold.job} {hold.attempt} {hold.node} {hold.since:%Y-%m-%dT%H:%M:%S}",
+        reason="attempt_was_requeued",
+        detail=f"{hold.gpu_count} GPUs from {hold.since:%H:%M:%S} to {hold.until:%H:%M:%S} UTC are claimed by an "
+        "attempt whose job had begun anew; expected one attempt at a time, and counted the later",
+        text="",
+        into="usage_ledger",
+        at=hold.since,
+    )
+
+
+def _refused(row: Row, *, reason: str, detail: str) -> Refused:
+    at = row["time"] if isinstance(row["time"], datetime) else None
+    when = "" if at is None else f" {at:%Y-%m-%dT%H:%M:%S}"
+    return Refused(
+        record=f"{row['job']} {row['attempt']} {row['node']}{when}",
+        reason=reason,
+        detail=detail,
+        text="",
+        into="usage_ledger",
+        at=at,
+    )

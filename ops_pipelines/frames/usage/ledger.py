@@ -1,0 +1,167 @@
+"""Tables of the lake and the register of assets -> the usage ledger: what became of each installed GPU-second.
+
+Put together here; whose seconds are whose is `cut`'s, what rows say is `holds`'. Nothing about money. May be asked for
+an hour, a day or a month: the lines of the parts are those of the whole.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.domain.cost.price import InstalledAsset
+from ops_pipelines.domain.cost.usage import Fate, PartUsage, UsageLine, sum_usage
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.frames.parsed import Refused
+from ops_pipelines.frames.usage.cut import Claim, NodeCut, Share, cut_node, installed_seconds
+from ops_pipelines.frames.usage.holds import Hold, ReadOwner, owner_by_account, read_holds
+from ops_pipelines.frames.usage.intervals import InstalledNode, NodeState, check_installed
+
+_HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EFFICIENCY = ("node", "job", "time", "utilisation_ratio")
+_Each = TypeVar("_Each", InstalledNode, NodeState, Hold)
+UsedRatios = Mapping[tuple[str, str, int], Fraction]
+"""(node, job, hour since 1970) -> the share of time in which a kernel was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageLedger:
+    """What became of all that stood in the cluster in a part of a month."""
+
+    part: BilledPart
+    lines: tuple[UsageLine, ...]
+    installed: tuple[InstalledAsset, ...]
+    refused: tuple[Refused, ...]
+    """Rows that were not believed, and time that was claimed and not given, with the reason."""
+
+    @property
+    def installed_by_type(self) -> dict[GpuType, int]:
+        """GPU-seconds."""
+        found: dict[GpuType, int] = {}
+        for each in self.installed:
+            found[each.gpu_type] = found.get(each.gpu_type, 0) + each.gpu_seconds
+        return found
+
+    def summed(self) -> PartUsage:
+        """Return the lines added up by who bears them; they are checked against what was installed."""
+        return sum_usage(self.part, self.lines, installed=self.installed_by_type)
+
+
+def read_usage(
+    part: BilledPart,
+    *,
+    nodes: Sequence[InstalledNode],
+    states: Iterable[NodeState],
+    allocations: pa.Table,
+    efficiency: pa.Table | None = None,
+    owner_of: ReadOwner = owner_by_account,
+) -> UsageLedger:
+    """Return the ledger of a part of a month. Rows and intervals may reach beyond it, and come in any order.
+
+    `allocations`, `efficiency`: rows of job_allocations and gpu_efficiency. Without the second nothing is said of what
+    was used. Raises ValueError where a node is installed twice at one time.
+    """
+    check_installed(nodes)
+    read = read_holds(allocations, part=part, owner_of=owner_of)
+    stays_of = _by_node(nodes)
+    states_of = _by_node(states)
+    holds_of = _by_node(read.holds)
+    used = {} if efficiency is None else _used_ratios(efficiency)
+    lines: list[UsageLine] = []
+    refused = list(read.refused)
+    for node in sorted({*stays_of, *holds_of}):
+        cut = cut_node(part, stays=stays_of.get(node, ()), states=states_of.get(node, ()), holds=holds_of.get(node, ()))
+        lines += _lines(node, cut, part=part, used=used)
+        refused += [_refused(node, claim, seconds) for claim, seconds in cut.unmet.items()]
+    return UsageLedger(
+        part=part,
+        lines=tuple(lines),
+        installed=_installed(part, nodes),
+        refused=tuple(sorted(refused, key=lambda each: (each.record, each.reason))),
+    )
+
+
+def _by_node(things: Iterable[_Each]) -> dict[NodeName, list[_Each]]:
+    found: dict[NodeName, list[_Each]] = {}
+    for each in things:
+        found.setdefault(each.node, []).append(each)
+    return found
+
+
+def _installed(part: BilledPart, nodes: Iterable[InstalledNode]) -> tuple[InstalledAsset, ...]:
+    sums: dict[tuple[str, GpuType], tuple[int, int]] = {}
+    for each in nodes:
+        seconds = installed_seconds(each, part)
+        node_seconds, gpu_seconds = sums.get((each.asset, each.gpu_type), (0, 0))
+        sums[each.asset, each.gpu_type] = node_seconds + seconds, gpu_seconds + seconds * each.gpu_count
+    return tuple(
+        InstalledAsset(asset=asset, gpu_type=gpu_type, node_seconds=node_seconds, gpu_seconds=gpu_seconds)
+        for (asset, gpu_type), (node_seconds, gpu_seconds) in sorted(sums.items())
+        if node_seconds
+    )
+
+
+def _used_ratios(efficiency: pa.Table) -> UsedRatios:
+    """Return what was measured. Utilisation alone says "not busy" and never "busy": what it leaves out is wasted."""
+    found: dict[tuple[str, str, int], Fraction] = {}
+    for row in efficiency.select(list(_EFFICIENCY)).to_pylist():
+        ratio = row["utilisation_ratio"]
+        if ratio is not None and math.isfinite(ratio) and 0 <= ratio <= 1:
+            found[row["node"], row["job"], (row["time"] - _EPOCH) // _HOUR] = Fraction(ratio)
+    return found
+
+
+def _lines(node: NodeName, cut: NodeCut, *, part: BilledPart, used: UsedRatios) -> list[UsageLine]:
+    ordered = sorted(cut.shares, key=_names)
+    return [
+        UsageLine(
+            since=max(part.since, _EPOCH + share.hour * _HOUR),
+            node=node,
+            gpu_type=share.gpu_type,
+            fate=share.fate,
+            gpu_seconds=cut.shares[share],
+            owner=share.owner,
+            job=share.job,
+            attempt=share.attempt,
+            cause=share.cause,
+            used_gpu_seconds=_used(share, cut.shares[share], used.get((node, share.job, share.hour))),
+        )
+        for share in ordered
+    ]
+
+
+def _names(share: Share) -> tuple[int, str, str, str, str, str, str, str]:
+    team, project = ("", "") if share.owner is None else (share.owner.team, share.owner.project)
+    return share.hour, share.fate.value, team, project, share.job, share.attempt, share.cause, share.gpu_type
+
+
+def _used(share: Share, gpu_seconds: int, ratio: Fraction | None) -> int | None:
+    if ratio is None or share.fate is not Fate.ALLOCATED:
+        return None
+    return math.floor(gpu_seconds * ratio + Fraction(1, 2))
+
+
+def _refused(node: NodeName, claim: Claim, seconds: int) -> Refused:
+    hour = _EPOCH + claim.hour * _HOUR
+    if claim.is_installed:
+        reason, detail = "taken_by_later_attempt", "more GPUs are claimed than stand there; counted the later attempt"
+    else:
+        reason, detail = (
+            "node_not_installed",
+            "the register of assets has no such node at that time; nobody pays for it",
+        )
+    return Refused(
+        record=f"{claim.job} {claim.attempt} {node} {hour:%Y-%m-%dT%H:%M:%S}",
+        reason=reason,
+        detail=f"{seconds} GPU-seconds: {detail}",
+        text="",
+        into="usage_ledger",
+        at=hour,
+    )
