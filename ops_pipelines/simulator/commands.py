@@ -155,6 +155,12 @@ def _judge_unused(entry: Entry, node: Node) -> None:
         raise SourceRefused(f"{entry.kind.value}: GPUs of {node.name} are in use by job {', '.join(users)}")
 
 
+def _judge_quotas(world: World, entry: Entry) -> None:
+    unknown = sorted({each.account for each in entry.quotas if each.account not in world.controller.quotas.accounts})
+    if unknown or not entry.quotas:
+        raise SourceRefused(f"set_quotas: there is no account {', '.join(unknown) or '(none given)'}")
+
+
 def _judge_nothing(world: World, entry: Entry) -> None:
     """Take it as it is: what is gone already stays gone."""
 
@@ -242,6 +248,7 @@ _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.RESERVE: _judge_reserve,
     EntryKind.UNRESERVE: _judge_nothing,
     EntryKind.BOOK: _judge_book,
+    EntryKind.SET_QUOTAS: _judge_quotas,
     EntryKind.START_INSTALL: _judge_install,
     EntryKind.RELOAD_DRIVER: _judge_reload,
     EntryKind.PUT_LAST: _judge_nodes,

@@ -2,6 +2,8 @@
 
 It sees the hardware only as a real one does: by pings, registrations, and daemons that start and kill processes on
 nodes that answer. Source of the behaviour: a real Slurm 22.05, measured. Refusing commands is `commands`' business.
+
+Longer than other modules: what a slurmctld does by itself is one chain of events.
 """
 
 from collections.abc import Callable, Collection
@@ -14,6 +16,7 @@ from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.node_record import NodeRecord
 from ops_pipelines.simulator.placement import find_place
+from ops_pipelines.simulator.quota_limits import QuotaLimits
 from ops_pipelines.simulator.reservations import Booking, Reservations
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
 
@@ -40,6 +43,7 @@ class Controller:
         self.losses: list[Loss] = []
         self.split_brains: list[SplitBrain] = []
         self.reservations = Reservations()
+        self.quotas = QuotaLimits(scenario)
         self.job_starts: Callable[[Job, datetime], None] = _nobody_listens
         """Told of each attempt that starts."""
         self._partitions = {node.name: node.partitions for node in scenario.nodes}
@@ -57,6 +61,7 @@ class Controller:
     def submit(self, spec: JobSpec, at: datetime) -> Job:
         job = Job(job=JobId(str(self._next_job)), spec=spec, submitted_at=at, eligible_at=at)
         self._next_job += 1
+        self.quotas.add_account(spec.account)
         self.has_services = self.has_services or bool(spec.service)
         self.jobs[job.job] = job
         self.start_jobs(at)
@@ -73,6 +78,8 @@ class Controller:
         kept: set[NodeName] = set()
         last = {name for name, record in self.records.items() if record.is_last_choice}
         for job in waiting:
+            if self.quotas.holds(job, self.jobs.values()):
+                continue
             limit = job.spec.time_limit_seconds
             ends_at = None if limit is None else at + timedelta(seconds=limit)
             booked = self.reservations.booked(begins_at=at, ends_at=ends_at)

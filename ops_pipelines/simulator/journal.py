@@ -46,6 +46,7 @@ class EntryKind(Enum):
     START_INSTALL = "start_install"
     RELOAD_DRIVER = "reload_driver"
     BOOK = "book"
+    SET_QUOTAS = "set_quotas"
     REPAIR_BY_HAND = "repair_by_hand"
     """A person opens the machine and replaces what is broken; it boots afterwards."""
 
@@ -109,6 +110,15 @@ class InstallCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaOrder:
+    """One limit or share of an account that is to be; None: no limit, or no share of its own."""
+
+    account: str
+    value: int | None
+    is_fairshare: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One line of the journal. A field that its kind does not use has its default."""
 
@@ -133,6 +143,7 @@ class Entry:
     begins_at: datetime | None = None
     """Of a booking."""
     install: InstallCommand | None = None
+    quotas: tuple[QuotaOrder, ...] = ()
     refusal: str | None = None
     """Why the command was refused; None if it was accepted. A refused entry changed nothing."""
 

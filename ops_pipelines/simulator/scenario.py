@@ -209,6 +209,8 @@ class Scenario:
     """Versions that do harm."""
     offered_means: tuple[Means, ...] = tuple(Means)
     """By which means the site installs."""
+    accounts: tuple[str, ...] = ()
+    """Accounts beside those of its jobs."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]

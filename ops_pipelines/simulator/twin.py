@@ -21,7 +21,7 @@ from ops_pipelines.simulator.commands import judge
 from ops_pipelines.simulator.consistency import check_consistency
 from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.hardware import slot_address
-from ops_pipelines.simulator.journal import CheckOrder, Entry, EntryKind, FaultKind, InstallCommand, Journal
+from ops_pipelines.simulator.journal import CheckOrder, Entry, EntryKind, FaultKind, InstallCommand, Journal, QuotaOrder
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.scenario import JobSpec, Scenario
 from ops_pipelines.simulator.world import World
@@ -198,6 +198,7 @@ class Twin:
         check: CheckOrder | None = None,
         begins_at: datetime | None = None,
         install: InstallCommand | None = None,
+        quotas: tuple[QuotaOrder, ...] = (),
     ) -> None:
         """Deliver a command; raise SourceRefused or SourceUnavailable as `commands.judge` does."""
         self._deliver(
@@ -213,6 +214,7 @@ class Twin:
                 check=check,
                 begins_at=begins_at,
                 install=install,
+                quotas=quotas,
             )
         )
 

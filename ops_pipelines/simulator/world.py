@@ -149,6 +149,10 @@ class World:
                 controller.reserve(nodes, name=entry.reservation, until=entry.until, at=at)
             case EntryKind.BOOK if entry.begins_at is not None and entry.until is not None:
                 controller.book(nodes, name=entry.reservation, begins_at=entry.begins_at, ends_at=entry.until, at=at)
+            case EntryKind.SET_QUOTAS:
+                # What runs goes on, also above a limit.
+                controller.quotas.set(entry.quotas)
+                controller.start_jobs(at)
             case EntryKind.UNRESERVE:
                 controller.unreserve(entry.reservation, at)
             case EntryKind.PUT_LAST | EntryKind.PUT_BACK:

@@ -68,7 +68,7 @@ class SlurmAccounting:
 
     def __init__(self, *, slurm_conf: Path | None = None, run: RunCommand = run_scheduler_command) -> None:
         """Without `slurm_conf` SLURM_CONF stays as this process has it."""
-        self._environment = _environment(os.environ, slurm_conf=slurm_conf)
+        self._environment = accounting_environment(os.environ, slurm_conf=slurm_conf)
         self._run = run
 
     @property
@@ -200,8 +200,8 @@ def _slurm_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _environment(inherited: Mapping[str, str], *, slurm_conf: Path | None) -> dict[str, str]:
-    """Return the environment of the command: UTC, and nothing else that changes what sacct asks and prints."""
+def accounting_environment(inherited: Mapping[str, str], *, slurm_conf: Path | None) -> dict[str, str]:
+    """Return the environment of a client of slurmdbd: UTC, and nothing else that changes what it asks and prints."""
     kept = {name: inherited[name] for name in _KEPT_VARIABLES if name in inherited}
     chosen = {} if slurm_conf is None else {"SLURM_CONF": str(slurm_conf)}
     return {**kept, **chosen, "TZ": "UTC", "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard"}
