@@ -168,6 +168,8 @@ def _keep_up(state: Path, console: Console, *, port: int) -> None:
 @contextmanager
 def _brought_up(lab: "Lab", console: Console) -> Iterator[None]:
     lab.clean()
+    for opened in (open_cluster, open_observatory):
+        opened.cache_clear()  # What the lab before this one opened is gone.
     try:
         with console.status("starting") as status:
             lab.start(lambda what: status.update(f"starting {what}"))

@@ -16,6 +16,7 @@ from ops_pipelines.domain.policy import DrainBudget, FreezeWindow, RolloutLimits
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.rollout_stage import (
     FIRST,
@@ -283,3 +284,26 @@ def test_wide_job_is_kept_off_a_canary_while_it_soaks_and_let_on_again(tmp_path:
 
     assert during == canaries
     assert stage.job("wide").excluded_nodes == frozenset()
+
+
+def test_node_that_somebody_drained_over_ours_is_put_back_when_they_return_it(tmp_path: Path) -> None:
+    stage = RolloutStage(tmp_path, replace(ENDLESS, node_count=3), node_count=3)
+    stage.start()
+    canary = stage.rollout().waves[0].nodes[0]
+    stage.run_until_stage(canary, NodeStage.DRAINING)
+    stage.run_while(lambda: canary not in stage.drained())
+    theirs = SimulatedScheduler(stage.twin)
+    theirs.resume(canary)
+    theirs.drain([canary], reason="OPS-17 cable swap")
+
+    orders.send_back(FIRST, stage.cluster, actor=PERSON, reason="not today")
+    stage.advance()
+    waiting = stage.nodes()[canary]
+    theirs.resume(canary)
+    stage.run_to()
+
+    assert waiting.stage is NodeStage.DRAINING
+    assert "drained by someone else (OPS-17 cable swap)" in waiting.reason
+    assert stage.stage_of(canary) is NodeStage.SKIPPED
+    assert stage.rollout().state is RolloutState.WENT_BACK
+    assert not stage.drained()

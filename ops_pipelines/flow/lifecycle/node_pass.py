@@ -64,6 +64,8 @@ def advance_node(
                 return _note(node, progress.reason, errand), has_moved
             continue
         if progress.stage is Stage.FAILED and not _has_outcome(move.action, errand):
+            if _is_held_by_others(node, move, errand):
+                return _note(node, progress.reason, errand), has_moved
             node = take_step(node, _refused(node, move, progress), errand)
             has_moved = True
             continue
@@ -179,6 +181,17 @@ def _note(node: RolloutNode, reason: str, errand: Errand) -> RolloutNode:
     after = replace(node, reason=reason)
     errand.cluster.ledger.change_rollout(None, [after], actor=AUTOPILOT, now=errand.cluster.clock.now())
     return after
+
+
+def _is_held_by_others(node: RolloutNode, move: Act, errand: Errand) -> bool:
+    """Return whether a node that we only drained shows the drain of somebody else by now.
+
+    It is put back when they return it, or when that was not so: until then it is nobody's but ours, and its deadline
+    calls people.
+    """
+    if move.action.verb is not Verb.RESUME or node.stage is not NodeStage.DRAINING:
+        return False
+    return any(each.node == node.node and each.is_drained for each in errand.cluster.scheduler.read_nodes())
 
 
 def _refused(node: RolloutNode, move: Act, progress: Progress) -> Step:
