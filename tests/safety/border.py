@@ -101,6 +101,8 @@ class Told:
     """What each node last said of itself, None if nothing, and when (true time)."""
     checks: dict[ActionKey, NodeCheck | None] = field(default_factory=dict)
     """What was last read of each test of a node."""
+    heard: dict[ActionKey, NodeCheck | None] = field(default_factory=dict)
+    """The same, by any process: that tests of a rollout passed stands in the ledger, for whoever goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,9 @@ class Border:
         own_clock: Clock,
         judge: Callable[[tuple[Command, ...], Told], None],
         accepted: Callable[[Command], None],
+        heard: dict[ActionKey, NodeCheck | None],
     ) -> None:
-        self.told = Told()
+        self.told = Told(heard=heard)
         self._process = process
         self._mischief = mischief
         self._true_clock = true_clock
@@ -185,6 +188,7 @@ class Border:
             return self._read_samples(ask)
         if name == "read_check":
             self.told.checks[about["key"]] = bend_check(ask(), mischief.checks)
+            self.told.heard[about["key"]] = self.told.checks[about["key"]]
             return self.told.checks[about["key"]]
         if name == "inspect":
             return self._inspect(about["node"], ask)

@@ -86,7 +86,7 @@ def why_unproven(scene: Scene) -> str | None:
     check = next((each for each in own if each.action.verb is Verb.CHECK), None)
     if check is None or check.outcome is None or check.outcome.kind is not OutcomeKind.DONE:
         return "its new version was not tested to the end"
-    found = scene.told.checks.get(check.action.key)
+    found = scene.told.heard.get(check.action.key)
     if found is None:
         return "what its tests found was never read"
     failed = [each.test for each in found.tests if each.result is TestResult.FAILED]

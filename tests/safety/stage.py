@@ -15,9 +15,10 @@ from typing import Any, cast
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
+from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import (
     MAY_HAVE_PROCESSES,
     Checkpointing,
@@ -232,6 +233,8 @@ class Stage:
         self.judge = Judge(self.twin, self.orders, self.ledger)
         self.own_clock = OwnClock(self.true_clock)
         self.processes: dict[str, SmallAutopilot] = {}
+        self._heard: dict[ActionKey, NodeCheck | None] = {}
+        """What tests of nodes told to any process."""
         self._add_process("first", first)
 
     def close(self) -> None:
@@ -263,6 +266,7 @@ class Stage:
             own_clock=self.own_clock,
             judge=self.judge.watch,
             accepted=self.judge.accept,
+            heard=self._heard,
         )
         cluster = autopilot.cluster
         autopilot.cluster = replace(
