@@ -118,11 +118,17 @@ def test_rollout_that_people_stop_gives_its_booking_back(tmp_path: Path, order: 
     assert stage.rollout().booking is None
 
 
-def test_pause_of_the_autopilot_gives_the_booking_back_too(tmp_path: Path) -> None:
+def test_while_the_autopilot_is_paused_nothing_is_said_of_bookings(tmp_path: Path) -> None:
     stage = begun(tmp_path)
+    booked = bookings(stage)
     stage.cluster.ledger.pause(Pause(actor=PERSON, since=stage.clock.now(), reason="the network is being worked on"))
+    orders.abort(stage.rollout().rollout, stage.cluster, actor=PERSON, reason="not today")
+    stage.step()
+    in_the_pause = bookings(stage)
+    stage.cluster.ledger.resume_autopilot(actor=PERSON, now=stage.clock.now())
     stage.step()
 
+    assert in_the_pause == booked != ()
     assert bookings(stage) == ()
 
 

@@ -94,6 +94,8 @@ def book_ahead(report: PassReport, around: Surroundings, cluster: Cluster, *, le
     """
     rollout, now = report.rollout, cluster.clock.now()
     state, limits = cluster.ledger.read_state(now), cluster.rules.policy.rollouts
+    if state.pause is not None:
+        return report  # Nothing is said to the scheduler then; what is booked ends by itself.
     prospect = Prospect(
         fleet=around.fleet,
         calendar=around.calendar,
@@ -101,7 +103,7 @@ def book_ahead(report: PassReport, around: Surroundings, cluster: Cluster, *, le
         visit=timedelta(seconds=around.visit_seconds),
         now=now,
     )
-    wanted = None if state.pause is not None else wanted_booking(rollout, report.nodes, prospect)
+    wanted = wanted_booking(rollout, report.nodes, prospect)
     if wanted == rollout.booking and (wanted is None or wanted.is_accepted):
         return report
     token = lease.token(cluster.ledger, now)
