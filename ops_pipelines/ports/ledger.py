@@ -21,6 +21,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 AUTOPILOT = "autopilot"
@@ -61,6 +62,8 @@ class EntryKind(Enum):
     ACTION_REFUSED = "action_refused"
     ROLLOUT = "rollout"
     """A rollout and nodes in it, as they are from now on."""
+    QUOTAS = "quotas"
+    """A proposal of quotas, as it is from now on."""
     PAUSE = "pause"
     RESUME_AUTOPILOT = "resume_autopilot"
 
@@ -445,6 +448,40 @@ class Ledger(Protocol):
 
     def rollout_plan(self, plan: PlanId) -> RolloutPlan | None:
         """Return the plan of a rollout; None if there is none. Of two with the same waves, the newer one's."""
+        ...
+
+    # -- quotas ---------------------------------------------------------------------------------------------
+    def keep_proposal(self, record: ProposalRecord, *, now: datetime) -> ProposalRecord:
+        """Write a new proposal, proposed or refused, and return it; one of the same name is returned as it is stored.
+
+        What was proposed before, for whatever day, and never begun, is superseded in the same line of the chain.
+        """
+        ...
+
+    def change_proposal(
+        self,
+        proposal: ProposalId,
+        event: ProposalEvent,
+        *,
+        actor: str,
+        reason: str,
+        lease_token: str | None,
+        now: datetime,
+    ) -> ProposalRecord:
+        """Write one event of a proposal and return it as it is from now on.
+
+        Raises LedgerError for one that is not known, LedgerConflict if its state does not take the event, if another
+        is half-way (`applying`, `undoing`), or if it would be undone after a newer one was applied. `lease_token` None:
+        a person's word; else the lease must hold, and while the autopilot is paused nothing is begun.
+        """
+        ...
+
+    def proposal(self, proposal: ProposalId) -> ProposalRecord | None:
+        """Return one proposal; None if there is none."""
+        ...
+
+    def proposals(self, *, limit: int) -> tuple[ProposalRecord, ...]:
+        """Return the newest proposals, newest first."""
         ...
 
     # -- tests on nodes -------------------------------------------------------------------------------------

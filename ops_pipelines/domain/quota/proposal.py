@@ -1,0 +1,174 @@
+"""One morning's proposal of quotas: a line for each team and type of GPU, each with its reason. Values only.
+
+Who computes them is `rebalance`, who writes them down and applies them `flow.quota`. A proposal is known by what it
+would change: the same lines on the same day are the same proposal, whenever they are made.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import Enum
+from typing import NewType
+
+from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.domain.quota.terms import GpuType, TeamName
+
+ProposalId = NewType("ProposalId", str)
+"""`QUOTA-20261122-1a2b3c4d`: the day that it is for, and the beginning of a digest of its lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedQuota:
+    """One team's quota of one type of GPU: what holds, what is proposed, and why. Numbers in GPUs."""
+
+    team: TeamName
+    gpu_type: GpuType
+    limit: int | None
+    """What the scheduler holds the team to now; None: to nothing."""
+    before: float
+    """What the change is counted from: the limit, or without one what was agreed."""
+    after: int
+    guarantee: float
+    most: float
+    """What was agreed that it gets at most; may be infinite."""
+    floor: float
+    """What is not taken for another's sake: the guarantee, and what ran in the last full hour."""
+    ran_last: float
+    wanted_mean: float
+    """What it wanted on average on the last full day, queue included."""
+    debt: float
+    """What it had beyond its fair share of what others left, on average of the window; below 0: others had of its."""
+    reason: str
+    counterfactual: str
+    """What it is expected to miss with this quota, and what it would with the one before."""
+    fairshare_before: int | None = None
+    fairshare_after: int | None = None
+    """None: the shares are left as they are."""
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether applying it would set anything."""
+        changes_share = self.fairshare_after is not None and self.fairshare_after != self.fairshare_before
+        return self.limit != self.after or changes_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyLine:
+    """How many GPUs of one type may be given out, and where the others are."""
+
+    gpu_type: GpuType
+    installed: float
+    broken: float
+    """On nodes that are drained, down, in repair or on probation by an incident, and GPUs that fell off the bus."""
+    in_rollouts: float
+    """On nodes that rollouts have, or take before the next proposal."""
+    slack: float
+    """Kept back from quotas, so that so many may break before a team is cut."""
+    supply: float
+    """What quotas may add up to: the smaller of what is healthy and what is installed less the slack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaProposal:
+    """What is proposed for one day."""
+
+    day: date
+    """In the cluster's zone: from its morning to the next."""
+    made_at: datetime
+    lines: tuple[ProposedQuota, ...]
+    """By type, then team."""
+    supplies: tuple[SupplyLine, ...]
+    step_caps: tuple[tuple[GpuType, float], ...]
+    """How many GPUs of each type might have moved, all teams together."""
+    headline: str
+    frozen_because: str = ""
+    """Why no quota moves today; empty: they may."""
+    notes: tuple[str, ...] = ()
+    """What could not be told, was carried or left out, in words."""
+    demand_until: datetime | None = None
+    """The end of the newest hour of demand that was seen."""
+    known_hour_ratio: float = 1.0
+    """Share of the hours of the window of which demand is known."""
+
+    @property
+    def proposal(self) -> ProposalId:
+        """Its name."""
+        parts = [
+            f"{each.team} {each.gpu_type} {each.limit} {each.after} {each.fairshare_before} {each.fairshare_after}"
+            for each in self.lines
+        ]
+        return ProposalId(f"QUOTA-{self.day:%Y%m%d}-{digest_of(self.day.isoformat(), *parts)[:8]}")
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether applying it would set anything."""
+        return any(each.changes_anything for each in self.lines)
+
+
+class ProposalState(Enum):
+    """How far a proposal is."""
+
+    PROPOSED = "proposed"
+    REFUSED = "refused"
+    """A check found it wrong; it is never applied."""
+    APPLYING = "applying"
+    """The before-entry is written: what is in, only the scheduler knows."""
+    APPLIED = "applied"
+    """Read back, and as proposed."""
+    HALF_APPLIED = "half_applied"
+    """The scheduler stopped answering, or says something else: some of it is in."""
+    UNDOING = "undoing"
+    HALF_UNDONE = "half_undone"
+    UNDONE = "undone"
+    SUPERSEDED = "superseded"
+    """A newer one took its place before it was applied."""
+
+
+class ProposalEvent(Enum):
+    """What happens to a proposal."""
+
+    REFUSE = "refuse"
+    BEGIN = "begin"
+    READ_BACK = "read_back"
+    STOP_HALF_WAY = "stop_half_way"
+    NOTHING_DONE = "nothing_done"
+    """The scheduler refused before anything was in: it stands as it stood."""
+    UNDO = "undo"
+    UNDO_READ_BACK = "undo_read_back"
+    UNDO_STOPPED = "undo_stopped"
+    UNDO_NOTHING_DONE = "undo_nothing_done"
+    SUPERSEDE = "supersede"
+
+
+PROPOSAL_TABLE = {
+    (ProposalState.PROPOSED, ProposalEvent.REFUSE): ProposalState.REFUSED,
+    (ProposalState.PROPOSED, ProposalEvent.BEGIN): ProposalState.APPLYING,
+    (ProposalState.PROPOSED, ProposalEvent.SUPERSEDE): ProposalState.SUPERSEDED,
+    (ProposalState.APPLYING, ProposalEvent.READ_BACK): ProposalState.APPLIED,
+    (ProposalState.APPLYING, ProposalEvent.STOP_HALF_WAY): ProposalState.HALF_APPLIED,
+    (ProposalState.APPLYING, ProposalEvent.NOTHING_DONE): ProposalState.PROPOSED,
+    (ProposalState.HALF_APPLIED, ProposalEvent.BEGIN): ProposalState.APPLYING,
+    (ProposalState.HALF_APPLIED, ProposalEvent.UNDO): ProposalState.UNDOING,
+    (ProposalState.APPLIED, ProposalEvent.UNDO): ProposalState.UNDOING,
+    (ProposalState.UNDOING, ProposalEvent.UNDO_READ_BACK): ProposalState.UNDONE,
+    (ProposalState.UNDOING, ProposalEvent.UNDO_STOPPED): ProposalState.HALF_UNDONE,
+    (ProposalState.UNDOING, ProposalEvent.UNDO_NOTHING_DONE): ProposalState.APPLIED,
+    (ProposalState.HALF_UNDONE, ProposalEvent.UNDO): ProposalState.UNDOING,
+}
+"""Where each event leads; a missing key is the error, and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalRecord:
+    """A proposal with what became of it, as the ledger keeps it."""
+
+    proposal: QuotaProposal
+    state: ProposalState
+    since: datetime
+    actor: str
+    """Who brought it into this state."""
+    reason: str = ""
+
+    @property
+    def name(self) -> ProposalId:
+        """Its name."""
+        return self.proposal.proposal

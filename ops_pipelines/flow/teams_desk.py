@@ -1,0 +1,76 @@
+"""All that sharing out and accounting need, in one hand: what was agreed, prices, limits, the cluster and its lake.
+
+Holds, decides nothing. As `flow.cluster` for what acts on nodes, and `flow.observatory` for what fills the lake.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from zoneinfo import ZoneInfo
+
+from ops_pipelines.clock import Clock
+from ops_pipelines.domain.cost.price import PriceModel
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.quota.contracts import Agreements
+from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
+from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.ports.lake import Lake
+from ops_pipelines.ports.quotas import Quotas
+
+
+class NoTeams(RuntimeError):
+    """cluster.yaml lacks what is asked for here: says which key, and what to write there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamsDesk:
+    """What is known of teams, and where it is read and written."""
+
+    cluster: Cluster
+    observatory: Observatory
+    agreements: Agreements | None
+    """None: cluster.yaml names no file of teams."""
+    policy: QuotaPolicy = field(default_factory=QuotaPolicy)
+    quotas: Quotas | None = None
+    """None: the scheduler keeps no limits that could be read or set."""
+    prices: PriceModel | None = None
+    """None: cluster.yaml has no `prices`; then hours are counted and nothing is charged."""
+    installed: tuple[InstalledNode, ...] = ()
+    """The register of nodes: what was bought, from when until when."""
+    gpu_type_of: Mapping[NodeName, GpuType] = field(default_factory=dict)
+    """Of each node, where cluster.yaml names one; the others have ``."""
+
+    @property
+    def lake(self) -> Lake:
+        return self.observatory.lake
+
+    @property
+    def clock(self) -> Clock:
+        return self.cluster.clock
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone in which days and months begin."""
+        return ZoneInfo("UTC" if self.agreements is None else self.agreements.timezone)
+
+    def agreed(self) -> Agreements:
+        """Return what was agreed; raise NoTeams where nothing was."""
+        if self.agreements is None:
+            raise NoTeams(
+                "cluster.yaml names no file of teams; write `teams: teams.yaml`, and the file (docs/QUOTAS.md)"
+            )
+        return self.agreements
+
+    def limits(self) -> Quotas:
+        """Return where limits are read and set; raise NoTeams where there are none."""
+        if self.quotas is None:
+            raise NoTeams("this scheduler keeps no limits; quotas are proposed, and cannot be applied")
+        return self.quotas
+
+    def priced(self) -> PriceModel:
+        """Return the prices; raise NoTeams where none are stated."""
+        if self.prices is None:
+            raise NoTeams("cluster.yaml has no `prices`; without them nothing can be charged (docs/COST.md)")
+        return self.prices
