@@ -335,9 +335,13 @@ class SlurmCluster:
 
     def _start_database(self) -> None:
         files, ready = self.settings.state / "mariadb", self.settings.state / "mariadb.ready"
+        # A MariaDB that starts deletes all temporary tables in its directory, those of another that shares it, too.
+        temporary = self.settings.state / "mariadb.tmp"
+        temporary.mkdir(exist_ok=True)
+        own = [f"--datadir={files}", f"--tmpdir={temporary}", f"--user={self._user}"]
         if not ready.exists():
             shutil.rmtree(files, ignore_errors=True)
-            install = ["mariadb-install-db", "--no-defaults", f"--datadir={files}", f"--user={self._user}"]
+            install = ["mariadb-install-db", "--no-defaults", *own]
             self._command(*install, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
             ready.touch()
         argv = [
@@ -350,8 +354,7 @@ class SlurmCluster:
             # slurmdbd asks for a long lock wait and complains otherwise.
             "--innodb-lock-wait-timeout=900",
             "--innodb-flush-log-at-trx-commit=0",
-            f"--user={self._user}",
-            f"--datadir={files}",
+            *own,
             f"--socket={self.settings.database_socket}",
             f"--pid-file={self.settings.run}/mariadbd.pid",
         ]
