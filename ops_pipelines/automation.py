@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 from pydantic import Field
 
+from ops_pipelines.assets.advice import GROUP as ADVICE
+from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
+from ops_pipelines.assets.costs import GROUP as COSTS
+from ops_pipelines.assets.costs import MONTHS
 from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
-from ops_pipelines.assets.hours import HOURS, POOL, hour_of_key
+from ops_pipelines.assets.hours import FIRST_HOUR, HOURS, POOL, hour_of_key
 from ops_pipelines.assets.weekly_review import WEEKS
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow.cluster import Cluster
@@ -16,6 +21,7 @@ from ops_pipelines.flow.hands.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.flow.hindsight.review.week import week_of
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
@@ -62,9 +68,10 @@ _FIRST_OF_EACH_SOURCE = ("gpu_telemetry", "job_accounting", "kernel_events", "jo
 
 fill_hour = dg.define_asset_job(
     "fill_hour",
-    selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning"),
+    selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning")
+    | dg.AssetSelection.assets("gpu_demand"),
     executor_def=dg.in_process_executor,
-    description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, and their checks.",
+    description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, demand, their checks.",
 )
 
 
@@ -108,6 +115,71 @@ def history_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     return dg.RunRequest(run_key=key, partition_key=key)
 
 
+sum_demand = dg.define_asset_job(
+    "sum_demand",
+    selection=dg.AssetSelection.assets("gpu_demand_daily"),
+    executor_def=dg.in_process_executor,
+    description="Once a day: what each team ran, waited for and wanted on the local day that is over.",
+)
+
+
+@dg.schedule(job=sum_demand, cron_schedule="25 1,13 * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
+def demand_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Each night, and again when the day is over west of Greenwich, too: the day before."""
+    at = context.scheduled_execution_time.astimezone(UTC)
+    key = (at - timedelta(days=1)).strftime(DAYS.fmt)
+    return dg.RunRequest(run_key=f"{key} at {at:%H}", partition_key=key)
+
+
+charge_teams = dg.define_asset_job(
+    "charge_teams",
+    selection=dg.AssetSelection.groups(COSTS),
+    executor_def=dg.in_process_executor,
+    description="What became of each installed GPU-hour of a month, and what it costs whom; budgets. Stops no job.",
+)
+_MONTH_BEFORE_DAYS = 3
+"""On so many days of a month the one before is charged again: accounting of its last jobs comes late."""
+
+
+@dg.schedule(
+    job=charge_teams,
+    cron_schedule="40 5 * * *",
+    execution_timezone=zone_of_days(),
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+    """Each morning in the cluster's zone: the running month, and on the first days the one that is over, too."""
+    at = context.scheduled_execution_time.astimezone(ZoneInfo(charge_schedule.execution_timezone or "UTC"))
+    before = (at.replace(day=1) - timedelta(days=1)).strftime(MONTHS.fmt)
+    if at.day <= _MONTH_BEFORE_DAYS and before >= FIRST_HOUR[: len(before)]:
+        yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
+    key = at.strftime(MONTHS.fmt)
+    yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
+
+
+rebalance_quotas = dg.define_asset_job(
+    "rebalance_quotas",
+    selection=dg.AssetSelection.assets("gpu_quotas", "applied_quotas"),
+    tags={"dagster/max_retries": "0"},
+    executor_def=dg.in_process_executor,
+    description="Once a day: what quotas should be, their proofs, and their limits set as far as the policy consents.",
+)
+
+
+@dg.schedule(
+    job=rebalance_quotas,
+    cron_schedule="0 5 * * *",
+    execution_timezone=zone_of_days(),
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
+    if names_no_teams():
+        return dg.SkipReason("cluster.yaml names no file of teams, so that no quota is proposed (docs/QUOTAS.md)")
+    key = context.scheduled_execution_time.strftime(DAYS.fmt)
+    return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
+
+
 compare_policies = dg.define_asset_job(
     "compare_policies",
     selection=dg.AssetSelection.assets("policy_comparison"),
@@ -130,6 +202,43 @@ def weekly_review_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunReque
     week = week_of(context.scheduled_execution_time).before
     key = week.start.strftime(WEEKS.fmt)
     return dg.RunRequest(run_key=key, partition_key=key)
+
+
+advise_teams = dg.define_asset_job(
+    "advise_teams",
+    selection=dg.AssetSelection.groups(ADVICE) - dg.AssetSelection.assets("placement_report"),
+    executor_def=dg.in_process_executor,
+    description="Once a week: what teams could do better, told to each once, and whether they did it. Acts on nothing.",
+)
+
+
+@dg.schedule(job=advise_teams, cron_schedule="0 7 * * 1", default_status=dg.DefaultScheduleStatus.RUNNING)
+def advice_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Each Monday morning (UTC), after the weekly review: the week that is over."""
+    week = week_of(context.scheduled_execution_time).before
+    key = week.start.strftime(WEEKS.fmt)
+    return dg.RunRequest(run_key=key, partition_key=key)
+
+
+report_placement = dg.define_asset_job(
+    "report_placement",
+    selection=dg.AssetSelection.assets("placement_report"),
+    executor_def=dg.in_process_executor,
+    description="Once a day: where jobs stood, what was in pieces or out of reach, who waited. Changes nothing.",
+)
+
+
+@dg.schedule(
+    job=report_placement,
+    cron_schedule="20 5 * * *",
+    execution_timezone=zone_of_days(),
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Each morning at 05:20 in the cluster's zone: the local day that is over."""
+    at = context.scheduled_execution_time.astimezone(ZoneInfo(placement_schedule.execution_timezone or "UTC"))
+    key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
+    return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
 
 
 class _ByHand(dg.Config):
@@ -237,6 +346,29 @@ keep_lake_schedule = dg.ScheduleDefinition(
 )
 
 
+@dg.op
+def warn_of_idle_gpus(context: dg.OpExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> None:
+    """Tell owners of jobs whose GPUs do nothing, as far up the ladder as policy.yaml has it."""
+    from ops_pipelines.flow.advice.idle_ladder import walk_ladder
+
+    context.log.info("notes on idle GPUs: %d", walk_ladder(teams_desk))
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def warn_of_idle() -> None:
+    """Warn owners of idle GPUs, by the hours that are filled; off unless policy.yaml turns the ladder on."""
+    warn_of_idle_gpus()
+
+
+idle_schedule = dg.ScheduleDefinition(
+    name="idle_schedule",
+    job=warn_of_idle,
+    cron_schedule="12 * * * *",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Each hour, once the one before is filled. Start it where policy.yaml turns advice.idle_ladder on.",
+)
+
+
 @dg.job(executor_def=dg.in_process_executor)
 def pause_autopilot() -> None:
     """The kill switch: stop new actions within one sensor turn."""
@@ -274,6 +406,12 @@ JOBS = (
     fill_hour,
     weigh_history,
     review_week,
+    advise_teams,
+    warn_of_idle,
+    sum_demand,
+    charge_teams,
+    rebalance_quotas,
+    report_placement,
     compare_policies,
     keep_lake,
     pause_autopilot,
@@ -285,5 +423,11 @@ JOBS = (
 )
 SCHEDULES = (
     *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
+    demand_schedule,
+    charge_schedule,
+    quota_schedule,
+    advice_schedule,
+    idle_schedule,
+    placement_schedule,
     *ROLLOUT_SCHEDULES,
 )

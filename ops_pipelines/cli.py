@@ -13,6 +13,7 @@ import typer
 
 from ops_pipelines import lake_cli
 from ops_pipelines.terminal import (
+    advice_commands,
     diagnose,
     log_commands,
     message_commands,
@@ -33,9 +34,11 @@ from ops_pipelines.terminal.caller import (
     find_incident,
     open_named,
 )
+from ops_pipelines.terminal.cost_commands import cost_app
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.node_check import gates_app, node_check
 from ops_pipelines.terminal.node_install import node_install_app, node_versions
+from ops_pipelines.terminal.placement_commands import placement
 from ops_pipelines.terminal.quota_commands import quota_app
 from ops_pipelines.terminal.rollout_simulate import rollout_simulate
 from ops_pipelines.terminal.versions_command import versions
@@ -66,6 +69,7 @@ app.command()(simulate.simulate)
 app.command()(replay.replay)
 app.command()(report_command.report)
 app.command()(review_command.review)
+app.command()(advice_commands.advice)
 app.command()(node_check)
 app.add_typer(node_install_app, name="node-install")
 app.command()(node_versions)
@@ -78,6 +82,8 @@ app.add_typer(repair_commands.repair_app, name="repair")
 rollout_commands.rollout_app.command("simulate")(rollout_simulate)
 app.add_typer(rollout_commands.rollout_app, name="rollout")
 app.add_typer(quota_app, name="quota")
+app.command()(placement)
+app.add_typer(cost_app, name="cost")
 app.command()(versions)
 
 
@@ -110,10 +116,12 @@ def check_config(
     from ops_pipelines.resources.link_seal import read_link_key
     from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
+    from ops_pipelines.terminal.teams_check import ask_limits, find_team_cautions, read_agreements
     from ops_pipelines.wiring import read_rules
 
     config = read_cluster(cluster_file)
     rules = read_rules(config)
+    agreements = read_agreements(config)
     if config.serve.link_key_file is not None:
         read_link_key(config.serve.link_key_file)
     out = console()
@@ -123,6 +131,7 @@ def check_config(
         *find_cautions(rules.policy, rules.topology),
         *find_weaknesses(config.fleet.redfish),
         *find_fleet_gaps(config.fleet),
+        *find_team_cautions(config, agreements),
     ):
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
@@ -132,7 +141,7 @@ def check_config(
             complain(f"warning: {unchecked}; run this without --offline")
         return
     cluster = open_named(ctx, cluster_file)
-    answers = call_the_roll(cluster)
+    answers = call_the_roll(cluster, limits=ask_limits(config, agreements, clock=cluster.clock))
     print_fields(out, {answer.system: answer.said or "NO ANSWER" for answer in answers})
     problems = [f"{answer.system}: {answer.problem}" for answer in answers if answer.problem is not None]
     try:

@@ -13,6 +13,9 @@ import dagster as dg
 
 from ops_pipelines.assets import (
     act,
+    advice,
+    costs,
+    demand,
     fleet_versions,
     history,
     incident_reports,
@@ -20,7 +23,9 @@ from ops_pipelines.assets import (
     jobs,
     meaning,
     observe,
+    placement,
     policy_comparison,
+    quotas,
     remediation_page,
     report,
     rollouts,
@@ -33,10 +38,13 @@ from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.automation import JOBS, SCHEDULES
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
+from ops_pipelines.checks.declared_teams import teams_are_declared
 from ops_pipelines.checks.plan_safety import plan_safety
+from ops_pipelines.checks.quota_proofs import quota_proofs
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
@@ -53,7 +61,7 @@ DEFAULT_CLUSTER_FILE = "cluster.yaml"
 LAKE_ASSETS = (
     *TELEMETRY_TABLES,
     *("job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"),
-    *("inventory", "gpu_efficiency", "monitoring_coverage"),
+    *("inventory", "gpu_efficiency", "monitoring_coverage", "gpu_demand"),
 )
 """The assets that are hours of the lake; each is the table of its name."""
 
@@ -121,6 +129,19 @@ def policy_desk_resource(cluster_file: Path) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(open_when_needed, description="History to replay, and proposed policies to read.")
 
 
+def teams_desk_resource(cluster_file: Path) -> dg.ResourceDefinition:
+    """Return what is known of the teams of one cluster as a resource, opened once a process, when first needed."""
+
+    def open_when_needed(_: dg.InitResourceContext) -> TeamsDesk:
+        from ops_pipelines.wiring import open_teams_desk
+
+        return open_teams_desk(cluster_file.resolve())
+
+    return dg.ResourceDefinition(
+        open_when_needed, description=f"Agreements, limits, prices and what is installed of {cluster_file.name}."
+    )
+
+
 def live_cycle_resource(cluster_file: Path) -> dg.ResourceDefinition:
     """Return the live cycle's process, one a code server."""
 
@@ -141,6 +162,7 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
         "lake_keeper": lake_keeper_resource(cluster_file),
         LAKE_IO: lake_io_resource(cluster_file),
         "policy_desk": policy_desk_resource(cluster_file),
+        "teams_desk": teams_desk_resource(cluster_file),
         "live_cycle": live_cycle_resource(cluster_file),
     }
 
@@ -153,10 +175,17 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
                 *(observe, understand, act, verify, remediation_page, incident_reports, report),
                 *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
                 fleet_versions,
+                advice,
+                costs,
+                demand,
+                quotas,
+                placement,
             ]
         ),
         asset_checks=[
             plan_safety,
+            quota_proofs,
+            teams_are_declared,
             *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=write_beside),
         ],
         jobs=JOBS,

@@ -3,6 +3,9 @@
 A process of its own that answers from the ledger, so that a dead daemon shows as an old heartbeat and not as silence.
 Every page asks for nothing but what it shows; what a page says is `pages`, who may hand alerts in `resources.webhook`.
 Loopback by default; in production the site's proxy stands before it, with TLS and whoever may read.
+
+All routes stand here, with who may come, how many at once and what a failure answers: what is reachable from outside is
+read in one place. That is more than 400 lines.
 """
 
 import math
@@ -41,15 +44,19 @@ from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.page_shelf import ShelfError
 from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.ports.statement_files import StatementFilesError
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
+from ops_pipelines.terminal.pages_in_making import PageInMaking
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
 from ops_pipelines.terminal.status_views import HealthView, view_health
+from ops_pipelines.terminal.team_pages import TeamPages
+from ops_pipelines.terminal.teams_at_hand import NotThere
 from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
-from ops_pipelines.terminal.weekly_pages import NoReview, PageInMaking, WeeklyPages
+from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
 
 _PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
 """How many requests of each kind are answered at once; whoever comes beyond is told to come again. A database that
@@ -129,23 +136,35 @@ def sender_of(alertmanager: AlertmanagerSettings | None) -> Sender:
 
 def _routes(site: Site) -> list[BaseRoute]:
     """Return every address that is served. A page without parameters stands in `_LISTED` too: the index lists it."""
+    team_pages = TeamPages(site.open_cluster, site.cluster_file)
     return [
         _metrics(site),
         _healthz(site),
         _alerts(site),
         _calendar(site),
-        _page(site, "/", _write_index),
+        _page(site, "/", lambda site, request: _write_index(site, request, team_pages)),
         *_approval(site),
         _page(site, "/incidents/{incident}", _write_incident),
         *_rollouts(site),
         _page(site, "/policy-comparison", _write_policy_comparison),
         _weekly(site),
+        *_teams(site, team_pages),
     ]
 
 
 _LISTED: tuple[Listed, ...] = (
     Listed(
         path="rollouts", title="Rollouts", about="versions on their way through the nodes, and releases that lie ready"
+    ),
+    Listed(path="quotas", title="Quotas", about="who gets how many GPUs from this morning on, why, and what holds"),
+    Listed(
+        path="chargeback",
+        title="Costs",
+        about="what each GPU-hour of a month became and cost; ?month=2026-11 for another",
+    ),
+    Listed(path="advice", title="Advice", about="what teams could do better, and whether it was done; ?week=2026-W47"),
+    Listed(
+        path="placement", title="Placement", about="who waited, and what stood in pieces, on a day; ?day=2026-11-22"
     ),
     Listed(path="weekly", title="Weekly review", about="reliability of the last week; ?week=2026-W47 for another"),
     Listed(
@@ -162,7 +181,7 @@ _LISTED: tuple[Listed, ...] = (
 """What the index lists, in its order. Relative addresses: a proxy may serve us below a path."""
 
 
-def _write_index(site: Site, request: Request) -> str:
+def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
     cluster = site.open_cluster()
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
@@ -173,6 +192,7 @@ def _write_index(site: Site, request: Request) -> str:
         incidents=state.incidents,
         lately=cluster.ledger.incidents_since(now - _LATELY),
         rollouts=state.rollouts,
+        tiles=team_pages.tiles(),
         listed=_LISTED,
         has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
         now=now,
@@ -205,6 +225,43 @@ def _rollouts(site: Site) -> list[BaseRoute]:
     return [
         _page(site, "/rollouts", lambda site, _: pages.listed(site.open_cluster())),
         _page(site, "/rollouts/{rollout}", write, kind="reviews"),
+    ]
+
+
+def _teams(site: Site, pages: TeamPages) -> list[BaseRoute]:
+    """Return the routes of quotas, costs, advice and placement."""
+
+    def found(write: Callable[[Request], str]) -> Write:
+        def checked(_: Site, request: Request) -> str:
+            try:
+                return write(request)
+            except NotThere as problem:
+                raise NoSuchPage(str(problem)) from problem
+
+        return checked
+
+    def one(path: str, name: str, write: Callable[[str | None], str]) -> Route:
+        return _page(site, path, found(lambda request: write(request.query_params.get(name))), kind="reviews")
+
+    def statement(request: Request) -> Response:
+        name = str(request.path_params["name"])
+        try:
+            content = pages.cost_file(name)
+        except NotThere as problem:
+            return _trouble(HTTPStatus.NOT_FOUND, str(problem))
+        except (LedgerError, StatementFilesError, PolicyError) as problem:
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, _without_paths(problem))
+        media_type = "text/csv; charset=utf-8" if name.endswith(".csv") else "application/vnd.apache.parquet"
+        return Response(
+            content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+        )
+
+    return [
+        one("/quotas", "proposal", pages.quotas),
+        one("/chargeback", "month", pages.costs),
+        _route(site, "/chargeback/{name}", statement, kind="pages", refuse=_trouble),
+        one("/advice", "week", pages.advice),
+        one("/placement", "day", pages.placement),
     ]
 
 
@@ -254,7 +311,7 @@ def _page(site: Site, path: str, write: Write, *, kind: str = "pages") -> Route:
             return _trouble(HTTPStatus.NOT_FOUND, str(problem))
         except PageInMaking as problem:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, str(problem), retry_seconds=_MAKING_SECONDS)
-        except (LedgerError, SourceError, LakeError, ShelfError, PolicyError) as problem:
+        except (LedgerError, SourceError, LakeError, ShelfError, StatementFilesError, PolicyError) as problem:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, str(problem))
 
     return _route(site, path, answer, kind=kind, refuse=_trouble)

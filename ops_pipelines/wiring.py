@@ -1,9 +1,11 @@
 """Binds the ports to adapters or to the simulator, as cluster.yaml says. Knows both sides; decides nothing.
 
-Without Dagster, so that the command line starts fast.
+Without Dagster, so that the command line starts fast. All bindings stand here, so that what is bound to what is read in
+one place; that is more than 400 lines.
 """
 
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.ports.accounting import Accounting, Declared, ReadComment
 from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.lake import Lake, LakeKeeper
@@ -20,7 +23,9 @@ from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.ports.logs import Logs
 from ops_pipelines.ports.metrics import MetricSource
 from ops_pipelines.ports.notifier import Notifier
+from ops_pipelines.ports.quotas import Quotas
 from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.ports.scheduler_settings import SchedulerSettings
 from ops_pipelines.ports.silencer import Silencer
 from ops_pipelines.ports.telemetry import Telemetry
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
@@ -38,6 +43,7 @@ from ops_pipelines.resources.config.cluster_config import (
     TelemetryKind,
 )
 from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_teams, stamp_of
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork
@@ -47,6 +53,7 @@ from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
 from ops_pipelines.resources.rollout_files import ReleaseDirectory
+from ops_pipelines.resources.statement_files import CHARGEBACK_DIRECTORY, StatementDirectory
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
@@ -219,6 +226,73 @@ def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetL
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
     return ParquetLake(config.lake.url, clock=clock or SystemClock())
+
+
+def open_teams_desk(cluster_file: Path) -> TeamsDesk:
+    """Return what sharing out and accounting need of that cluster; another one once teams.yaml has changed.
+
+    No system is asked: what the scheduler lacks of what teams.yaml names is told by who reads its limits. Raises as
+    `open_cluster`.
+    """
+    return _desk_of(cluster_file, stamp_of(read_cluster(cluster_file).teams_path))
+
+
+@lru_cache(maxsize=4)
+def _desk_of(cluster_file: Path, _stamp: tuple[int, int] | None) -> TeamsDesk:
+    config = read_cluster(cluster_file)
+    return assemble_teams_desk(config, cluster=open_cluster(cluster_file), observatory=open_observatory(cluster_file))
+
+
+def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory: Observatory) -> TeamsDesk:
+    """Return the desk of teams on these ports. Raises ConfigError on a wrong section, or a teams.yaml never right."""
+    from ops_pipelines.resources.config.advice_section import read_advice_settings
+    from ops_pipelines.resources.config.installed_nodes import gpu_types, installed_nodes
+    from ops_pipelines.resources.config.quota_section import read_quota_policy
+
+    advice, read_listing = read_advice_settings(config.policy_path)
+    told = None
+    if config.teams_path is not None:
+        told = read_kept_teams(config.teams_path, kept=config.state_directory / LAST_GOOD_FILE)
+    desk = TeamsDesk(
+        cluster=cluster,
+        observatory=observatory,
+        agreements=None if told is None else told.agreements,
+        agreements_trouble="" if told is None else told.trouble,
+        policy=read_quota_policy(config.policy_path),
+        quotas=open_quotas(config, clock=cluster.clock),
+        limits_on=config.limits.limits_on,
+        settings=open_settings(config, clock=cluster.clock),
+        prices=config.prices,
+        statements=StatementDirectory(config.state_directory / CHARGEBACK_DIRECTORY),
+        gpu_type_of=gpu_types(config),
+        advice=advice,
+        read_listing=read_listing,
+    )
+    return replace(desk, installed=installed_nodes(config, zone=desk.zone))
+
+
+def open_settings(config: ClusterConfig, *, clock: Clock) -> SchedulerSettings:
+    """Return where the scheduler's settings are read."""
+    if config.scheduler.kind is SchedulerKind.SLURM:
+        from ops_pipelines.resources.slurm.settings import SlurmSettings
+
+        return SlurmSettings(clock=clock, slurm_conf=config.scheduler.slurm_conf)
+    from ops_pipelines.simulator.settings import SimulatedSettings
+
+    return SimulatedSettings(_Twin(config, clock).get())
+
+
+def open_quotas(config: ClusterConfig, *, clock: Clock) -> Quotas | None:
+    """Return where the limits of teams are read and set; None on a Slurm without accounting, which keeps none."""
+    if config.scheduler.kind is SchedulerKind.SLURM:
+        if config.accounting is AccountingKind.NONE:
+            return None
+        from ops_pipelines.resources.slurm.quotas import SlurmQuotas
+
+        return SlurmQuotas(clock=clock, slurm_conf=config.scheduler.slurm_conf, qos_of=config.limits.qos_of)
+    from ops_pipelines.simulator.quotas import SimulatedQuotas
+
+    return SimulatedQuotas(_Twin(config, clock).get())
 
 
 def open_lake_keeper(cluster_file: Path) -> LakeKeeper:

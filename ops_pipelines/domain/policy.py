@@ -55,6 +55,8 @@ class ActionClass(Enum):
     """Put a node back into service, and among the others."""
     UPDATE = "update"
     """Install a version on a drained node within a rollout, and what activates it."""
+    QUOTAS = "quotas"
+    """Set what teams may have in the scheduler: it touches no node and no running job, so no verb is of this class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,10 +89,11 @@ class DagsterApi:
             raise DagsterApiError(f"the back-fill was not started: {answer}")
         return str(answer["backfillId"])
 
-    def launch_job(self, job: str) -> str:
-        """Start a job that needs nothing to be said; return the id of its run."""
+    def launch_job(self, job: str, *, partition: str | None = None) -> str:
+        """Start a job that needs nothing to be said but a partition, if it has some; return the id of its run."""
         selector = {"repositoryLocationName": _LOCATION, "repositoryName": "__repository__", "pipelineName": job}
-        params = {"selector": selector, "runConfigData": {}}
+        tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
+        params = {"selector": selector, "runConfigData": {}, "executionMetadata": {"tags": tags}}
         answer = self._ask(_LAUNCH, {"params": params})["launchRun"]
         if answer["__typename"] != "LaunchRunSuccess":
             raise DagsterApiError(f"{job} was not started: {answer}")

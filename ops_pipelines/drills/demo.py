@@ -1,6 +1,7 @@
 """`make demo`: a simulated GPU cluster that breaks and heals itself, under the real Dagster daemon, sensors and runs.
 
 Faults go into the simulated hardware only; everything else is the program as it runs in production.
+Longer than other modules: the drill and the endless demo share the desk, the view and the order of the start.
 """
 
 import argparse
@@ -25,14 +26,16 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.browser import open_page
 from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
+from ops_pipelines.drills.demand_past import pretend_past
 from ops_pipelines.drills.demo_consent import answer_what_waits, begin_asking
 from ops_pipelines.drills.demo_endless import break_something, mend_what_waits
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
 from ops_pipelines.drills.demo_pages import show_pages
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
+from ops_pipelines.drills.demo_quotas import PAST, QUOTAS, after_the_fill, day_key, quota_commands, with_limits
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
-from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, UiRuns
+from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, REBALANCE, InTurn, UiRuns
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import (
@@ -70,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 if it ended as it should."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument(
-        "--once", action="store_true", help="run the fixed thirteen-part drill, print the verdict, and end"
+        "--once", action="store_true", help="run the fixed fourteen-part drill, print the verdict, and end"
     )
     parser.add_argument(
         "--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1; its pages take the next"
@@ -105,8 +108,12 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     pages_url = f"http://{LOOPBACK}:{pages_port}"
     cluster_file = write_configuration(state, pages_url=pages_url)
     past = _PAST_OF_DRILL if is_once else _PAST
-    twin = Twin.create(state / TWIN_DIRECTORY, with_racks(demo_scenario()), seed=SEED, clock=SystemClock(), past=past)
+    scenario = with_limits(with_racks(demo_scenario()))
+    twin = Twin.create(state / TWIN_DIRECTORY, scenario, seed=SEED, clock=SystemClock(), past=past)
     cluster = open_cluster(cluster_file)
+    observatory = open_observatory(cluster_file)
+    # Before the daemon is there: its schedules compute on what is in the lake.
+    pretend_past(observatory.lake, now=cluster.clock.now(), weeks=2, plan=PAST)
     try:
         with console.status("starting the Dagster processes") as status:
             stack.start(lambda what: status.update(f"starting the {what}"))
@@ -114,13 +121,15 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
             serve = ["ops-pipelines", "serve", "--cluster", str(cluster_file), "--port", str(pages_port)]
             stack.start_beside("pages", serve, port=pages_port)
         console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
-        console.print(f"pages: [link={pages_url}/]{pages_url}/[/]  (reports, reviews, approvals, calendar)")
-        observatory = open_observatory(cluster_file)
+        console.print(f"pages: [link={pages_url}/]{pages_url}/[/]  (reports, approvals, quotas, costs, advice)")
         desk = _Desk(cluster=cluster, twin=twin, stack=stack, console=console, state=state, pages_url=pages_url)
         if is_once:
             return _drill(desk, observatory)
         console.print(f"two releases lie ready ({pages_url}/rollouts); one of them is bad. To roll them out:")
         for words in rollout_commands(str(cluster_file)):
+            console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"quotas of the morning wait for a yes ({pages_url}/quotas), and a job of science for its GPUs:")
+        for words in quota_commands(str(cluster_file)):
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
         _endless(desk, observatory)
         return 0
@@ -155,7 +164,7 @@ class _Desk:
 
 
 def _drill(desk: _Desk, observatory: Observatory) -> int:
-    """Break ten things, ask for a yes, update, wait for the stated ends, and print the verdict as the last line."""
+    """Break ten things, ask for a yes, update, share out anew, and print the verdict as the last line."""
     cluster, twin, stack, console = desk.cluster, desk.twin, desk.stack, desk.console
     since = cluster.clock.now()
     view = _View(desk, parts=PARTS)
@@ -176,14 +185,26 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
             if open_parts:
                 open_parts[part.letter] = ("not begun, because an earlier part did not close",)
                 continue
-            open_parts = drill.run([part])
+            if part is QUOTAS:
+                runs.launch(REBALANCE, partition=day_key(cluster.clock.now()))
+                moments[QUOTAS.letter] = partial(runs.is_over, REBALANCE)
+            open_parts = drill.run([part], but_not_before=moments)
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.
             open_parts = drill.differences(PARTS)
         runs.launch(LOOK_AT_VERSIONS)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
-        # The week is reviewed on what accounting has of it, which the fill has just brought.
-        pages = show_pages(cluster, url=desk.pages_url, state=desk.state, since=since, call=desk.call)
+        # Costs, advice and the week are made of what accounting has, which the fill has just brought.
+        runs.launch_all(after_the_fill(cluster.clock.now()))
+        runs.await_all(view.pass_time)
+        pages = show_pages(
+            cluster,
+            url=desk.pages_url,
+            state=desk.state,
+            since=since,
+            call=desk.call,
+            pass_time=view.pass_time,
+        )
         run_differences = runs.differences(view.pass_time)
     for line in drill.stories(PARTS):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -320,9 +341,11 @@ def _endless(desk: _Desk, observatory: Observatory) -> None:
     What waits for hands or for a yes then gets both; whoever wants to give the yes has until then.
     """
     chance = random.Random(SEED)
-    start_fill(desk.stack, observatory, hour_count=2)
     view = _View(desk, parts=())
     twin = desk.twin
+    api = DagsterApi(desk.stack.url)
+    api.launch_job(REBALANCE, partition=day_key(desk.cluster.clock.now()))  # first: the fill keeps the pool for a while
+    morning = InTurn(api, backfill=start_fill(desk.stack, observatory, hour_count=2))
     with view.shown():
         _wait_for_training(twin, view)
         asked = desk.evidence(begin_asking(twin))
@@ -330,6 +353,7 @@ def _endless(desk: _Desk, observatory: Observatory) -> None:
             answer_what_waits(asked)
             break_something(twin, chance)
             mend_what_waits(desk.cluster, twin, state=desk.state, call=desk.call)
+            morning.go_on(lambda: after_the_fill(desk.cluster.clock.now()))
             view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.drills.browser import open_page
+from ops_pipelines.drills.browser import Shown, open_page
 from ops_pipelines.drills.demo_releases import BAD, GOOD, MOST_OUT
 from ops_pipelines.drills.demo_setup import PAGES_DIRECTORY, POLICY, PROPOSED_FILE
 from ops_pipelines.flow.cluster import Cluster
@@ -19,9 +19,14 @@ _ASKED_FOR_TOO = ("", "metrics", "calendar.ics", "rollouts")
 _PROPOSED_CHANGES = (
     ("max_out_count: 14, max_out_per_rack_count: 6", "max_out_count: 2, max_out_per_rack_count: 1"),
     (f"rollouts:\n  max_out_count: {MOST_OUT}", "rollouts:\n  max_out_count: 1"),
-    ("consents: {reboot: approve}", "consents: {reboot: approve, power: approve, reset_gpu: forbid}"),
+    (
+        "consents: {reboot: approve, quotas: approve}",
+        "consents: {reboot: approve, power: approve, reset_gpu: forbid, quotas: forbid}",
+    ),
 )
 _MOST_NOTES = 10_000
+_BEING_MADE, _ASKED_AGAIN, _ASK_EVERY_SECONDS = 503, 12, 5.0
+"""Pages that are made of weeks of the lake answer so until they are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +40,15 @@ class ShownPages:
 
 
 def show_pages(
-    cluster: Cluster, *, url: str, state: Path, since: datetime, call: Callable[[Sequence[str]], str]
+    cluster: Cluster,
+    *,
+    url: str,
+    state: Path,
+    since: datetime,
+    call: Callable[[Sequence[str]], str],
+    pass_time: Callable[[float], None],
 ) -> ShownPages:
-    """Ask for every page that `url` serves, keep five below `state`, and say where they are."""
+    """Ask for every page that `url` serves, keep nine below `state`, and say where they are."""
     problems = _compare_policies(state, since=since, call=call)
     kept = {
         "incident report": f"incidents/{_richest_incident(cluster, since)}",
@@ -45,12 +56,16 @@ def show_pages(
         "policy comparison": "policy-comparison",
         "rollout": f"rollouts/{_rollout_of(GOOD, cluster, since)}",
         "stopped rollout": f"rollouts/{_rollout_of(BAD, cluster, since)}",
+        "quotas": "quotas",
+        "chargeback": "chargeback",
+        "advice": "advice",
+        "placement": "placement",
     }
     folder = state / PAGES_DIRECTORY
     folder.mkdir(exist_ok=True)
     lines = [_message_words(cluster)]
     for title, path in kept.items():
-        shown = open_page(f"{url}/{path}")
+        shown = _once_made(f"{url}/{path}", pass_time=pass_time)
         if not shown.is_ok:
             problems.append(f"/{path} was answered {shown.status}")
             continue
@@ -63,6 +78,17 @@ def show_pages(
         if not (answer := open_page(f"{url}/{path}")).is_ok
     ]
     return ShownPages(lines=tuple(lines), differences=tuple(problems))
+
+
+def _once_made(url: str, *, pass_time: Callable[[float], None]) -> Shown:
+    """Return a page; one that is still being made is asked for again, as its answer says."""
+    shown = open_page(url)
+    for _ in range(_ASKED_AGAIN):
+        if shown.status != _BEING_MADE:
+            break
+        pass_time(_ASK_EVERY_SECONDS)
+        shown = open_page(url)
+    return shown
 
 
 def proposed_policy() -> str:

@@ -13,6 +13,7 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.demo_consent import consent_part
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect, incident_words
 from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
+from ops_pipelines.drills.demo_quotas import QUOTAS
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART
 from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.simulator.ground_truth import JobProgress, read_nodes, read_progress
@@ -255,8 +256,9 @@ PARTS: tuple[Part, ...] = (
     _CONSENT,
     GOOD_PART,
     BAD_PART,
+    QUOTAS,
 )
 SIDE_BY_SIDE: tuple[Part, ...] = (GOOD_PART, BAD_PART, *PARTS[:4], STUBBORN, HANDS, _CONSENT, TIMING, PARTS[4])
 """They hit different nodes, and begin as soon as their moment has come, in this order."""
-ALONE = PARTS[5:7]
-"""Each of them hits too many nodes for anything else to happen meanwhile."""
+ALONE = (QUOTAS, *PARTS[5:7])
+"""Quotas are shared out of nodes that are all well; the others hit too many nodes for anything else to happen."""

@@ -15,6 +15,7 @@ GOOD_VERSION, BAD_VERSION = "580.126.20", "6.8.0-61-generic"
 RELEASES_DIRECTORY = "releases"
 MOST_OUT = 4
 _LAST_RACK = '  - {name: r8, nodes: "gpu[057-064]"'
+_LAST_PRICE = "    - {asset: hgx-h100,"
 _SHIPPED_MODELS, _SHIPPED_CLAIM = "models: [hgx-h100]", "slowest_failure_hours: 6.0"
 _SLOWEST_FAILURE_HOURS = 0.001
 """Under four seconds: what is wrong with a version of the demo shows at once."""
@@ -79,12 +80,20 @@ claims:
 
 
 def with_rack_lines(shipped: str) -> str:
-    """Return the text of the shipped cluster.yaml with the new racks; raise StackError if it has no place for them."""
+    """Return the shipped cluster.yaml with the new racks and their prices; raise StackError if it has no place."""
     lines = shipped.splitlines()
-    place = next((number for number, line in enumerate(lines) if line.startswith(_LAST_RACK)), None)
+    at = _place_of(_LAST_RACK, lines)
+    lines = [*lines[: at + 1], GOOD_RACK.line, BAD_RACK.line, *lines[at + 1 :]]
+    at = _place_of(_LAST_PRICE, lines)
+    prices = [lines[at].replace("hgx-h100", rack.model) for rack in (GOOD_RACK, BAD_RACK)]
+    return "\n".join([*lines[: at + 1], *prices, *lines[at + 1 :], ""])
+
+
+def _place_of(begin: str, lines: list[str]) -> int:
+    place = next((number for number, line in enumerate(lines) if line.startswith(begin)), None)
     if place is None:
-        raise StackError(f"cluster.yaml of the project has no line {_LAST_RACK!r} any more; mend `demo_releases`")
-    return "\n".join([*lines[: place + 1], GOOD_RACK.line, BAD_RACK.line, *lines[place + 1 :], ""])
+        raise StackError(f"cluster.yaml of the project has no line {begin!r} any more; mend `demo_releases`")
+    return place
 
 
 def write_releases(state: Path) -> None:

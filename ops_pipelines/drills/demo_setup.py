@@ -17,13 +17,14 @@ from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.resources.comparison_pages import PAGE_NAME
 from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY
+from ops_pipelines.resources.statement_files import CHARGEBACK_DIRECTORY
 from ops_pipelines.wiring import TWIN_DIRECTORY
 
 _POLICY = """\
 # The demo's own policy: acts by itself, on durations a hundred times shorter than real ones.
 mode: auto
-# Before a reboot a person is asked: docs/APPROVALS.md.
-consents: {reboot: approve}
+# Before a reboot a person is asked, and before limits of teams are set: docs/APPROVALS.md, docs/QUOTAS.md.
+consents: {reboot: approve, quotas: approve}
 drain_budget: {max_out_count: 14, max_out_per_rack_count: 6, max_new_per_hour_count: 500, min_in_service_ratio: 0.8}
 # Seven nodes are repaired side by side here; the switch that goes down has 16.
 mass_event: {min_node_count: 12, window_seconds: 60, brake_window_seconds: 60}
@@ -47,6 +48,8 @@ POLICY = _POLICY + ROLLOUT_LIMITS
 LINK_KEY_FILE = "link.key"
 ANSWERS_FILE = "answers.jsonl"
 """What the person who is asked did with each link."""
+QUOTA_ANSWER_FILE = "quota-answer.txt"
+"""What the program last refused to do with a proposal of quotas."""
 PAGES_DIRECTORY = "pages"
 PROPOSED_FILE = "policy.stricter.yaml"
 _KEY_BYTES = 48
@@ -54,13 +57,14 @@ _COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seco
 """Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""
 _LEFTOVERS = (
     *("ledger.sqlite*", "messages.jsonl*", ANSWERS_FILE, "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE),
-    *(LINK_KEY_FILE, PROPOSED_FILE, PAGE_NAME),
+    *(LINK_KEY_FILE, PROPOSED_FILE, PAGE_NAME, QUOTA_ANSWER_FILE),
 )
 
 
 def clear(state: Path) -> None:
     """Remove what an earlier demo left; what anybody else put there stays."""
-    for leftover in ("dagster", TWIN_DIRECTORY, "lake", BUNDLE_DIRECTORY, REPORT_DIRECTORY, PAGES_DIRECTORY):
+    beside = (BUNDLE_DIRECTORY, REPORT_DIRECTORY, PAGES_DIRECTORY, CHARGEBACK_DIRECTORY)
+    for leftover in ("dagster", TWIN_DIRECTORY, "lake", *beside):
         shutil.rmtree(state / leftover, ignore_errors=True)
     for pattern in _LEFTOVERS:
         for path in state.glob(pattern):
@@ -82,6 +86,7 @@ def write_configuration(state: Path, *, pages_url: str) -> Path:
     key.touch(mode=0o600)
     key.write_text(secrets.token_urlsafe(_KEY_BYTES))
     (state / "policy.yaml").write_text(POLICY)
+    (state / "teams.yaml").write_text(project_file("teams.yaml").read_text())
     write_releases(state)
     JobFactsFile(state).keep_costs(_COSTS)
     return cluster_file

@@ -22,11 +22,12 @@ from rich.console import Console
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
 from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
-from ops_pipelines.drills.lab_drill import ROLLOUT, DrillError, LabDrill, Stage
+from ops_pipelines.drills.lab_drill import QUOTAS, ROLLOUT, DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.lab_moments import squeue_program
 from ops_pipelines.drills.lab_node import FIRST_KERNEL, NodeDisk
 from ops_pipelines.drills.lab_surroundings import Surroundings
+from ops_pipelines.drills.lab_teams import TEAMS, TEAMS_FILE
 from ops_pipelines.drills.lab_versions import versioned_nodes, write_releases
 from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError
@@ -50,8 +51,8 @@ from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import open_cluster, open_observatory
 
 _NODE_COUNT = 32
-_ROLLOUT_NODE_COUNT = 16
-"""Enough where versions move and nothing else is played: each node costs the machine some of its time."""
+_FEW_NODES_COUNT = 16
+"""Enough where versions or quotas move and nothing else is played: each node costs the machine some of its time."""
 _LEDGER_URL_FILE = "ledger.url"
 _DAGSTER_DATABASE, _LEDGER_DATABASE = "dagster", "ledger"
 _SEED = 7
@@ -63,6 +64,8 @@ _SOCKET_ROOM_BYTES = 60
 POLICY = """\
 # The lab's own policy: acts by itself, on short durations, and lets a drill break many nodes within minutes.
 mode: auto
+# Limits are the drill's to set: a schedule that came in the middle of an act would hold its jobs.
+consents: {quotas: approve}
 drain_budget: {max_out_count: 16, max_out_per_rack_count: 8, max_new_per_hour_count: 100, min_in_service_ratio: 0.5}
 mass_event: {min_node_count: 20, window_seconds: 60, brake_window_seconds: 60}
 durations:
@@ -152,7 +155,8 @@ def _apart(acts: Sequence[str] | None) -> tuple[Sequence[str] | None, ...]:
 
 
 def _play(state: Path, console: Console, *, port: int, acts: Sequence[str] | None) -> None:
-    lab = Lab(state, port=port, node_count=_ROLLOUT_NODE_COUNT if acts == (ROLLOUT,) else _NODE_COUNT)
+    is_small = acts is not None and tuple(acts) in ((ROLLOUT,), (QUOTAS,))
+    lab = Lab(state, port=port, node_count=_FEW_NODES_COUNT if is_small else _NODE_COUNT)
     with _brought_up(lab, console):
         LabDrill(lab.stage(), console, names=acts).run()
         console.print("the lab ended as expected")
@@ -389,6 +393,7 @@ class Lab:
         url_file.touch(mode=0o600)  # it holds the password
         url_file.write_text(self.postgres.url(_LEDGER_DATABASE))
         self.cluster_file.write_text(yaml.safe_dump(configuration, sort_keys=False))
+        (self.state / TEAMS_FILE).write_text(yaml.safe_dump(TEAMS, sort_keys=False))
         (self.state / "policy.yaml").write_text(self._policy)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ops_pipelines.drills.lab_surroundings import CLUSTER_NAME, Surroundings
+from ops_pipelines.drills.lab_teams import PLAIN_MODEL, PRICES, TEAMS_FILE
 from ops_pipelines.drills.lab_versions import MODEL, RELEASES_DIRECTORY, version_commands, versioned_nodes
 from ops_pipelines.drills.stack import LOOPBACK
 from ops_pipelines.resources.config.cluster_config import RebootBy
@@ -62,7 +63,7 @@ def cluster_settings(
 ) -> Mapping[str, object]:
     """Return cluster.yaml: the real Slurm and Prometheus, and machines that are commands on the twin.
 
-    Half of the racks have a model, and programs of their own for versions.
+    Two racks have the model whose versions move, and programs of their own for them.
     """
     racks: dict[str, list[str]] = {}
     for node in scenario.nodes:
@@ -79,7 +80,7 @@ def cluster_settings(
             {
                 "name": rack,
                 "nodes": ",".join(nodes),
-                **({"model": MODEL} if versioned.issuperset(nodes) else {}),
+                "model": MODEL if versioned.issuperset(nodes) else PLAIN_MODEL,
             }
             for rack, nodes in racks.items()
         ],
@@ -99,5 +100,8 @@ def cluster_settings(
         "lake": {"step_seconds": 5},
         "job_logs": {"kind": "files", "paths": [str(checkpoints / "%j.out")]},
         "ledger": {"url_file": ledger_url_file},
+        "teams": TEAMS_FILE,
+        "quotas": {"limits": "total"},
+        "prices": PRICES,
         **around.cluster_sections(),
     }

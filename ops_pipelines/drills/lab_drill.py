@@ -23,18 +23,24 @@ from ops_pipelines.drills.lab_interruptions import AccountingDown, ControllerKil
 from ops_pipelines.drills.lab_judge import judge_acts, judge_drill, judge_telling
 from ops_pipelines.drills.lab_ladder import NeverDrains, ProbationFails, RebootHangs, ResetDoesNotHelp, TestsFailTwice
 from ops_pipelines.drills.lab_moments import OldCheckpoint, RequeueLoop, YoungCheckpoint
+from ops_pipelines.drills.lab_quotas import QuotasMove
 from ops_pipelines.drills.lab_rollout import VersionsMove
 from ops_pipelines.drills.lab_stage import DrillError, LabView, Stage
 from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.writer_watch import TwoWritersError, WriterWatch
 
-__all__ = ["ROLLOUT", "DrillError", "LabDrill", "Stage"]
+__all__ = ["QUOTAS", "ROLLOUT", "DrillError", "LabDrill", "Stage"]
 
 ROLLOUT = "rollout"
 """The act that is played in a lab of its own: what the others break would be taken for its doing."""
+QUOTAS = "quotas"
+"""The act that is played after all others, alone: its limits would hold their jobs, and a fault soon after the
+end of its jobs could be taken for theirs."""
 
 _NOT_FED = ("application_telemetry",)
 """What nothing in the lab measures: its jobs have no exporter."""
+_NOT_BROKEN = ("kernel_events", "job_logs")
+"""What has nothing to say where quotas alone are played: nothing breaks, and its jobs sleep."""
 _READY_SECONDS = 120.0
 _HEAL_SECONDS = 600.0
 """Far above what an act needs, on a loaded machine too: a drill that waits this long has failed."""
@@ -77,7 +83,11 @@ class LabDrill:
             left_out = (self._alerted,)
             view.say(f"{self._alerted.name} is left out: prometheus-alertmanager is not installed")
         self._moves_versions = names is not None and set(names) == {ROLLOUT}
-        self._acts = () if self._moves_versions else choose_acts(every, names, left_out=left_out)
+        self._quotas = QuotasMove(view, QUOTAS)
+        self._moves_quotas = names is None or QUOTAS in names
+        others = None if names is None else [name for name in names if name != QUOTAS]
+        is_alone = self._moves_versions or others == []
+        self._acts = () if is_alone else choose_acts(every, others, left_out=left_out)
 
     def run(self) -> None:
         """Play everything, print the verdict; raise DrillError naming every demand that is not met."""
@@ -89,8 +99,17 @@ class LabDrill:
             self._view.begin()
             if self._acts:
                 failures = (*self._unbroken(self._play), *judge_drill(self._view, self._acts, self._console))
+            if self._moves_quotas:
+                # Their jobs are judged by now, and take up nodes.
+                self._view.stage.slurm.cancel_all()
+                quotas = (*self._unbroken(self._quotas.play), *judge_acts([self._quotas], self._console))
+                failures = (*failures, *quotas)
             if self._moves_versions:
-                failures = (*self._unbroken(self._move_versions), *judge_acts([self._rollout], self._console))
+                failures = (
+                    *failures,
+                    *self._unbroken(self._move_versions),
+                    *judge_acts([self._rollout], self._console),
+                )
         except TwoWritersError as problem:
             raise DrillError(str(problem)) from None
         finally:
@@ -182,7 +201,8 @@ class LabDrill:
     def _fill_lake(self) -> list[str]:
         """Fill the hours of the drill from the real Prometheus and the real accounting, and say what is missing."""
         stage = self._view.stage
-        fill = fill_lake(stage.stack, stage.observatory, hour_count=2, may_be_empty=_NOT_FED, pass_time=time.sleep)
+        may_be_empty = _NOT_FED if self._acts or self._moves_versions else (*_NOT_FED, *_NOT_BROKEN)
+        fill = fill_lake(stage.stack, stage.observatory, hour_count=2, may_be_empty=may_be_empty, pass_time=time.sleep)
         self._console.print(f"{fill}", markup=False, soft_wrap=True)
         return [f"lake: {difference}" for difference in fill.differences]
 
@@ -217,7 +237,9 @@ def choose_acts(every: Sequence[Act], names: Sequence[str] | None, *, left_out: 
     known = [act.name for act in every]
     unknown = sorted(set(names or ()).difference(known))
     if unknown:
-        raise DrillError(f"there is no act {', '.join(unknown)}; expected some of {', '.join([*known, ROLLOUT])}")
+        raise DrillError(
+            f"there is no act {', '.join(unknown)}; expected some of {', '.join([*known, QUOTAS, ROLLOUT])}"
+        )
     chosen = tuple(act for act in every if (names is None or act.name in names) and act not in left_out)
     if not chosen:
         raise DrillError(f"no act is left to play; expected some of {', '.join(known)}")

@@ -30,7 +30,8 @@ from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.twin import Twin
 
 _PAGE_COUNT = 1000
-_COMMAND_SECONDS = 60.0
+_COMMAND_SECONDS = 240.0
+"""Far above what a command takes, on a loaded machine too."""
 
 
 class DrillError(RuntimeError):
@@ -182,15 +183,27 @@ class LabView:
 
     # -- people --
 
+    def program(self, *words: str) -> list[str]:
+        """Return `ops-pipelines` with these words, on the lab's cluster."""
+        return [
+            str(Path(sys.executable).with_name("ops-pipelines")),
+            *words,
+            "--cluster",
+            str(self.stage.cluster_file),
+        ]
+
     def command(self, *words: str) -> str:
         """Run `ops-pipelines` as a person at a terminal would; return what it printed.
 
         Raises DrillError if it refused.
         """
-        program = str(Path(sys.executable).with_name("ops-pipelines"))
-        argv = [program, *words, "--cluster", str(self.stage.cluster_file)]
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+            self.program(*words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
         )
         if done.returncode != 0:
             said = " / ".join((done.stderr or done.stdout).strip().splitlines())[-500:]

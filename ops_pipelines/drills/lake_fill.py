@@ -15,7 +15,7 @@ from ops_pipelines.flow.observatory import Observatory, hour_of
 ASSETS = (
     *("gpu_telemetry", "node_telemetry", "fabric_telemetry", "storage_telemetry", "facility_telemetry"),
     *("application_telemetry", "platform_telemetry", "job_accounting", "job_allocations", "job_steps"),
-    *("job_logs", "kernel_events", "inventory", "gpu_efficiency", "monitoring_coverage"),
+    *("job_logs", "kernel_events", "inventory", "gpu_efficiency", "monitoring_coverage", "gpu_demand"),
 )
 _LIMIT_SECONDS = 300.0
 """Where the hour ends meanwhile, the run of its schedule comes first."""
@@ -54,9 +54,9 @@ def fill_lake(
     return LakeFill(row_counts=counts, differences=tuple(differences))
 
 
-def start_fill(stack: DagsterStack, observatory: Observatory, *, hour_count: int) -> None:
-    """Begin to fill the running hour and those before it, `hour_count` in all, and do not wait."""
-    _launch(DagsterApi(stack.url), _hours(observatory, hour_count))
+def start_fill(stack: DagsterStack, observatory: Observatory, *, hour_count: int) -> str:
+    """Begin to fill the running hour and those before it, `hour_count` in all; return the back-fill's id at once."""
+    return _launch(DagsterApi(stack.url), _hours(observatory, hour_count))
 
 
 def _hours(observatory: Observatory, count: int) -> list[datetime]:

@@ -124,7 +124,7 @@ class SlurmCluster:
 
         Reservations are deleted, and nodes weigh what slurm.conf says again.
         """
-        self._command("scancel", "--user", self._user)
+        self.cancel_all()
         for line in self._command("scontrol", "show", "reservation", "-o").splitlines():
             if line.startswith("ReservationName="):
                 # One that is over is forgotten by Slurm itself, perhaps just now.
@@ -210,6 +210,23 @@ class SlurmCluster:
         """Start slurmdbd, and return when it answers."""
         self._start_accounting()
 
+    def limit_account(self, account: str, gpu_count: int | None) -> None:
+        """Limit the GPUs of an account as its site would; None: not at all."""
+        limit = f"GrpTRES=gres/gpu={-1 if gpu_count is None else gpu_count}"
+        # Without -i sacctmgr asks; it ends with 1 where all is so already.
+        self._ask("sacctmgr", "-i", "modify", "account", "where", f"name={account}", "set", limit)
+
+    def account_limits(self) -> dict[str, int | None]:
+        """Return the GPUs that each account is limited to, as slurmdbd keeps it; None: not at all."""
+        found: dict[str, int | None] = {}
+        answer = self._command("sacctmgr", "-nP", "show", "associations", "user=", "format=account,grptres")
+        for line in answer.splitlines():
+            account, _, kept = line.partition("|")
+            limits = dict(each.split("=", 1) for each in kept.split(",") if each)
+            if account in ACCOUNT_SHARES:
+                found[account] = int(limits["gres/gpu"]) if "gres/gpu" in limits else None
+        return found
+
     def drain_as_operator(self, node: NodeName, *, reason: str) -> None:
         """Drain a node as a person would, over whatever drain there is."""
         self._slurmd_must_exist(node)
@@ -271,9 +288,32 @@ class SlurmCluster:
         )
         return parse_job_id(answer.strip().partition(";")[0])
 
+    def submit_sleeping(self, *, name: str, account: str, node_count: int) -> JobId:
+        """Submit a job that takes all GPUs of its nodes and does nothing; cancelled, it leaves no word of an error."""
+        answer = self._command(
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--account={account}",
+            f"--nodes={node_count}",
+            f"--gres=gpu:{self.settings.gpus_per_node}",
+            f"--output={self.settings.directory}/jobs/%j.out",
+            f"--chdir={self.settings.directory}/jobs",
+            "--wrap=exec sleep 3000",
+        )
+        return parse_job_id(answer.strip().partition(";")[0])
+
+    def reason_of(self, job: JobId) -> str:
+        """Return why Slurm says that a job waits; empty once Slurm has forgotten it."""
+        return self._ask("squeue", "--noheader", f"--jobs={job}", "--format=%r").stdout.strip()
+
     def cancel(self, job: JobId) -> None:
         """Cancel a job as its owner would; return at once."""
         self._command("scancel", job)
+
+    def cancel_all(self) -> None:
+        """Cancel every job; return at once."""
+        self._command("scancel", "--user", self._user)
 
     # -- starting --
 

@@ -3,21 +3,24 @@
 Holds, decides nothing. As `flow.cluster` for what acts on nodes, and `flow.observatory` for what fills the lake.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock
+from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.cost.price import PriceModel
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
+from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaPolicy
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.ports.lake import Lake
 from ops_pipelines.ports.quotas import Quotas
+from ops_pipelines.ports.scheduler_settings import SchedulerSettings
+from ops_pipelines.ports.statement_files import StatementFiles
 
 
 class NoTeams(RuntimeError):
@@ -32,15 +35,26 @@ class TeamsDesk:
     observatory: Observatory
     agreements: Agreements | None
     """None: cluster.yaml names no file of teams."""
+    agreements_trouble: str = ""
+    """What is the matter with that file, though something holds; empty: nothing is."""
     policy: QuotaPolicy = field(default_factory=QuotaPolicy)
     quotas: Quotas | None = None
     """None: the scheduler keeps no limits that could be read or set."""
+    limits_on: LimitsOn = LimitsOn.TOTAL
+    """Which limits are set there."""
+    settings: SchedulerSettings | None = None
+    """How the scheduler is set up; None: nobody tells."""
     prices: PriceModel | None = None
     """None: cluster.yaml has no `prices`; then hours are counted and nothing is charged."""
+    statements: StatementFiles | None = None
+    """Where statements are kept; None keeps none."""
     installed: tuple[InstalledNode, ...] = ()
     """The register of nodes: what was bought, from when until when."""
     gpu_type_of: Mapping[NodeName, GpuType] = field(default_factory=dict)
     """Of each node, where cluster.yaml names one; the others have ``."""
+    advice: AdviceSettings = field(default_factory=AdviceSettings)
+    read_listing: Callable[[], bytes] | None = None
+    """The listing of files that policy.yaml names under `advice`; None: it names none. Raises OSError, ValueError."""
 
     @property
     def lake(self) -> Lake:

@@ -1,4 +1,4 @@
-"""What the accounting says of a stretch of time: attempts that ended in it, and who held which node in each hour."""
+"""What the accounting says: attempts that ended in a stretch of time, who held which node when, and who waits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.frames.formats import sacct
+from ops_pipelines.frames.formats import sacct, slurm
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.frames.parsed import Parsed
 from ops_pipelines.frames.schema import TABLES
@@ -25,6 +25,13 @@ def read_held(body: bytes, *, source: str, start: datetime, end: datetime) -> Pa
     attempts = parsed.tables.get("job_accounting")
     held = None if attempts is None else allocations_of(attempts, start=start, end=end)
     return replace(parsed, tables={} if held is None or not held.num_rows else {"job_allocations": held})
+
+
+def read_waiting(body: bytes, *, source: str, at: datetime) -> Parsed:
+    """Return rows of `job_accounting` for jobs that wait at `at`: text of sacct, or a listing of squeue."""
+    parsed = slurm.parse(body, source=source, at=at)
+    rows = parsed.tables.get("job_accounting")
+    return replace(parsed, tables={} if rows is None or not rows.num_rows else {"job_accounting": rows})
 
 
 def allocations_of(attempts: pa.Table, *, start: datetime, end: datetime) -> pa.Table:

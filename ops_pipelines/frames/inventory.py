@@ -91,12 +91,15 @@ def build_inventory(
 ) -> pa.Table:
     """Return what is built in within an hour, at its start: nodes of the topology and the scheduler, GPUs by telemetry.
 
-    Without `nodes` the scheduler's columns are null.
+    Without `nodes` the scheduler's columns are null. CPUs and memory of nodes the scheduler port does not tell.
     """
     gpus = inventory_from_telemetry(gpu_rows)
     statuses = {status.node: status for status in nodes or ()}
+    tells_partitions = any(status.partitions for status in statuses.values())
     names = sorted({*topology.places, *statuses, *(NodeName(name) for name in gpus["node"].to_pylist() if name)})
-    listed = TABLES["inventory"].from_rows([_node_row(name, statuses.get(name), hour=hour) for name in names])
+    listed = TABLES["inventory"].from_rows(
+        [_node_row(name, statuses.get(name), hour=hour, tells_partitions=tells_partitions) for name in names]
+    )
     at = gpus.schema.get_field_index("time")
     moment = pa.array([hour] * gpus.num_rows, gpus.schema.field(at).type)
     every = pa.concat_tables([listed, gpus.set_column(at, gpus.schema.field(at), moment)])
@@ -104,13 +107,18 @@ def build_inventory(
     return with_places(every, topology).sort_by(keys)
 
 
-def _node_row(name: NodeName, status: NodeStatus | None, *, hour: datetime) -> dict[str, object]:
+def _node_row(
+    name: NodeName, status: NodeStatus | None, *, hour: datetime, tells_partitions: bool
+) -> dict[str, object]:
+    """Return a node's row. `tells_partitions`: a node without any is in none; else nobody tells which it is in."""
     row: dict[str, object] = {"node": name, "device": "", "time": hour, "kind": "node", "source": "topology"}
     if status is not None:
         marks = [status.state.name]
         marks += ["DRAIN"] if status.is_drained else []
         marks += [] if status.is_responding else ["NOT_RESPONDING"]
         row |= {"state": "+".join(marks), "gpu_count": status.gpu_count, "source": "scheduler"}
+        if tells_partitions:
+            row["partitions"] = ",".join(sorted(status.partitions))
     return row
 
 

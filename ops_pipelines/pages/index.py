@@ -24,6 +24,17 @@ class Listed:
     about: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One page's headline number."""
+
+    path: str
+    """Relative to the index."""
+    title: str
+    value: str
+    about: str
+
+
 def write_index(
     *,
     cluster: str,
@@ -31,6 +42,7 @@ def write_index(
     incidents: Sequence[Incident],
     lately: Sequence[Incident] = (),
     rollouts: Sequence[Rollout] = (),
+    tiles: Sequence[Tile] = (),
     listed: Sequence[Listed],
     has_reports: bool,
     now: datetime,
@@ -38,7 +50,7 @@ def write_index(
     """Return the page; of the open incidents the newest, with links where `has_reports` says that each has a page.
 
     `lately` are the incidents of the last hours, open or not: those that ended are shown, merged ones left out.
-    `rollouts` are those that are not over.
+    `rollouts` are those that are not over, `tiles` the headline numbers of pages.
     """
     newest = sorted(incidents, key=lambda incident: incident.incident, reverse=True)
     ended = [each for each in lately if each.closed_at is not None and each.state is not IncidentState.MERGED]
@@ -53,6 +65,7 @@ def write_index(
             "left_out_count": max(0, len(newest) - _SHOWN_COUNT),
             "rollouts": rollouts,
             "waits_for_people": OF_PEOPLE,
+            "tiles": tiles,
             "listed": listed,
             "has_reports": has_reports,
             "now": now,

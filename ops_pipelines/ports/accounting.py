@@ -1,4 +1,4 @@
-"""What jobs used: every attempt that ended in a stretch of time or held nodes in it, as text of the accounting."""
+"""What jobs used and wait for: attempts of a stretch of time, and jobs that wait now, as the scheduler tells it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,10 +10,11 @@ from ops_pipelines.domain.observation import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingPage:
-    """One answer, whole: the attempts and steps of [start, end)."""
+    """One answer, whole: the attempts and steps of [start, end), or the jobs that wait at `start`, which is `end`."""
 
     body: bytes
-    """Text of sacct with its header, times in UTC without zone; `frames.formats.sacct` reads it. No row is possible."""
+    """Text of sacct with its header, times in UTC without zone; `frames.formats.sacct` reads it. No row is possible.
+    Of jobs that wait it may be the scheduler's own listing as JSON; `frames.accounting.read_waiting` reads both."""
     source: str
     """A name for people and rejected rows: `sacct`, `simulator`."""
     start: datetime
@@ -23,9 +24,9 @@ class AccountingPage:
 class Accounting(Protocol):
     """Reads what the scheduler keeps of attempts.
 
-    A job that was requeued has one row for each of its attempts, told apart by their starts. Both methods yield pages
-    that follow each other in time, raise SourceUnavailable or SourceNonsense (what was yielded before is whole), and
-    ValueError if `start` is not before `end`.
+    A job that was requeued has one row for each of its attempts, told apart by their starts. What reads a stretch
+    yields pages that follow each other in time, and raises ValueError if `start` is not before `end`. All raise
+    SourceUnavailable or SourceNonsense (what was yielded before is whole).
     """
 
     @property
@@ -44,6 +45,14 @@ class Accounting(Protocol):
         """Yield the attempts that ran at any time in [start, end), and those that ended in it without having run.
 
         Each is in exactly one page. One that has not ended has no end; jobs that only wait are left out.
+        """
+        ...
+
+    def read_waiting(self, *, at: datetime) -> Iterator[AccountingPage]:
+        """Yield the jobs that wait now, held ones too: since when, for how many GPUs, of which account, and why.
+
+        `at` is now, and stands in the page: a scheduler does not know who waited earlier. A requeued job waits again;
+        an array's waiting tasks may be one row, `30_[3-15%3]`. What runs, or still ends, is left out.
         """
         ...
 

@@ -21,7 +21,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 AUTOPILOT = "autopilot"
@@ -454,7 +454,10 @@ class Ledger(Protocol):
     def keep_proposal(self, record: ProposalRecord, *, now: datetime) -> ProposalRecord:
         """Write a new proposal, proposed or refused, and return it; one of the same name is returned as it is stored.
 
-        What was proposed before, for whatever day, and never begun, is superseded in the same line of the chain.
+        Unless that one was superseded, or was undone and a person proposes it: then it is the newest, and waits again.
+
+        What was proposed before, for whatever day, and is not begun, is superseded in the same line of the chain.
+        Raises LedgerError for one that stands anywhere else, or that cannot be stored without loss.
         """
         ...
 
@@ -467,12 +470,16 @@ class Ledger(Protocol):
         reason: str,
         lease_token: str | None,
         now: datetime,
+        sent: Sequence[SentChange] = (),
     ) -> ProposalRecord:
         """Write one event of a proposal and return it as it is from now on.
 
+        `sent`: what will be set, told when it is begun; of one that is half in, what was told first stays.
+
         Raises LedgerError for one that is not known, LedgerConflict if its state does not take the event, if another
-        is half-way (`applying`, `undoing`), or if it would be undone after a newer one was applied. `lease_token` None:
-        a person's word; else the lease must hold, and while the autopilot is paused nothing is begun.
+        is half-way (`applying`, `undoing`), or if it would be completed or undone after a newer one was applied.
+        `lease_token` None: a person's word; else the lease must hold, and while the autopilot is paused nothing is
+        begun.
         """
         ...
 

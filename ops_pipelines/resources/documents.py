@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
@@ -32,9 +32,9 @@ _TUPLES: dict[type, TypeAdapter[object]] = {}
 def encode(value: object) -> str:
     """Return `value` as canonical JSON; raise LedgerError for what JSON cannot carry without loss.
 
-    Dataclasses, enums, aware datetimes, timedeltas, sets, tuples, lists and mappings (keys: text, integers, enums) may
-    be nested at will. Half of a surrogate pair in a text becomes U+FFFD: log lines can carry one, and no database
-    stores it.
+    Dataclasses, enums, aware datetimes, dates, timedeltas, sets, tuples, lists and mappings (keys: text, integers,
+    enums) may be nested at will. Half of a surrogate pair in a text becomes U+FFFD: log lines can carry one, and no
+    database stores it.
     """
     try:
         return _text(value)
@@ -108,7 +108,7 @@ def _writer_of(kind: type) -> _Writer:
     writer = next((writer for base, writer in _WRITERS_OF_BASES if issubclass(kind, base)), None)
     if writer is None:
         raise LedgerError(
-            f"a {kind.__name__} cannot be stored; use dataclasses, enums, aware datetimes, timedeltas, numbers, "
+            f"a {kind.__name__} cannot be stored; use dataclasses, enums, aware datetimes, dates, timedeltas, numbers, "
             "text, tuples, frozensets and mappings"
         )
     return writer
@@ -184,7 +184,8 @@ _WRITERS_OF_BASES: tuple[tuple[type, _Writer], ...] = (
     (bool, lambda value: "true" if value else "false"),
     (int, int.__repr__),
     (float, _write_float),
-    (datetime, _write_time),
+    (datetime, _write_time),  # before date: it is one, too
+    (date, lambda value: _write_text(value.isoformat())),
     (timedelta, lambda value: _write_text(str(to_jsonable_python(value)))),
     (tuple, _write_sequence),
     (list, _write_sequence),

@@ -1,4 +1,4 @@
-"""Puts a text file in place whole or not at all, for owner and group alone: a draft beside it, on the disk, renamed.
+"""Puts a file in place whole or not at all, for owner and group alone: a draft beside it, on the disk, renamed.
 
 Of two that write the same file at once the last one counts, whole. Drafts of processes that were killed are deleted.
 """
@@ -18,11 +18,16 @@ def put_whole(file: Path, text: str, *, written_at: datetime | None = None) -> N
 
     Raises OSError; then nothing changed. A symlink at that name is replaced and not followed.
     """
+    put_whole_bytes(file, text.encode("utf-8", errors="replace"), written_at=written_at)
+
+
+def put_whole_bytes(file: Path, content: bytes, *, written_at: datetime | None = None) -> None:
+    """Write `content` as `put_whole` writes a text."""
     draft = file.with_name(f".{file.name}.{token_hex(4)}{_DRAFT}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())  # Else a power cut may leave the new name with nothing behind it.
         if written_at is not None:

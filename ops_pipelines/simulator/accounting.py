@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.observation import JobState
 from ops_pipelines.ports.accounting import AccountingPage
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss
 from ops_pipelines.simulator.twin import Twin
@@ -16,8 +17,8 @@ from ops_pipelines.simulator.world import World
 PAGE = timedelta(hours=6)
 DELIMITER = "\x1f"
 _COLUMNS = (
-    "JobID JobIDRaw User Account Partition State ExitCode Submit Start End ElapsedRaw NNodes NCPUS AllocTRES "
-    "NodeList Restarts JobName"
+    "JobID JobIDRaw User Account Partition State ExitCode Submit Eligible Start End ElapsedRaw NNodes NCPUS ReqTRES "
+    "AllocTRES NodeList Reason Restarts JobName"
 )
 _HEADER = tuple(_COLUMNS.split())
 _CPUS_PER_GPU = 8
@@ -31,7 +32,7 @@ _SETTLED = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One attempt. `started_at` is None for a job that was cancelled while it waited, `ended_at` while it runs."""
+    """One attempt, or a job that waits. `started_at` is None where it did not start, `ended_at` until it has ended."""
 
     job: JobId
     name: str
@@ -40,11 +41,14 @@ class _Row:
     partition: str
     state: str
     submitted_at: datetime
+    eligible_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
     nodes: tuple[NodeName, ...]
+    asked_node_count: int
     gpu_count: int
     restart_count: int
+    reason: str = "None"
 
 
 class SimulatedAccounting:
@@ -68,6 +72,12 @@ class SimulatedAccounting:
         if start >= end:
             raise ValueError(f"{start} to {end} holds no time; expected the start before the end")
         return self._read_overlapping(start=start, end=end)
+
+    def read_waiting(self, *, at: datetime) -> Iterator[AccountingPage]:
+        """Yield one page: the queue as it was at `at`, each job with the reason that Slurm would give."""
+        with self._twin.past(at) as world:
+            rows = list(_waiting(world))
+        yield self._page(rows, start=at, end=at)
 
     def _read_overlapping(self, *, start: datetime, end: datetime) -> Iterator[AccountingPage]:
         rows = self._ended(start, end)
@@ -136,6 +146,22 @@ def _running(world: World) -> Iterator[_Row]:
             yield _row(job, state="RUNNING", started_at=job.started_at, ended_at=None, nodes=tuple(job.allocation))
 
 
+def _waiting(world: World) -> Iterator[_Row]:
+    for job in world.controller.jobs.values():
+        if job.state is JobState.PENDING and job.ended_at is None:
+            yield _row(job, state="PENDING", started_at=None, ended_at=None, nodes=(), reason=_reason(job, world))
+
+
+def _reason(job: Job, world: World) -> str:
+    """Return Slurm's word for what holds a waiting job back: the first of them that is true."""
+    if job.is_held:
+        return "JobHeldUser"
+    if job.eligible_at > world.now:
+        return "BeginTime"
+    controller = world.controller
+    return "AssocGrpGRES" if controller.quotas.holds(job, controller.jobs.values()) else "Resources"
+
+
 def _broken(world: World, losses: list[Loss]) -> Iterator[_Row]:
     for loss in losses:
         job = world.controller.jobs.get(loss.attempt.job)
@@ -151,7 +177,13 @@ def _broken(world: World, losses: list[Loss]) -> Iterator[_Row]:
 
 
 def _row(
-    job: Job, *, state: str, started_at: datetime | None, ended_at: datetime | None, nodes: tuple[NodeName, ...]
+    job: Job,
+    *,
+    state: str,
+    started_at: datetime | None,
+    ended_at: datetime | None,
+    nodes: tuple[NodeName, ...],
+    reason: str = "None",
 ) -> _Row:
     return _Row(
         job=job.job,
@@ -161,11 +193,14 @@ def _row(
         partition=job.spec.partition,
         state=state,
         submitted_at=job.submitted_at,
+        eligible_at=job.eligible_at,
         started_at=started_at,
         ended_at=ended_at,
         nodes=nodes,
+        asked_node_count=job.spec.node_count,
         gpu_count=job.gpu_count,
         restart_count=job.restart_count,
+        reason=reason,
     )
 
 
@@ -175,7 +210,7 @@ def _line(row: _Row) -> str:
     elapsed = 0
     if row.started_at is not None and row.ended_at is not None:
         elapsed = int((_second(row.ended_at) - _second(row.started_at)).total_seconds())
-    tres = f"billing={cpus},cpu={cpus},gres/gpu={count},node={nodes}" if row.started_at is not None else ""
+    asked = f"billing={cpus},cpu={cpus},gres/gpu={count},node={row.asked_node_count}"
     cells = (
         row.job,
         row.job,
@@ -185,13 +220,16 @@ def _line(row: _Row) -> str:
         "CANCELLED by 0" if row.state == "CANCELLED" else row.state,
         _EXITS.get(row.state, "0:15"),
         _text(row.submitted_at),
+        _text(row.eligible_at),
         "None" if row.started_at is None else _text(row.started_at),
         "Unknown" if row.ended_at is None else _text(row.ended_at),
         str(elapsed),
         str(nodes),
         str(cpus),
-        tres,
+        asked,
+        "" if row.started_at is None else asked,
         ",".join(row.nodes) or "None assigned",
+        row.reason,
         str(row.restart_count),
         row.name,
     )

@@ -16,8 +16,9 @@ class QuotaLimits:
 
     def __init__(self, scenario: Scenario) -> None:
         jobs = (*scenario.initial_jobs, *(each.job for each in scenario.arrivals))
-        names = sorted({*scenario.accounts, *(job.account for job in jobs)})
-        self.limits: dict[str, int] = {}
+        limited = {each.account: each.gpu_count for each in scenario.limits}
+        names = sorted({*scenario.accounts, *limited, *(job.account for job in jobs)})
+        self.limits: dict[str, int] = limited
         """Account -> GPUs at most; who is not named has no limit."""
         self.fairshares: dict[str, int | None] = dict.fromkeys(names, 1)
         """Account -> its share; None: none of its own."""

@@ -185,6 +185,18 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLimit:
+    """How many GPUs the jobs of one account may hold together, from the beginning on."""
+
+    account: str
+    gpu_count: int
+
+    def __post_init__(self) -> None:
+        if self.gpu_count < 0:
+            raise ValueError(f"the limit of {self.account} is {self.gpu_count} GPUs; it must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One pretended cluster."""
 
@@ -211,6 +223,8 @@ class Scenario:
     """By which means the site installs."""
     accounts: tuple[str, ...] = ()
     """Accounts beside those of its jobs."""
+    limits: tuple[AccountLimit, ...] = ()
+    """What accounts are held to at the beginning; one that is not named has no limit."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]

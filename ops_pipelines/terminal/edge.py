@@ -43,13 +43,17 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.flow.cost.usage import NothingYet
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.flow.quota.changes import ApplyRefused
+    from ops_pipelines.flow.teams_desk import NoTeams
     from ops_pipelines.ports.lake import LakeError
     from ops_pipelines.ports.ledger import LedgerConflict, LedgerDamaged, LedgerError
     from ops_pipelines.ports.source_error import SourceError
+    from ops_pipelines.ports.statement_files import StatementFilesError
     from ops_pipelines.simulator.twin import TwinError
 
-    if isinstance(problem, PolicyError):
+    if isinstance(problem, PolicyError | NoTeams | StatementFilesError):
         return ExitCode.USAGE
     if isinstance(problem, LedgerDamaged):
         return ExitCode.DAMAGED
@@ -57,7 +61,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
         return ExitCode.REFUSED  # It answered: somebody else came first, and nothing was changed.
     if isinstance(problem, SourceError | LedgerError | LakeError | TwinError):
         return ExitCode.NO_ANSWER
-    return ExitCode.REFUSED if isinstance(problem, ByHandRefused) else None
+    return ExitCode.REFUSED if isinstance(problem, ApplyRefused | ByHandRefused | NothingYet) else None
 
 
 def end_with(problems: Iterable[str]) -> None:

@@ -143,6 +143,8 @@ def _gist(entry: Entry) -> str:
         return f"{body.get('plan', '')} until {body.get('expires_at', '')} via {body.get('via', 'terminal')}"
     if entry.kind is EntryKind.ROLLOUT:
         return _rollout_gist(body)
+    if entry.kind is EntryKind.QUOTAS:
+        return _quotas_gist(body)
     words = []
     action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
     if isinstance(action, dict):
@@ -167,6 +169,17 @@ def _rollout_gist(body: Mapping[str, object]) -> str:
         (node,) = changed
         return f"{node.get('rollout', '')} {node.get('node', '')} {node.get('stage', '')}: {node.get('reason', '')}"
     return f"{changed[0].get('rollout', '')}: {len(changed)} nodes" if changed else ""
+
+
+def _quotas_gist(body: Mapping[str, object]) -> str:
+    """Return where a proposal stands, and whose place it took."""
+    standing, superseded = body.get("standing"), body.get("superseded")
+    words = str(body.get("proposal", ""))
+    if isinstance(standing, dict):
+        words += f" {standing.get('state', '')}: {standing.get('reason', '')}"
+    if isinstance(superseded, list) and superseded:
+        words += f" (in place of {', '.join(map(str, superseded))})"
+    return words
 
 
 def view_audit(verdict: ChainVerdict, *, cluster: str) -> AuditView:

@@ -90,7 +90,9 @@ def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Map
     for number, row in enumerate(_rows(file), start=2):
         team = TeamName((row.get("team") or "").strip())
         amount = _number(row.get("guarantee_gpus"))
-        if team not in capacity:
+        if None in row:
+            faults.append(f"line {number}: more cells than columns; expected an amount without commas, as 1000")
+        elif team not in capacity:
             faults.append(f"line {number}: {team or 'no team'!r} is no team of the demand")
         elif team in owed:
             faults.append(f"line {number}: {team} stands there twice")
@@ -111,12 +113,13 @@ def _rows(file: Path) -> list[dict[str, str]]:
     from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
 
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
+        with file.open(encoding="utf-8-sig", newline="") as stream:  # Spreadsheets write a byte order mark.
             reader = csv.DictReader(stream, strict=True)
+            named = set(reader.fieldnames or ())
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise RefusedDemand(file.name, [f"no CSV that can be read: {problem}"]) from problem
-    missing = {"team", "guarantee_gpus"} - set(reader.fieldnames or ())
+    missing = {"team", "guarantee_gpus"} - named
     if missing:
         raise RefusedDemand(file.name, [f"column {name} is missing" for name in sorted(missing)])
     return rows

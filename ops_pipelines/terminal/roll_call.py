@@ -54,13 +54,15 @@ def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
     return find_install_gaps(fleet.commands, fleet.ansible, missing="" if fleet.ansible is None else find_missing())
 
 
-def call_the_roll(cluster: Cluster) -> tuple[Answer, ...]:
-    """Return the answer of every system, the ledger last."""
-    return tuple(_ask(system, question) for system, question in _questions(cluster))
+def call_the_roll(cluster: Cluster, *, limits: Callable[[], str] | None = None) -> tuple[Answer, ...]:
+    """Return the answer of every system, the ledger last. `limits` asks for those of teams, if there are any."""
+    return tuple(_ask(system, question) for system, question in _questions(cluster, limits))
 
 
-def _questions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], str]]]:
+def _questions(cluster: Cluster, limits: Callable[[], str] | None) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "scheduler", partial(_ask_scheduler, cluster)
+    if limits is not None:
+        yield "limits", limits
     yield "telemetry", partial(_ask_telemetry, cluster)
     for logs in cluster.logs:
         yield logs.source, partial(_ask_logs, cluster, logs)

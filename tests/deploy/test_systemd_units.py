@@ -329,7 +329,8 @@ def installation(directory: Path, *, code_port: int) -> dict[str, str]:
     home = directory / "dagster"
     home.mkdir()
     shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
-    shutil.copyfile(ROOT / "policy.yaml", directory / "policy.yaml")
+    for name in ("policy.yaml", "teams.yaml"):
+        shutil.copyfile(ROOT / name, directory / name)
     cluster = directory / "cluster.yaml"
     cluster.write_text(
         re.sub(r"^state_directory: .*$", "state_directory: state", (ROOT / "cluster.yaml").read_text(), flags=re.M)

@@ -68,9 +68,9 @@ def asked(
 # -- by class --
 
 
-def test_every_verb_but_messages_has_its_class() -> None:
+def test_every_verb_but_messages_has_its_class_and_quotas_have_no_verb() -> None:
     assert CLASS_OF.keys() == set(Verb) - MESSAGES
-    assert set(CLASS_OF.values()) == set(ActionClass)
+    assert set(CLASS_OF.values()) == set(ActionClass) - {ActionClass.QUOTAS}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,11 @@ def test_no_plan_holds_what_is_forbidden_nor_a_hold_that_it_could_not_let_go(
         ({kind.value: "forbid" for kind in ActionClass}, "consents forbid every class"),
         ({"isolate": "forbid"}, "consents.isolate is forbid while others are not"),
         ({"isolate": "forbid", "move_jobs": "auto"}, "move_jobs: auto"),
+        ({kind.value: "forbid" for kind in ActionClass if kind is not ActionClass.QUOTAS}, None),
+        (
+            {kind.value: "forbid" for kind in ActionClass if kind not in (ActionClass.QUOTAS, ActionClass.CHECK)},
+            "while others are not (check: auto)",
+        ),
     ],
 )
 def test_policy_that_could_do_nothing_is_refused_with_words(consents: Mapping[str, str], said: str | None) -> None:

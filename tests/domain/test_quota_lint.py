@@ -12,7 +12,7 @@ from ops_pipelines.domain.quota.allocation import allocate
 from ops_pipelines.domain.quota.capacity import Capacity
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.quota_lint import lint_quotas
+from ops_pipelines.domain.quota.quota_lint import find_missing_accounts, lint_quotas
 from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, Remarks
 from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 
@@ -326,6 +326,25 @@ def test_a_project_that_is_over_is_not_told(ends_in_days: int, is_told: bool) ->
     )
 
     assert bool(lint(agreements(contract("a", 8.0), projects=[over])).errors) is is_told
+
+
+def test_a_project_of_an_organisation_is_told_once_and_asks_for_nothing() -> None:
+    agreed = agreements(
+        contract("a", 8.0), contract("org", 8.0, cap=8.0), projects=[project(team=TeamName("org"), gpus=32.0)], a="org"
+    )
+
+    assert the_one(lint(agreed).warnings).text == (
+        "project llm of org is of an organisation, whose teams are a: what it wants is left out; write it down for one "
+        "of these"
+    )
+    assert agreed.askers == {"a"}
+
+
+def test_teams_and_organisations_without_an_account_are_named() -> None:
+    agreed = agreements(contract("a", 8.0), contract("b", 8.0), a="org", b="org")
+
+    assert find_missing_accounts(agreed, known=[TeamName("b"), TeamName("root")]) == ("a", "org")
+    assert find_missing_accounts(agreed, known=[TeamName(each) for each in ("a", "b", "org")]) == ()
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------

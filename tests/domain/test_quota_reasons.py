@@ -1,11 +1,13 @@
 """A team's lead reads one line and knows why its quota changed."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.reasons import counterfactual_of, headline_of, reason_of
-from ops_pipelines.domain.quota.rebalance import QuotaLine, Rebalanced
+from ops_pipelines.domain.quota.reasons import counterfactual_of, moves_in_words, reason_of
 from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced
 
 
 def line(
@@ -63,7 +65,8 @@ def test_who_could_gain_little_is_told_so() -> None:
 def test_lost_nodes_are_the_reason_where_they_are() -> None:
     found = line(48, 40, wanted=(0.0, 0.1))
 
-    assert reason_of(found, of=day(found, supply=40)).startswith("nodes are lost: 40 GPUs are healthy; it wants more")
+    words = "quotas were 48 GPUs together, and 40 are left to give out; it wants more"
+    assert reason_of(found, of=day(found, supply=40)).startswith(words)
 
 
 def test_what_would_be_without_the_change_stands_beside() -> None:
@@ -76,7 +79,56 @@ def test_what_would_be_without_the_change_stands_beside() -> None:
 
 
 def test_the_day_is_told_in_one_sentence() -> None:
-    assert headline_of(day(line(48, 56), line(48, 40))) == (
-        "10 GPUs of 100 GPUs move (10 GPUs may in a day): more for research (+8); less for research (-8)"
+    changes = {TeamName("research"): 8.0, TeamName("product"): -8.0}
+
+    assert moves_in_words(changes, moved=8, supply=100, step_cap=10) == (
+        "8 of 100 GPUs move (by choice at most 10 a day): more for research (+8); less for product (-8)"
     )
-    assert headline_of(day(line(48, 48))) == "no quota changes"
+    assert moves_in_words({TeamName(f"t{n}"): 1.0 for n in range(7)}, moved=7, supply=100, step_cap=10).endswith(
+        "more for t0 (+1), t1 (+1), t2 (+1), t3 (+1), t4 (+1) and 2 others; nobody gets less"
+    )
+
+
+# --- what a lead reads -------------------------------------------------------------------------------------------
+
+
+def test_guarantees_that_do_not_fit_are_told_with_what_is_left_of_one() -> None:
+    assert reason_of(line(16, 10, owed=10.0), of=day(supply=40)) == (
+        "not all guarantees fit into the 40 GPUs that may be shared out; they are kept by priority, then in "
+        "proportion: 10 GPUs of its 16 GPUs"
+    )
+
+
+def test_a_freeze_is_told_with_its_cause_and_with_what_lost_nodes_mean() -> None:
+    found = line(48, 48)
+
+    assert reason_of(found, of=replace(day(found), frozen_because="the scheduler is down")) == (
+        "quotas stand still: the scheduler is down"
+    )
+    assert reason_of(found, of=replace(day(found, supply=40), frozen_because="a move")) == (
+        "quotas stand still: a move; together they are 48 GPUs, of 40 GPUs to give out: jobs may wait for nodes"
+    )
+
+
+def test_the_way_back_is_told_with_where_it_leads() -> None:
+    found = line(48, 58, agreed=70.0)
+
+    assert reason_of(found, of=replace(day(found), returns_to_contract="the freeze of December")) == (
+        "back toward what was agreed, 70 GPUs by guarantee and weight, after the freeze of December; "
+        "10 GPUs may move in a day, of all teams together"
+    )
+
+
+def test_gang_project_stranger_organisation_cap_and_turns_are_named() -> None:
+    raised, kept = line(60, 64, wanted=(0.2, 0.1), gang=64), line(48, 48, wanted=(0.2, 0.2))
+
+    assert reason_of(raised, of=day(raised)).startswith("its jobs take 64 GPUs, and with less none of them starts; it")
+    assert reason_of(raised, of=day(raised), project="project gpt begins (64 GPUs)").startswith(
+        "project gpt begins (64"
+    )
+    assert reason_of(kept, of=day(kept), is_stranger=True).startswith("no contract names research: it gets what nobody")
+    assert reason_of(replace(kept, bound_by=TeamName("org")), of=day(kept)).startswith(
+        "org has the most that was agreed"
+    )
+    assert "up and down by turns of late" in reason_of(replace(kept, is_held=True), of=day(kept))
+    assert reason_of(line(120, 96), of=day()) == "cut to the most that was agreed, 96 GPUs"

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.quota.demand import DemandDay
+from ops_pipelines.domain.quota.fair_debt import debts_of
+from ops_pipelines.domain.quota.launches import Launches, launches_on
 from ops_pipelines.domain.quota.memory import fair_demand, remember
+from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
-from ops_pipelines.domain.quota.rebalance import Rebalanced, Today, rebalance, wished_quotas
+from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay import replay
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
+from ops_pipelines.domain.quota.today import Rebalanced, Today
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")
 SETTINGS = RebalanceSettings(spread_ratio=0.0)
@@ -158,16 +162,233 @@ def test_what_is_new_goes_to_who_wants_it_and_then_to_all() -> None:
     assert after(rebalance(given_, settings=SETTINGS)) == {"a": 70, "b": 60}
 
 
-@pytest.mark.parametrize(("supply", "is_refused"), [(79.9, True), (80.0, False)])
-def test_guarantees_beyond_what_is_healthy_are_refused(supply: float, is_refused: bool) -> None:
-    given_ = today({}, quotas={A: 50, B: 50}, guarantees={A: 40, B: 40}, supply=100)
-    given_ = replace(given_, supply=supply)
+@pytest.mark.parametrize(
+    ("supply", "expected"), [(80.0, (40, 40)), (79.0, (39.5, 39.5)), (40.0, (20, 20)), (0.0, (0, 0))]
+)
+def test_guarantees_beyond_what_is_healthy_are_cut_in_proportion(supply: float, expected: tuple[float, float]) -> None:
+    given_ = replace(today({}, quotas={A: 50, B: 50}, guarantees={A: 40, B: 40}), supply=supply)
 
-    if is_refused:
-        with pytest.raises(ValueError, match=r"guarantees add up to 80 GPUs, and 79\.9 are healthy"):
-            rebalance(given_, settings=SETTINGS)
-    else:
-        assert after(rebalance(given_, settings=SETTINGS)) == {"a": 40, "b": 40}
+    found = rebalance(given_, settings=SETTINGS)
+
+    assert after(found) == {"a": expected[0], "b": expected[1]}
+    assert [line.owed is not None for line in found.lines] == [supply < 80] * 2
+
+
+def test_guarantees_of_a_higher_priority_are_kept_first() -> None:
+    terms = (Terms(team=A, guarantee=40), Terms(team=B, guarantee=40, priority=1))
+    given_ = replace(today({}, quotas={A: 50, B: 50}), terms=terms, supply=60.0)
+
+    assert after(rebalance(given_, settings=SETTINGS)) == {"a": 20, "b": 40}
+
+
+def test_one_lost_gpu_costs_one_gpu() -> None:
+    given_ = today({A: always(20), B: always(50)}, quotas={A: 50, B: 50}, supply=99)
+
+    assert after(rebalance(given_, settings=SETTINGS)) == {"a": 49, "b": 50}
+
+
+def test_who_is_above_his_cap_is_brought_back_to_it() -> None:
+    given_ = today({A: always(90), B: always(5)}, quotas={A: 70, B: 30}, cap=60)
+
+    assert after(rebalance(given_, settings=SETTINGS)) == {"a": 60, "b": 40}
+
+
+# --- organisations ------------------------------------------------------------------------------------------------
+
+ORG = TeamName("org")
+
+
+def in_organisation(
+    wanted: Mapping[TeamName, QueueChance], *, quotas: Mapping[TeamName, float], supply: float = 100.0, **org: float
+) -> Today:
+    """A and B belong to an organisation, C to the cluster."""
+    terms = (
+        Terms(team=ORG, **{"guarantee": 20.0, **org}),
+        Terms(team=A, guarantee=10, parent=ORG),
+        Terms(team=B, guarantee=10, parent=ORG),
+        Terms(team=C, guarantee=10),
+    )
+    return Today(terms=terms, quotas=quotas, chances=wanted, too_large=[dict.fromkeys(quotas, 0.0)] * 3, supply=supply)
+
+
+@pytest.mark.parametrize(("cap", "gets"), [(59.0, 59), (60.0, 60), (61.0, 61), (90.0, 70)])
+def test_no_exchange_brings_an_organisation_above_its_cap(cap: float, gets: float) -> None:
+    wanted = {A: always(60), B: always(40), C: always(0)}
+
+    found = rebalance(in_organisation(wanted, quotas={A: 30, B: 30, C: 40}, cap=cap), settings=SETTINGS)
+
+    assert found.quotas[A] + found.quotas[B] == pytest.approx(gets)
+
+
+def test_teams_of_an_organisation_at_its_cap_still_exchange_among_themselves() -> None:
+    wanted = {A: always(60), B: always(10), C: always(0)}
+
+    found = rebalance(in_organisation(wanted, quotas={A: 30, B: 30, C: 40}, cap=60), settings=SETTINGS)
+
+    assert after(found) == {"a": 40, "b": 20, "c": 40}
+    assert found.lines[0].bound_by == ORG
+
+
+@pytest.mark.parametrize(("guarantee", "gives"), [(50.0, 10), (55.0, 5), (60.0, 0), (61.0, -1)])
+def test_nobody_takes_what_an_organisation_is_guaranteed(guarantee: float, gives: float) -> None:
+    wanted = {A: always(10), B: always(10), C: always(90)}
+
+    found = rebalance(in_organisation(wanted, quotas={A: 30, B: 30, C: 40}, guarantee=guarantee), settings=SETTINGS)
+
+    assert found.quotas[A] + found.quotas[B] == pytest.approx(60 - gives)
+
+
+def test_lost_nodes_cost_others_before_the_guarantee_of_an_organisation() -> None:
+    wanted = {A: always(0), B: always(0), C: always(40)}
+
+    found = rebalance(in_organisation(wanted, quotas={A: 30, B: 30, C: 40}, guarantee=50, supply=70), settings=SETTINGS)
+
+    assert after(found) == {"a": 25, "b": 25, "c": 20}
+
+
+def test_what_is_free_goes_to_organisations_by_their_weight_and_not_by_their_heads() -> None:
+    found = rebalance(in_organisation({}, quotas={A: 10, B: 10, C: 10}), settings=SETTINGS)
+
+    assert after(found) == {"a": 27.5, "b": 27.5, "c": 45}
+
+
+def test_an_organisation_itself_has_no_line() -> None:
+    found = rebalance(in_organisation({}, quotas={A: 30, B: 30, C: 40}), settings=SETTINGS)
+
+    assert [line.team for line in found.lines] == [A, B, C]
+
+
+def test_a_parent_without_terms_is_refused() -> None:
+    given_ = replace(today({}, quotas={A: 50}), terms=(Terms(team=A, guarantee=1, parent=ORG),))
+
+    with pytest.raises(ValueError, match="a belongs to org, which is not declared"):
+        rebalance(given_, settings=SETTINGS)
+
+
+# --- standing still and going back --------------------------------------------------------------------------------
+
+
+def test_in_a_freeze_nobody_moves_though_nodes_are_lost_but_guarantees_are_given() -> None:
+    given_ = today({A: always(0), B: always(90)}, quotas={A: 50, B: 5}, supply=52)
+
+    found = rebalance(replace(given_, frozen_because="the scheduler is down"), settings=SETTINGS)
+
+    assert after(found) == {"a": 50, "b": 10}
+
+
+def test_after_a_freeze_quotas_go_back_step_by_step_to_guarantee_and_weight() -> None:
+    given_ = replace(today({A: always(0), B: always(90)}, quotas={A: 80, B: 20}), returns_to_contract="a freeze")
+    days_: list[dict[str, float]] = []
+    for _ in range(4):
+        found = rebalance(given_, settings=SETTINGS)
+        given_ = replace(given_, quotas=found.quotas, too_large=())
+        days_.append(after(found))
+
+    assert days_ == [{"a": 70, "b": 30}, {"a": 60, "b": 40}, {"a": 50, "b": 50}, {"a": 50, "b": 50}]
+
+
+def test_going_back_keeps_what_runs() -> None:
+    given_ = replace(today({}, quotas={A: 60, B: 40}, ran={A: 57}), returns_to_contract="a freeze")
+
+    assert after(rebalance(given_, settings=SETTINGS)) == {"a": 57, "b": 43}
+
+
+# --- debts, gangs, projects, strangers, turns ---------------------------------------------------------------------
+
+
+def test_of_what_nobody_wants_who_lent_gets_more_but_never_twice_as_much() -> None:
+    given_ = today({}, quotas={A: 10, B: 10}, supply=50)
+
+    found = rebalance(replace(given_, debts={A: -99.0, B: 99.0}), settings=SETTINGS)
+
+    assert after(found) == {"a": 30, "b": 20}
+
+
+def test_of_two_that_want_a_gpu_as_often_the_one_with_less_debt_gets_it() -> None:
+    given_ = today({A: always(60), B: always(60), C: always(10)}, quotas={A: 30, B: 30, C: 40})
+
+    found = rebalance(replace(given_, debts={A: 20.0}), settings=SETTINGS)
+
+    assert after(found) == {"a": 30, "b": 40, "c": 30}
+
+
+def test_debt_alone_moves_no_gpu() -> None:
+    given_ = today({A: always(60), B: always(60)}, quotas={A: 50, B: 50})
+
+    found = rebalance(replace(given_, debts={A: 50.0, B: -50.0}), settings=SETTINGS)
+
+    assert found.moved == 0
+
+
+def test_debt_is_what_was_had_beyond_the_fair_share() -> None:
+    terms = [Terms(team=A, guarantee=10), Terms(team=B, guarantee=10)]
+    served = [{A: [70.0, 70.0], B: [30.0, 30.0]}]
+
+    found = debts_of([whole_day(0, {A: [90.0, 90.0], B: [90.0, 30.0]})], served=served, terms=terms, supply=100)
+
+    assert found == {A: 10.0, B: -10.0}
+    assert debts_of([], served=[], terms=terms, supply=100) == {}
+
+
+@pytest.mark.parametrize(("quota", "gets"), [(50, 50), (51, 51), (51.3, 64), (60, 64), (63.9, 64), (64, 64)])
+def test_a_quota_that_ends_just_below_a_gang_is_rounded_up_to_it(quota: float, gets: float) -> None:
+    wants = queue_chance([20.0, 64.0], weights=[0.99, 0.01])
+    given_ = today({A: wants, B: always(0)}, quotas={A: quota, B: 150 - quota}, supply=150)
+
+    found = rebalance(replace(given_, gangs={A: 64}), settings=SETTINGS)
+
+    assert found.quotas[A] == pytest.approx(gets)
+    assert found.lines[0].gang == (64 if gets > quota else 0)
+
+
+def test_a_gang_is_not_rounded_up_to_at_the_cost_of_what_others_want() -> None:
+    wants = queue_chance([20.0, 64.0], weights=[0.99, 0.01])
+    given_ = today({A: wants, B: always(99)}, quotas={A: 60, B: 90}, supply=150)
+
+    assert rebalance(replace(given_, gangs={A: 64}), settings=SETTINGS).lines[0].gang == 0
+
+
+def test_a_launch_is_wanted_in_every_hour_and_what_ended_in_none() -> None:
+    launches = Launches(expected={A: 16.0}, ended={B: 8.0})
+
+    chances = remember([whole_day(0, {A: [4.0], B: [5.0]})], teams=[A, B], settings=SETTINGS, launches=launches)
+
+    assert chances[A].amounts == (20.0,)
+    assert chances[B].amounts == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("day", "expected", "ended"),
+    [(date(2026, 3, 1), {}, {}), (DAY, {A: 8.0}, {}), (date(2026, 3, 3), {}, {}), (date(2026, 3, 9), {}, {A: 8.0})],
+)
+def test_a_project_is_news_on_the_day_that_it_begins_and_on_the_day_after_it(
+    day: date, expected: Mapping[TeamName, float], ended: Mapping[TeamName, float]
+) -> None:
+    gpt = Project(name="gpt", team=A, gpus=16, begins_on=DAY, ends_on=date(2026, 3, 9), probability=0.5)
+
+    found = launches_on(day, [gpt], gpu_type=GpuType(""))
+
+    assert (found.expected, found.ended) == (expected, ended)
+    assert launches_on(day, [gpt], gpu_type=GpuType("h200")) == Launches()
+
+
+def test_a_stranger_gets_what_nobody_else_is_expected_to_want_and_takes_nothing() -> None:
+    terms = (Terms(team=A, guarantee=10), Terms(team=B, guarantee=0, weight=0, priority=-1))
+    given_ = replace(today({A: always(30), B: always(90)}, quotas={A: 20, B: 0}), terms=terms, strangers=frozenset({B}))
+
+    assert after(rebalance(given_, settings=SETTINGS)) == {"a": 30, "b": 70}
+    assert after(rebalance(replace(given_, quotas={A: 99, B: 1}), settings=SETTINGS)) == {"a": 99, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("lately", "moved"), [([40, 50, 40], 0), ([50, 40], 10), ([30, 40], 10), ([49, 50, 49], 10), ([], 10)]
+)
+def test_who_turned_twice_does_not_turn_again(lately: list[float], moved: float) -> None:
+    given_ = today({A: always(0), B: always(99)}, quotas={A: 50, B: 50})
+
+    found = rebalance(replace(given_, lately=[{A: quota} for quota in lately]), settings=SETTINGS)
+
+    assert found.moved == pytest.approx(moved)
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.quota.whole_units import in_whole_units
+from ops_pipelines.domain.quota.whole_units import Goal, in_whole_units, rounded
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")
 
@@ -62,3 +62,51 @@ def test_what_is_rounded_fits_and_moves_nobody_by_a_whole_unit(quotas: dict[Team
     for team, quota in quotas.items():
         assert abs(found[team] - quota) < unit + 1e-6
         assert found[team] % unit == 0
+
+
+def goal(team: TeamName, before: float, quota: float, **more: float) -> Goal:
+    values = {"unit": 1.0, "least": 0.0, "most": math.inf, **more}
+    return Goal(team=team, before=before, quota=quota, **values)
+
+
+@pytest.mark.parametrize(
+    ("goals", "supply", "expected"),
+    [
+        # Rounding itself moves nothing.
+        ((goal(A, 20, 20.6), goal(B, 20, 19.4)), 40, {A: 20, B: 20}),
+        ((goal(A, 10, 10.6), goal(B, 10, 10.4), goal(C, 20, 19.0)), 40, {A: 11, B: 10, C: 19}),
+        # Steps of half a unit and more are taken whole.
+        ((goal(A, 16, 20.0, unit=8), goal(B, 24, 20.0, unit=8)), 40, {A: 24, B: 16}),
+        ((goal(A, 16, 19.9, unit=8), goal(B, 24, 20.1, unit=8)), 40, {A: 16, B: 24}),
+        # Lost GPUs are taken from who lies highest above his goal; below the least only if nothing else is left.
+        ((goal(A, 16, 12.0, unit=8), goal(B, 16, 11.0, unit=8)), 24, {A: 16, B: 8}),
+        ((goal(A, 16, 12.0, unit=8, least=12.0), goal(B, 16, 12.0, unit=8, least=12.0)), 24, {A: 8, B: 16}),
+        # A cap is never rounded beyond.
+        ((goal(A, 8, 12.0, unit=8, most=12.0),), 40, {A: 8}),
+    ],
+)
+def test_goals_are_rounded_within_the_supply(
+    goals: tuple[Goal, ...], supply: float, expected: Mapping[TeamName, int]
+) -> None:
+    assert rounded(goals, supply=supply) == expected
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10), st.integers(0, 400), st.sampled_from([1.0, 4.0, 8.0])), min_size=1, max_size=5
+    )
+)
+def test_rounded_quotas_are_whole_units_within_the_supply_and_near_their_goals(
+    teams: list[tuple[int, int, float]],
+) -> None:
+    goals = [
+        goal(TeamName(str(n)), unit * before, tenths / 10, unit=unit) for n, (before, tenths, unit) in enumerate(teams)
+    ]
+    supply = math.fsum(each.quota for each in goals)
+
+    found = rounded(goals, supply=supply)
+
+    assert sum(found.values()) <= supply + 1e-6
+    for each in goals:
+        assert found[each.team] % each.unit == 0
+        assert found[each.team] < each.quota + each.unit

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
 from ops_pipelines.domain.topology import Place, Topology
@@ -69,10 +71,9 @@ def test_places_come_from_the_topology_and_unknown_nodes_are_marked() -> None:
     assert switch["unknown_node"] is None
 
 
-def test_an_hour_lists_nodes_of_the_topology_and_gpus_of_telemetry_at_its_start() -> None:
-    telemetry = TABLES["gpu_telemetry"].from_rows([GPU | {"time": AT + timedelta(minutes=9)}])
-    status = NodeStatus(
-        node=NodeName("gpu001"),
+def node_status(name: str, *partitions: str) -> NodeStatus:
+    return NodeStatus(
+        node=NodeName(name),
         state=NodeState.IDLE,
         is_drained=True,
         is_responding=True,
@@ -81,13 +82,40 @@ def test_an_hour_lists_nodes_of_the_topology_and_gpus_of_telemetry_at_its_start(
         booted_at=None,
         gpu_count=8,
         gpu_in_use_count=0,
+        partitions=frozenset(partitions),
     )
 
-    table = build_inventory(telemetry, hour=AT, topology=TOPOLOGY, nodes=[status])
+
+def test_an_hour_lists_nodes_of_the_topology_and_gpus_of_telemetry_at_its_start() -> None:
+    telemetry = TABLES["gpu_telemetry"].from_rows([GPU | {"time": AT + timedelta(minutes=9)}])
+
+    table = build_inventory(telemetry, hour=AT, topology=TOPOLOGY, nodes=[node_status("gpu001")])
 
     node, gpu = table.to_pylist()
     assert (node["kind"], node["state"], node["gpu_count"], node["rack"]) == ("node", "IDLE+DRAIN", 8, "r1")
     assert (gpu["kind"], gpu["time"], gpu["rack"]) == ("gpu", AT, "r1")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (
+            [node_status("gpu001", "debug", "batch"), node_status("gpu002"), node_status("gpu003", "batch")],
+            ["batch,debug", "", "batch"],
+        ),
+        ([node_status("gpu001"), node_status("gpu002")], [None, None]),
+        ([node_status("gpu002", "batch")], [None, "batch"]),
+        (None, [None]),
+    ],
+)
+def test_a_node_in_no_partition_is_told_apart_from_one_of_which_nobody_tells(
+    statuses: list[NodeStatus] | None, expected: list[str | None]
+) -> None:
+    telemetry = TABLES["gpu_telemetry"].arrow().empty_table()
+
+    table = build_inventory(telemetry, hour=AT, topology=TOPOLOGY, nodes=statuses)
+
+    assert table["partitions"].to_pylist() == expected
 
 
 def test_a_gpu_that_changed_its_seat_is_a_move_and_one_that_stayed_is_none() -> None:

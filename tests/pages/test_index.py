@@ -6,7 +6,7 @@ from datetime import timedelta
 from ops_pipelines.domain.health import Health, HealthWord
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.pages.index import Listed, write_index
+from ops_pipelines.pages.index import Listed, Tile, write_index
 from tests.ports.ledger_samples import incident
 from tests.simulator.fake_clock import BEGINNING as AT
 
@@ -76,3 +76,19 @@ def test_words_of_others_stay_text() -> None:
 
     assert "<script>" not in page
     assert page.count("&lt;script&gt;") == 2
+
+
+def test_headline_numbers_lead_to_their_pages_and_stay_text() -> None:
+    page = write_index(
+        cluster="small",
+        health=WELL,
+        incidents=(),
+        tiles=[Tile(path="quotas", title="Quotas", value="8", about=EVIL + "x" * 1_000)],
+        listed=[],
+        has_reports=True,
+        now=AT,
+    )
+
+    assert '<a href="quotas">Quotas</a><b>8</b>' in page
+    assert "<script>" not in page
+    assert "x" * 200 not in page

@@ -12,6 +12,7 @@ import pytest
 
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.frames.accounting import read_waiting
 from ops_pipelines.frames.formats import sacct
 from ops_pipelines.ports.accounting import Accounting, AccountingPage
 from ops_pipelines.ports.scheduler import Scheduler
@@ -44,6 +45,7 @@ class AccountingWorld(Protocol):
 
 
 Row = dict[str, object]
+_NO_ROOM = frozenset({"Resources", "Priority"})
 
 
 def read_rows(world: AccountingWorld, *, start: datetime, end: datetime) -> list[Row]:
@@ -60,6 +62,17 @@ def rows_of(pages: Iterable[AccountingPage]) -> list[Row]:
     rows: list[Row] = []
     for page in pages:
         parsed = sacct.parse(page.body, source=page.source, at=page.end)
+        assert parsed.reasons == {}
+        if "job_accounting" in parsed.tables:
+            rows += parsed.tables["job_accounting"].to_pylist()
+    return rows
+
+
+def read_waiting_rows(world: AccountingWorld) -> list[Row]:
+    """Return the jobs that wait now, as the demand is counted from them."""
+    rows: list[Row] = []
+    for page in world.accounting.read_waiting(at=world.now()):
+        parsed = read_waiting(page.body, source=page.source, at=page.start)
         assert parsed.reasons == {}
         if "job_accounting" in parsed.tables:
             rows += parsed.tables["job_accounting"].to_pylist()
@@ -181,6 +194,54 @@ class AccountingContract:
         rows = read_overlapping(world, start=after, end=after + timedelta(hours=1))
 
         assert of_job(rows, job) == []
+
+    def test_a_job_that_waits_for_room_says_since_when_and_for_how_many_gpus(self, world: AccountingWorld) -> None:
+        began_at = world.now() - timedelta(seconds=2)
+        first = world.submit(name="takes all", node_count=4, workload=Workload.BATCH)
+        run(world, first)
+        second = world.submit(name=ODD_NAME, node_count=1, workload=Workload.BATCH)
+        world.wait_until(lambda: bool(of_job(read_waiting_rows(world), second)), SOON_SECONDS)
+        world.wait_until(lambda: of_job(read_waiting_rows(world), second)[0]["reason"] in _NO_ROOM, SOON_SECONDS)
+
+        rows = read_waiting_rows(world)
+
+        (row,) = of_job(rows, second)
+        assert (row["state"], row["attempt"], row["started_at"], row["ended_at"]) == (
+            "PENDING",
+            "unstarted",
+            None,
+            None,
+        )
+        assert isinstance(row["submitted_at"], datetime)
+        assert began_at <= row["submitted_at"] <= world.now()
+        assert (row["gpu_count"], row["account"], row["name"]) == (8, "research", ODD_NAME)
+        assert of_job(rows, first) == []
+
+    def test_a_held_job_waits_and_says_so(self, world: AccountingWorld) -> None:
+        job = world.submit(name="held", node_count=1, workload=Workload.BATCH)
+        world.scheduler.hold(job)
+        world.wait_until(lambda: state_of(world, job) is JobState.PENDING, SOON_SECONDS)
+        world.wait_until(lambda: bool(of_job(read_waiting_rows(world), job)), SOON_SECONDS)
+
+        (row,) = of_job(read_waiting_rows(world), job)
+
+        assert str(row["reason"]).startswith("JobHeld")
+
+    def test_a_requeued_job_waits_again_and_once(self, world: AccountingWorld) -> None:
+        job = world.submit(name="again", node_count=1, workload=Workload.BATCH)
+        run(world, job)
+        world.scheduler.hold(job)
+        world.scheduler.requeue(job)
+        world.wait_until(lambda: state_of(world, job) is JobState.PENDING, SOON_SECONDS)
+        world.wait_until(lambda: bool(of_job(read_waiting_rows(world), job)), SOON_SECONDS)
+
+        assert [row["attempt"] for row in of_job(read_waiting_rows(world), job)] == ["unstarted"]
+
+    def test_where_nobody_waits_there_is_no_row(self, world: AccountingWorld) -> None:
+        job = world.submit(name="runs", node_count=1, workload=Workload.BATCH)
+        run(world, job)
+
+        assert of_job(read_waiting_rows(world), job) == []
 
     def test_a_stretch_without_time_is_refused(self, world: AccountingWorld) -> None:
         now = world.now()

@@ -18,6 +18,7 @@ from tests.ports.ledger_check_contract import LedgerCheckContract
 from tests.ports.ledger_decision_contract import LedgerDecisionContract
 from tests.ports.ledger_evidence_contract import LedgerEvidenceContract
 from tests.ports.ledger_heartbeat_contract import LedgerHeartbeatContract
+from tests.ports.ledger_quota_contract import LedgerQuotaContract
 from tests.ports.ledger_rollout_contract import LedgerRolloutContract
 from tests.ports.ledger_samples import (
     HOSTILE,
@@ -34,6 +35,7 @@ from tests.ports.ledger_samples import (
     refusing,
     take_in,
 )
+from tests.ports.quota_samples import kept
 from tests.ports.rollout_samples import open_rollout
 
 
@@ -43,6 +45,7 @@ class LedgerContract(
     LedgerApprovalContract,
     LedgerActionContract,
     LedgerRolloutContract,
+    LedgerQuotaContract,
     LedgerCheckContract,
     LedgerHeartbeatContract,
 ):
@@ -79,6 +82,7 @@ class LedgerContract(
     def test_ledger_in_which_everything_happened_is_whole(self, ledger: Ledger) -> None:
         fill(ledger)
         open_rollout(ledger, 1)
+        kept(ledger)
 
         verdict = ledger.verify_chain()
 

@@ -1,13 +1,16 @@
 """What the audit must find: every way of changing the chain or a projection behind the ledger's back."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from ops_pipelines.domain.lifecycle.rollout import RolloutState
+from ops_pipelines.domain.quota.proposal import ProposalEvent
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import decide, fill
+from tests.ports.quota_samples import DAY, MADE_AT, kept, move, proposal
 from tests.ports.rollout_samples import begun, open_rollout
 from tests.ports.rollout_samples import change as change_rollout
 
@@ -211,6 +214,48 @@ class LedgerAuditContract:
         change(url, "DELETE FROM rollout_nodes", "DELETE FROM rollouts")
 
         assert "line 1 (rollout)" in ledger.verify_chain().problem
+
+    @pytest.mark.parametrize(
+        ("statement", "problem"),
+        [
+            pytest.param("UPDATE quota_proposals SET body = replace(body, 'ada', 'eve')", "body", id="who"),
+            pytest.param("UPDATE quota_proposals SET body = 'rubbish'", "body", id="unreadable"),
+            pytest.param("UPDATE quota_proposals SET state = 'proposed'", "state", id="state"),
+            pytest.param("UPDATE quota_proposals SET number = number + 7", "number", id="number"),
+            pytest.param("UPDATE quota_proposals SET day = '2026-04-01'", "day", id="day"),
+            pytest.param("UPDATE quota_proposals SET document = 'x'", "document", id="document"),
+            pytest.param("UPDATE quota_proposals SET first_seq = first_seq + 70", "first_seq", id="first line"),
+            pytest.param("UPDATE quota_proposals SET begun_seq = NULL", "begun_seq", id="beginning forgotten"),
+            pytest.param("UPDATE quota_proposals SET seq = 1", "seq", id="line"),
+            pytest.param("UPDATE quota_proposals SET proposal = proposal || 'x'", "line 1 (quotas)", id="renamed"),
+            pytest.param(
+                "INSERT INTO quota_proposals SELECT 'QUOTA-9', 9, day, state, document, 99, NULL, seq, body "
+                "FROM quota_proposals WHERE number = 3",
+                "did not record it",
+                id="invented",
+            ),
+            pytest.param("DELETE FROM quota_proposals", "line 1 (quotas)", id="removed"),
+            pytest.param("DELETE FROM quota_proposals WHERE number = 1", "line 1 (quotas)", id="one removed"),
+            pytest.param("DELETE FROM documents", "cannot be read", id="documents removed"),
+            pytest.param(
+                "UPDATE documents SET compressed = (SELECT compressed FROM documents ORDER BY digest LIMIT 1)",
+                "cannot be read",
+                id="documents the same",
+            ),
+        ],
+    )
+    def test_changed_proposal_is_found(self, ledger: SqlLedger, url: str, statement: str, problem: str) -> None:
+        move(ledger, kept(ledger), ProposalEvent.BEGIN, ProposalEvent.READ_BACK)
+        kept(ledger, proposal(day=DAY + timedelta(days=1), made_at=MADE_AT + timedelta(days=1)))
+        kept(ledger, proposal(day=DAY + timedelta(days=2), made_at=MADE_AT + timedelta(days=2)))
+        whole = ledger.verify_chain()
+        change(url, statement)
+
+        verdict = ledger.verify_chain()
+
+        assert whole.problem == ""
+        assert verdict.first_broken_seq is not None
+        assert problem in verdict.problem
 
     def test_two_actions_with_each_others_lines_are_found(self, ledger: SqlLedger, url: str) -> None:
         fill(ledger)

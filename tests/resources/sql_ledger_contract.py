@@ -32,6 +32,7 @@ from tests.ports.ledger_samples import (
     record,
     take_in,
 )
+from tests.ports.quota_samples import kept
 from tests.ports.rollout_samples import RELEASE_DIGEST, open_rollout
 from tests.resources import ledger_processes
 from tests.resources.ledger_audit_contract import LedgerAuditContract, change
@@ -39,6 +40,7 @@ from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
 TO_VERSION_0005 = (
+    "DROP TABLE quota_proposals",
     "DROP TABLE rollouts",
     "DROP TABLE rollout_nodes",
     "DROP INDEX ix_actions_incident_node",
@@ -285,6 +287,21 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
 
         assert len(ledger.records_on(IncidentId("INC-0002"), NodeName("gpu003"))) == 1
         assert "differs" in ledger.verify_chain().problem
+        ledger.close()
+
+    def test_ledger_of_the_version_before_proposals_keeps_what_it_holds_and_gains_them(self, url: str) -> None:
+        older = SqlLedger(url)
+        fill(older)
+        before = older.read_state(NOW)
+        older.close()
+        change(url, "DROP TABLE quota_proposals", "UPDATE alembic_version SET version_num = '0006'")
+
+        ledger = SqlLedger(url)
+
+        assert ledger.read_state(NOW) == before
+        record = kept(ledger)
+        assert ledger.proposals(limit=9) == (record,)
+        assert ledger.verify_chain().problem == ""
         ledger.close()
 
     def test_newer_database_is_refused_and_left_alone(self, url: str) -> None:

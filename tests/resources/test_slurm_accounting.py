@@ -1,14 +1,17 @@
-"""What is asked of sacct, which rows of its answer count, and what is said when it gives none."""
+"""What is asked of sacct and squeue, which rows of their answers count, and what is said when they give none."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from ops_pipelines.frames.accounting import read_waiting
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer
 from ops_pipelines.resources.slurm.accounting import DELIMITER, SlurmAccounting
 
+RECORDED = Path(__file__).parents[1] / "data" / "slurm"
 START = datetime(2026, 11, 21, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 WIDTH = 28
@@ -99,3 +102,96 @@ def test_a_database_that_is_gone_is_no_answer() -> None:
 def test_an_answer_without_its_header_is_nonsense() -> None:
     with pytest.raises(SourceNonsense, match="no header"):
         read(FakeSacct("Invalid time specification", is_headed=False))
+
+
+# -- who waits --
+
+
+class FakeSqueue:
+    """Answers with a text that squeue printed once."""
+
+    def __init__(self, stdout: str, *, returncode: int = 0, stderr: str = "") -> None:
+        self.answer = CommandAnswer(returncode=returncode, stdout=stdout, stderr=stderr)
+        self.asked: list[Sequence[str]] = []
+
+    def __call__(self, argv: Sequence[str], *, environment: Mapping[str, str], timeout_seconds: float) -> CommandAnswer:
+        self.asked.append(argv)
+        return self.answer
+
+
+def waiting(name: str) -> list[tuple[object, ...]]:
+    """Return job, GPUs, reason and whether it is told when it could start, of those that wait in a recorded answer."""
+    text = (RECORDED / f"squeue-{name}.json").read_bytes().decode(errors="replace")
+    (page,) = SlurmAccounting(run=FakeSqueue(text)).read_waiting(at=START)
+    assert (page.start, page.end, page.source) == (START, START, "squeue")
+    parsed = read_waiting(page.body, source=page.source, at=page.start)
+    assert parsed.reasons == {}
+    rows = parsed.tables["job_accounting"].to_pylist() if parsed.tables else []
+    assert all(row["state"] == "PENDING" and row["started_at"] is None and row["submitted_at"] for row in rows)
+    return [(row["job"], row["gpu_count"], row["reason"], row["eligible_at"] is not None) for row in rows]
+
+
+def test_waiting_tasks_of_an_array_are_one_row_and_a_held_one_another() -> None:
+    assert waiting("22.05-array-with-held-task") == [
+        ("10_0", 8, "JobHeldUser", True),
+        ("10_[4-9%3]", 8, "JobArrayTaskLimit", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "22.05-held-while-running",
+        "22.05-ended-while-held",
+        "22.05-cancelled-requeued-held-all-completing",
+        "22.05-heterogeneous",
+    ],
+)
+def test_what_runs_ends_or_has_ended_does_not_wait(name: str) -> None:
+    assert waiting(name) == []
+
+
+def test_a_part_of_a_heterogeneous_job_that_waits_is_told_apart() -> None:
+    assert waiting("22.05-heterogeneous-one-component-still-ends") == [("6+1", 4, "JobHeldUser", True)]
+
+
+def test_a_controller_that_is_gone_is_no_empty_queue() -> None:
+    text = (RECORDED / "squeue-22.05-controller-gone-rc-0.json").read_text(encoding="utf-8")
+
+    with pytest.raises(SourceUnavailable, match="squeue"):
+        list(SlurmAccounting(run=FakeSqueue(text)).read_waiting(at=START))
+
+
+def test_a_squeue_that_fails_is_no_empty_queue() -> None:
+    squeue = FakeSqueue("", returncode=1, stderr="squeue: error: Unable to contact slurm controller")
+
+    with pytest.raises(SourceUnavailable, match="Unable to contact"):
+        list(SlurmAccounting(run=squeue).read_waiting(at=START))
+
+
+def test_a_text_that_is_no_json_is_nonsense() -> None:
+    with pytest.raises(SourceNonsense, match="no JSON"):
+        list(SlurmAccounting(run=FakeSqueue("JOBID STATE")).read_waiting(at=START))
+
+
+@pytest.mark.parametrize(
+    ("states", "is_taken"),
+    [
+        ('"PENDING"', True),
+        ('["PENDING"]', True),
+        ('["PENDING", "REQUEUED"]', True),
+        ('["REQUEUE_HOLD"]', True),
+        ('["SPECIAL_EXIT"]', True),
+        ('["PENDING", "COMPLETING"]', False),
+        ('["RUNNING"]', False),
+        ('["CANCELLED"]', False),
+    ],
+)
+def test_who_waits_is_told_by_the_state_in_every_shape(states: str, is_taken: bool) -> None:
+    text = (
+        f'{{"errors": [], "jobs": [{{"job_id": 7, "job_state": {states}, "account": "a", "submit_time": 1795246995}}]}}'
+    )
+
+    (page,) = SlurmAccounting(run=FakeSqueue(text)).read_waiting(at=START)
+
+    assert read_waiting(page.body, source=page.source, at=START).accepted == int(is_taken)

@@ -14,6 +14,7 @@ from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import SchedulerLie, TelemetryLie
+from tests.safety.move_kinds import CLASSES_OF_ACTS
 from tests.safety.moves import FAILING, Lowered, Move, MoveKind
 from tests.safety.stage import FREEZE, Leases, Setting, Training
 from tests.safety.stories import Story
@@ -54,7 +55,7 @@ def fail_call(name: str) -> Move:
 
 
 def change(kind: ActionClass, word: Consent) -> Move:
-    number = list(ActionClass).index(kind) + list(Consent).index(word) * len(ActionClass)
+    number = CLASSES_OF_ACTS.index(kind) + list(Consent).index(word) * len(CLASSES_OF_ACTS)
     return Move(kind=MoveKind.CHANGE_CONSENTS, number=number)
 
 

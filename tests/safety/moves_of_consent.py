@@ -20,7 +20,7 @@ from ops_pipelines.flow.people.approval_links import link_for, read_link
 from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.resources.documents import encode
-from tests.safety.move_kinds import Move, MoveKind
+from tests.safety.move_kinds import CLASSES_OF_ACTS, Move, MoveKind
 from tests.safety.stage import GivenLink, Stage
 
 LINK_LIFE = timedelta(seconds=20)
@@ -108,8 +108,8 @@ def _note(stage: Stage, plan: PlanId, given_at: datetime, expires_at: datetime) 
 
 def change_consents(stage: Stage, move: Move) -> None:
     """Give one class of acts another word. A policy that forbids every drain is not read, so none does."""
-    kind = tuple(ActionClass)[move.number % len(ActionClass)]
-    word = tuple(Consent)[move.number // len(ActionClass) % len(Consent)]
+    kind = CLASSES_OF_ACTS[move.number % len(CLASSES_OF_ACTS)]
+    word = tuple(Consent)[move.number // len(CLASSES_OF_ACTS) % len(Consent)]
     if kind is ActionClass.ISOLATE and word is Consent.FORBID:
         word = Consent.APPROVE
     policy = stage.orders.policy

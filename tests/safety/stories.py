@@ -25,7 +25,7 @@ from ops_pipelines.domain.policy import (
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.safety.deeds import Deed
-from tests.safety.move_kinds import DRAWN_APART
+from tests.safety.move_kinds import CLASSES_OF_ACTS, DRAWN_APART
 from tests.safety.moves import Move, MoveKind, make
 from tests.safety.quick_ledger import warm_engines
 from tests.safety.stage import Leases, Setting, Stage, Training
@@ -171,7 +171,7 @@ def _with_consents(story: Story, seed: int) -> Story:
     rng = random.Random(f"consents of {seed}")
     if rng.random() < 0.67:
         return story
-    consents = {kind: rng.choice(_WORDS) for kind in ActionClass if rng.random() < 0.5}
+    consents = {kind: rng.choice(_WORDS) for kind in CLASSES_OF_ACTS if rng.random() < 0.5}
     if consents.get(ActionClass.ISOLATE) is Consent.FORBID:
         consents[ActionClass.ISOLATE] = Consent.APPROVE
     moves = list(story.moves)

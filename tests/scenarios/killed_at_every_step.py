@@ -34,7 +34,7 @@ READS = frozenset(
         "incidents_since", "plan", "records", "current_lease", "entries", "verify_chain", "heartbeats", "resent_at",
         "read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_check", "checks",
         "records_on", "rollout", "rollouts", "rollout_nodes", "rollout_plan", "rollout_count", "read_install",
-        "read_versions",
+        "read_versions", "proposal", "proposals", "read", "probe",
     }
 )  # fmt: skip
 READS_OF_LEDGER = READS | {"release"}

@@ -163,7 +163,7 @@ def test_part_that_was_just_begun_is_not_at_its_end(tmp_path: Path) -> None:
 def test_every_part_has_its_place_and_a_letter_of_its_own() -> None:
     letters = [part.letter for part in PARTS]
 
-    assert letters == list("abcdefghijklm")
+    assert letters == list("abcdefghijklmn")
     assert sorted(part.letter for part in (*SIDE_BY_SIDE, *ALONE)) == letters
 
 
@@ -175,7 +175,9 @@ def test_what_an_earlier_demo_left_is_cleared_and_other_files_stay(tmp_path: Pat
 
     clear(tmp_path)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "notes.txt", "policy.yaml", "releases"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("cluster.yaml", "notes.txt", "policy.yaml", "releases", "teams.yaml")
+    ]
 
 
 def test_the_proposed_policy_is_stricter_and_would_be_taken(tmp_path: Path) -> None:

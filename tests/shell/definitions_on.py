@@ -10,7 +10,7 @@ def definitions_on(cluster: Cluster, **resources: object) -> dg.Definitions:
     """Return the definitions with `cluster`, and other resources as given."""
     unused = {
         name: dg.ResourceDefinition.hardcoded_resource(None)
-        for name in ("observatory", "lake", "lake_keeper", "live_cycle", "policy_desk")
+        for name in ("observatory", "lake", "lake_keeper", "live_cycle", "policy_desk", "teams_desk")
     }
     given = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in resources.items()}
     return build_defs(

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import dagster as dg
 
@@ -12,7 +13,10 @@ from ops_pipelines.assets.hours import key_of_hour
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.clock import Clock
 from ops_pipelines.definitions import build_defs, resources_of
+from ops_pipelines.domain.quota.contracts import Agreements
+from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.lake.io_manager import LakeIOManager
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
@@ -36,14 +40,16 @@ class Run:
         return {name: value.value for name, value in self.stored[asset][-1].metadata.items()}
 
 
-def lake_definitions(observatory: Observatory, *, clock: Clock) -> dg.Definitions:
+def lake_definitions(observatory: Observatory, *, clock: Clock, agreements: Agreements | None = None) -> dg.Definitions:
     """Return the definitions on an observatory; the rest fails as soon as it is asked for."""
     lake = observatory.lake
     assert isinstance(lake, ParquetLake)
+    # What fills hours asks the observatory alone: there is no cluster to act on.
+    desk = TeamsDesk(cluster=cast("Cluster", None), observatory=observatory, agreements=agreements)
     resources = resources_of(Path("no-cluster.yaml"))
     resources |= {
         name: dg.ResourceDefinition.hardcoded_resource(value)
-        for name, value in {"observatory": observatory, "lake": lake}.items()
+        for name, value in {"observatory": observatory, "lake": lake, "teams_desk": desk}.items()
     }
     io_manager = LakeIOManager(lake, clock=clock, describe=describe_hours)
     resources["lake_io_manager"] = dg.IOManagerDefinition.hardcoded_io_manager(io_manager)
@@ -56,12 +62,13 @@ def fill(
     clock: Clock,
     assets: Sequence[str] | None = None,
     instance: dg.DagsterInstance | None = None,
+    agreements: Agreements | None = None,
 ) -> Run:
     """Run the job of the lake over one hour, or over all hours from the first to the last in one run."""
     keys = [key_of_hour(hour) for hour in hours]
     with dg.DagsterInstance.ephemeral() if instance is None else nullcontext(instance) as opened:
         # Definitions remember the instance that was current last: they are built while this one is.
-        job = lake_definitions(observatory, clock=clock).resolve_job_def("fill_hour")
+        job = lake_definitions(observatory, clock=clock, agreements=agreements).resolve_job_def("fill_hour")
         result = job.execute_in_process(
             instance=opened,
             partition_key=keys[0] if len(keys) == 1 else None,

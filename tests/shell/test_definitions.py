@@ -35,10 +35,25 @@ def test_asset_graph_follows_the_flow() -> None:
     }
 
     assert parents == {
-        **{name: [] for name in LAKE_ASSETS if name not in MEANING},
+        **{name: [] for name in LAKE_ASSETS if name not in (*MEANING, "gpu_demand")},
         "inventory": ["gpu_telemetry"],
         "gpu_efficiency": ["fabric_telemetry", "gpu_telemetry", "job_allocations"],
         "monitoring_coverage": sorted([*TELEMETRY_TABLES, "inventory"]),
+        "gpu_demand": ["gpu_efficiency", "inventory", "job_accounting", "job_allocations"],
+        "gpu_demand_daily": ["gpu_demand"],
+        "gpu_quotas": ["gpu_demand"],
+        "applied_quotas": ["gpu_quotas"],
+        "placement_report": ["gpu_efficiency", "inventory", "job_accounting", "job_allocations"],
+        "efficiency_advice": [
+            "gpu_efficiency",
+            "inventory",
+            "job_accounting",
+            "job_allocations",
+            "job_logs",
+            "job_steps",
+        ],
+        "usage_ledger": ["gpu_efficiency", "inventory", "job_allocations", "storage_telemetry"],
+        "chargeback": ["job_accounting", "job_allocations", "job_logs", "usage_ledger"],
         "lemon_scores": ["inventory", "job_accounting", "kernel_events"],
         "wear_out": ["fabric_telemetry", "gpu_telemetry", "storage_telemetry"],
         "fleet_defects": ["inventory"],
@@ -77,6 +92,11 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         **dict.fromkeys(TELEMETRY_TABLES, "telemetry"),
         **dict.fromkeys(["job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"], "jobs"),
         **dict.fromkeys(MEANING, "telemetry_meaning"),
+        **dict.fromkeys(["gpu_demand", "gpu_demand_daily"], "quotas"),
+        **dict.fromkeys(["usage_ledger", "chargeback"], "costs"),
+        "placement_report": "advice",
+        **dict.fromkeys(["gpu_quotas", "applied_quotas"], "quotas"),
+        "efficiency_advice": "advice",
         **dict.fromkeys(HISTORY, "history"),
         "policy_comparison": "policy",
         "weekly_review": "history",
@@ -126,7 +146,8 @@ def test_errors_in_an_hour_of_the_lake_block_what_is_downstream_and_warnings_do_
     }
 
     assert blocking == {
-        (asset, name): name == "hard_gates" for asset in LAKE_ASSETS for name in ("hard_gates", "expected_data")
+        **{(asset, name): name == "hard_gates" for asset in LAKE_ASSETS for name in ("hard_gates", "expected_data")},
+        ("gpu_demand", "teams_are_declared"): False,
     }
 
 
@@ -142,6 +163,12 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "fill_hour",
         "weigh_history",
         "review_week",
+        "advise_teams",
+        "warn_of_idle",
+        "sum_demand",
+        "charge_teams",
+        "rebalance_quotas",
+        "report_placement",
         "compare_policies",
         "keep_lake",
         "pause_autopilot",
@@ -169,6 +196,12 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "hour_schedule",
         "history_schedule",
         "weekly_review_schedule",
+        "advice_schedule",
+        "idle_schedule",
+        "demand_schedule",
+        "charge_schedule",
+        "quota_schedule",
+        "placement_schedule",
         "keep_lake_schedule",
         "rollout_schedule",
         "version_schedule",
@@ -194,7 +227,13 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "hour_schedule": dg.DefaultScheduleStatus.RUNNING,
         "history_schedule": dg.DefaultScheduleStatus.RUNNING,
         "weekly_review_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "advice_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "idle_schedule": dg.DefaultScheduleStatus.STOPPED,
         "keep_lake_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "demand_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "charge_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "quota_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "placement_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 
 

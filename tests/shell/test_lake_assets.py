@@ -33,6 +33,7 @@ LAKE_ASSETS = {
     *TELEMETRY_TABLES,
     *("job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"),
     *MEANING,
+    "gpu_demand",
 }
 
 
@@ -88,7 +89,10 @@ def test_an_hour_fills_every_asset_and_judges_it(hour_by_hour: list[Run]) -> Non
 
     assert run.is_success, run.errors
     assert set(run.stored) == LAKE_ASSETS
-    assert set(run.checks) == {(name, check) for name in LAKE_ASSETS for check in ("hard_gates", "expected_data")}
+    assert set(run.checks) == {
+        *((name, check) for name in LAKE_ASSETS for check in ("hard_gates", "expected_data")),
+        ("gpu_demand", "teams_are_declared"),
+    }
     assert [name for name, passed in run.checks.items() if name[1] == "hard_gates" and not passed] == []
 
 
@@ -197,7 +201,7 @@ def test_an_hour_that_breaks_a_hard_gate_stops_what_is_downstream(tmp_path: Path
     assert run.checks["gpu_telemetry", "hard_gates"] is False
     assert run.checks["node_telemetry", "hard_gates"] is True
     assert "gpu_telemetry" in run.stored
-    assert not {"inventory", "gpu_efficiency", "monitoring_coverage"} & set(run.stored)
+    assert not {"inventory", "gpu_efficiency", "monitoring_coverage", "gpu_demand"} & set(run.stored)
 
 
 def test_a_gpu_that_moved_between_two_hours_of_one_run_is_told(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Answer:
         return {family.name for family in text_string_to_metric_families(self.body)}
 
 
-def get(app: Starlette, path: str, *, method: str = "GET") -> Answer:
+def get(app: Starlette, path: str, *, method: str = "GET", query: str = "") -> Answer:
     """Ask the application without a network."""
     sent: list[MutableMapping[str, Any]] = []
 
@@ -68,7 +68,7 @@ def get(app: Starlette, path: str, *, method: str = "GET") -> Answer:
 
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
-        "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"", "headers": [],
+        "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": query.encode(), "headers": [],
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
     headers = dict(sent[0]["headers"])

@@ -1,6 +1,6 @@
 """What the cluster costs: prices as a site states them, and the cost of what was installed in a part of a month.
 
-Who bears it is `statement`'s. Here are no prices: each site states its own in teams.yaml. All is exact (`cents`), and
+Who bears it is `statement`'s. Here are no prices: each site states its own in cluster.yaml. All is exact (`cents`), and
 rounded once: the total, and then the items so that they add up to it.
 """
 

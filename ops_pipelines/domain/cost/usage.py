@@ -142,3 +142,23 @@ def sum_usage(part: BilledPart, lines: Iterable[UsageLine], *, installed: Mappin
             for key in order
         },
     )
+
+
+def join_usage(part: BilledPart, pieces: Iterable[PartUsage]) -> PartUsage:
+    """Return the usage of a part from that of its days. Raises ValueError where one reaches beyond it."""
+    installed: dict[GpuType, int] = {}
+    sums: dict[tuple[Bearer, GpuType], Used] = {}
+    for piece in pieces:
+        if piece.part.since < part.since or piece.part.until > part.until:
+            raise ValueError(f"{piece.part} is not within {part}; expected days of the part alone")
+        for gpu_type, seconds in piece.installed.items():
+            installed[gpu_type] = installed.get(gpu_type, 0) + seconds
+        for key, used in piece.by_bearer.items():
+            before = sums.get(key, Used(gpu_seconds=0))
+            sums[key] = Used(
+                gpu_seconds=before.gpu_seconds + used.gpu_seconds,
+                used_gpu_seconds=before.used_gpu_seconds + used.used_gpu_seconds,
+                wasted_gpu_seconds=before.wasted_gpu_seconds + used.wasted_gpu_seconds,
+            )
+    order = sorted(sums, key=lambda key: (key[0].names, key[1]))
+    return PartUsage(part=part, installed=installed, by_bearer={key: sums[key] for key in order})

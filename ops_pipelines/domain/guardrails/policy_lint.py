@@ -48,11 +48,14 @@ def _lint_consents(policy: Policy) -> Iterator[str]:
     if all(policy.consent_to(kind) is Consent.FORBID for kind in ActionClass):
         yield "consents forbid every class of acts, so nothing could ever be done; set mode: observe"
     elif policy.consent_to(ActionClass.ISOLATE) is Consent.FORBID:
+        # Quotas touch no node: whoever wants nothing else done may have it so.
         others = ", ".join(
             f"{kind.value}: {policy.consent_to(kind).value}"
             for kind in ActionClass
-            if policy.consent_to(kind) is not Consent.FORBID
+            if kind is not ActionClass.QUOTAS and policy.consent_to(kind) is not Consent.FORBID
         )
+        if not others:
+            return
         yield (
             f"consents.isolate is forbid while others are not ({others}): a broken node would go on taking work, so "
             "that no job is moved off it and no repair begins; allow isolate, or set mode: observe"

@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add, sub
 
 from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.water_filling import pour
@@ -50,24 +51,69 @@ def allocate(terms: Sequence[Terms], *, asked: Mapping[TeamName, float], supply:
     `asked`: what each team without teams of its own wants; who is not named wants nothing. Raises ValueError on a team
     that has no terms or two, on a circle of parents, and on numbers below 0 or NaN.
     """
-    tree = _tree(terms)
-    _check_asked(asked, tree)
-    wants = _wants(asked, tree)
-    granted: dict[TeamName, Granted] = {}
-    waiting: list[tuple[TeamName | None, float]] = [(None, supply)]
-    while waiting:
-        parent, share = waiting.pop()
-        for each in _among(tree.children[parent], wants=wants, supply=share):
-            granted[each.team] = each
-            if tree.children.get(each.team):
-                waiting.append((each.team, each.total + each.kept_idle))
-    return {name: granted[name] for name in tree.by_name}
+    return Sharing(terms).grant(asked, supply=supply)
+
+
+class Sharing:
+    """Terms that many supplies are shared out by, one after the other: hours of a day. What they say is read once."""
+
+    def __init__(self, terms: Sequence[Terms]) -> None:
+        """Raise ValueError on two terms for a team, a parent without terms, and a circle of parents."""
+        self._tree = _tree(terms)
+        self._names = tuple(self._tree.by_name)
+        self._mosts = [each.most for each in terms]
+        self._guarantees = [each.guarantee for each in terms]
+        self._weights = [each.weight for each in terms]
+        self._ranks = [each.priority for each in terms]
+        self._is_plain = len(self._tree.children) == 1 and all(
+            each.lend_limit >= each.guarantee and not each.reserved for each in terms
+        )
+        """Whether there are no organisations, and whatever a guarantee leaves unused is lent."""
+
+    def grant(self, asked: Mapping[TeamName, float], *, supply: float) -> Mapping[TeamName, Granted]:
+        """Return what each team gets, as `allocate`."""
+        tree = self._tree
+        _check_asked(asked, tree)
+        wants = _wants(asked, tree)
+        granted: dict[TeamName, Granted] = {}
+        waiting: list[tuple[TeamName | None, float]] = [(None, supply)]
+        while waiting:
+            parent, share = waiting.pop()
+            for each in _among(tree.children[parent], wants=wants, supply=share):
+                granted[each.team] = each
+                if each.team in tree.children:
+                    waiting.append((each.team, each.total + each.kept_idle))
+        return {name: granted[name] for name in tree.by_name}
+
+    def totals(self, asked: Mapping[TeamName, float], *, supply: float) -> Mapping[TeamName, float]:
+        """Return how many GPUs each team gets, and no more of it than that."""
+        if not self._is_plain:
+            return {name: each.total for name, each in self.grant(asked, supply=supply).items()}
+        _check_asked(asked, self._tree)
+        wants = list(map(min, [asked.get(name, 0.0) for name in self._names], self._mosts))
+        if math.fsum(wants) <= supply:
+            return dict(zip(self._names, wants, strict=True))
+        owed = _by_priority(
+            list(map(min, wants, self._guarantees)),
+            weights=self._guarantees,
+            ranks=self._ranks,
+            supply=supply,
+        )
+        borrowed = _by_priority(
+            list(map(sub, wants, owed)),
+            weights=self._weights,
+            ranks=self._ranks,
+            supply=max(0.0, supply - math.fsum(owed)),
+        )
+        return dict(zip(self._names, map(add, owed, borrowed), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tree:
     by_name: Mapping[TeamName, Terms]
     children: Mapping[TeamName | None, Sequence[Terms]]
+    inner_first: Sequence[Terms]
+    """All, each after those below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +137,11 @@ def _tree(terms: Sequence[Terms]) -> _Tree:
             raise ValueError(f"{each.team} belongs to {each.parent}, which has no terms")
         children[each.parent].append(each)
     _check_rooted(by_name)
-    return _Tree(by_name=by_name, children={None: (), **children})
+    tree: Mapping[TeamName | None, Sequence[Terms]] = {None: (), **children}
+    ordered = list(tree[None])
+    for each in ordered:
+        ordered.extend(tree.get(each.team, ()))
+    return _Tree(by_name=by_name, children=tree, inner_first=tuple(reversed(ordered)))
 
 
 def _check_rooted(by_name: Mapping[TeamName, Terms]) -> None:
@@ -111,27 +161,24 @@ def _check_asked(asked: Mapping[TeamName, float], tree: _Tree) -> None:
             raise ValueError(f"{name} asks for {amount:g} GPUs and has no terms; add it to the teams of cluster.yaml")
         if not amount >= 0:
             raise ValueError(f"{name} asks for {amount} GPUs; expected 0 or more")
-        if tree.children.get(name):
+        if name in tree.children:
             raise ValueError(f"{name} has teams of its own; expected what these ask for")
 
 
 def _wants(asked: Mapping[TeamName, float], tree: _Tree) -> Mapping[TeamName, _Want]:
     """Return the wants of all, of the innermost first: an organisation wants what its teams may have."""
     wants: dict[TeamName, _Want] = {}
-    for terms in reversed(_from_the_root(tree)):
-        own = [wants[each.team] for each in tree.children.get(terms.team, ())]
-        amount = asked.get(terms.team, 0.0) if not own else math.fsum(each.asked + each.unlent for each in own)
-        amount = min(amount, terms.most)
-        owed = min(amount, max(terms.guarantee, math.fsum(each.owed + each.unlent for each in own)))
-        wants[terms.team] = _Want(asked=amount, owed=owed, unlent=_unlent(terms, owed=owed))
+    for terms in tree.inner_first:
+        name, below = terms.team, tree.children.get(terms.team)
+        if below is None:
+            amount = min(asked.get(name, 0.0), terms.most)
+            owed = min(amount, terms.guarantee)
+        else:
+            own = [wants[each.team] for each in below]
+            amount = min(math.fsum([each.asked + each.unlent for each in own]), terms.most)
+            owed = min(amount, max(terms.guarantee, math.fsum([each.owed + each.unlent for each in own])))
+        wants[name] = _Want(asked=amount, owed=owed, unlent=_unlent(terms, owed=owed))
     return wants
-
-
-def _from_the_root(tree: _Tree) -> list[Terms]:
-    ordered = list(tree.children[None])
-    for each in ordered:
-        ordered.extend(tree.children.get(each.team, ()))
-    return ordered
 
 
 def _among(siblings: Sequence[Terms], *, wants: Mapping[TeamName, _Want], supply: float) -> list[Granted]:
@@ -171,6 +218,8 @@ def _by_priority(
     needs: Sequence[float], *, weights: Sequence[float], ranks: Sequence[int], supply: float
 ) -> list[float]:
     """Return the shares of a supply that is poured for the highest rank first, what it leaves for the next."""
+    if len(set(ranks)) <= 1:
+        return list(pour(needs, weights=weights, supply=supply).shares)
     shares = [0.0] * len(needs)
     left = supply
     for rank in sorted(set(ranks), reverse=True):

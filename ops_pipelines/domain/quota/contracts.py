@@ -91,6 +91,11 @@ class Agreements:
         """Who has teams of its own: it asks for what these ask for, and for nothing itself."""
         return frozenset(team for team in self.children if team is not None)
 
+    @property
+    def askers(self) -> frozenset[TeamName]:
+        """Who may ask for GPUs: every declared team but the organisations."""
+        return frozenset(self.parents) - self.organisations
+
     def contract_on(self, day: date, *, team: TeamName, gpu_type: GpuType) -> Contract | None:
         """Return the contract in force; None where there is none."""
         return next((each for each, _ in self._held.get((team, gpu_type), ()) if each.holds_on(day)), None)

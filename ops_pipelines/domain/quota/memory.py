@@ -6,8 +6,9 @@ got of all GPUs had they been shared out fairly (`allocation`), however much it 
 
 from collections.abc import Mapping, Sequence
 
-from ops_pipelines.domain.quota.allocation import allocate
+from ops_pipelines.domain.quota.allocation import Sharing
 from ops_pipelines.domain.quota.demand import DemandDay
+from ops_pipelines.domain.quota.launches import Launches
 from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
 from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.terms import TeamName, Terms
@@ -18,38 +19,63 @@ _NEGLIGIBLE = 1e-4
 
 def fair_demand(day: DemandDay, *, terms: Sequence[Terms], supply: float) -> DemandDay:
     """Return the day with each team's hours clipped to its fair share of `supply` in that hour."""
+    sharing = Sharing(terms)
     teams = [each.team for each in terms if each.team in day.hours]
-    fair: dict[TeamName, list[float]] = {team: [] for team in teams}
-    for hour in range(day.hour_count):
-        granted = allocate(terms, asked={team: day.hours[team][hour] for team in teams}, supply=supply)
-        for team in teams:
-            fair[team].append(granted[team].total)
+    hours = zip(*(day.hours[team] for team in teams), strict=True)
+    shares = [sharing.totals(dict(zip(teams, asked, strict=True)), supply=supply) for asked in hours]
+    fair = {team: [share[team] for share in shares] for team in teams}
     return DemandDay(day=day.day, hours=fair, ran_last=day.ran_last)
 
 
 def remember(
-    days: Sequence[DemandDay], *, teams: Sequence[TeamName], settings: RebalanceSettings
+    days: Sequence[DemandDay],
+    *,
+    teams: Sequence[TeamName],
+    settings: RebalanceSettings,
+    launches: Launches | None = None,
 ) -> Mapping[TeamName, QueueChance]:
-    """Return for each team how likely it wants more than a number of GPUs; of `days` the newest is the last."""
-    weights: list[float] = []
-    amounts: dict[TeamName, list[float]] = {team: [] for team in teams}
-    age = 0
-    for day in reversed(days[-settings.window_days :]):
-        for hour in range(day.hour_count - 1, -1, -1):
-            weight = 0.5 ** (age / settings.half_life_hours)
-            age += 1
-            if weight < _NEGLIGIBLE:
-                break
-            weights.append(weight)
-            for team in teams:
-                amounts[team].append(day.hours[team][hour] if team in day.hours else 0.0)
+    """Return for each team how likely it wants more than a number of GPUs; of `days` the newest is the last.
+
+    `launches`: what a team's projects will want beyond the past is added to every hour, what they wanted and end is
+    taken off.
+    """
+    newest_first = list(reversed(days[-settings.window_days :]))
+    weights = _weights(sum(day.hour_count for day in newest_first), settings.half_life_hours)
+    amounts = {team: _newest_first(newest_first, team, most=len(weights)) for team in teams}
+    launches = launches or Launches()
+    for team in launches.expected.keys() | launches.ended.keys():
+        ended, expected = launches.ended.get(team, 0.0), launches.expected.get(team, 0.0)
+        if team in amounts:
+            amounts[team] = [max(0.0, amount - ended) + expected for amount in amounts[team]]
     return {team: _spread(amounts[team], weights, ratio=settings.spread_ratio) for team in teams}
+
+
+def _weights(hour_count: int, half_life_hours: float) -> list[float]:
+    """Return what each hour weighs, the newest first; negligible ones are left out."""
+    found = []
+    for age in range(hour_count):
+        weight = 0.5 ** (age / half_life_hours)
+        if weight < _NEGLIGIBLE:
+            break
+        found.append(weight)
+    return found
+
+
+def _newest_first(days: Sequence[DemandDay], team: TeamName, *, most: int) -> list[float]:
+    """Return what a team wanted in each hour, the newest first; nothing on days of which it has none."""
+    found: list[float] = []
+    for day in days:
+        if len(found) >= most:
+            break
+        found += reversed(day.hours[team]) if team in day.hours else [0.0] * day.hour_count
+    return found[:most]
 
 
 def _spread(amounts: Sequence[float], weights: Sequence[float], *, ratio: float) -> QueueChance:
     if not ratio:
         return queue_chance(amounts, weights=weights)
-    factors = (1.0 - ratio, 1.0, 1.0 + ratio)
-    return queue_chance(
-        [amount * factor for factor in factors for amount in amounts], weights=[*weights, *weights, *weights]
-    )
+    # Sorted once: three runs that rise are merged, which is quicker than sorting thrice as many.
+    order = sorted(range(len(amounts)), key=amounts.__getitem__)
+    rising, beside = [amounts[place] for place in order], [weights[place] for place in order]
+    spread = [amount * factor for factor in (1.0 - ratio, 1.0, 1.0 + ratio) for amount in rising]
+    return queue_chance(spread, weights=beside * 3)

@@ -3,11 +3,15 @@
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-from ops_pipelines.domain.quota.queue_chance import QueueChance, Stretch
+from ops_pipelines.domain.quota.queue_chance import QueueChance
 
 _NOTHING = 1e-9
+
+_Next = tuple[float, int, float]
+"""How early a stretch comes, whose it is, and how long it is."""
 
 
 class _InOrder(ABC):
@@ -15,20 +19,18 @@ class _InOrder(ABC):
 
     def __init__(self, chances: Sequence[QueueChance], quotas: Sequence[float], limits: Sequence[float]) -> None:
         """Begin at `quotas`, never beyond `limits`; all have an entry a team."""
-        self._chances = chances
-        self._limits = limits
-        self._waiting: list[tuple[float, int, float]] = []
-        """How early each team's next stretch comes, whose it is, and how long it is."""
-        self._at = list(quotas)
-        self._moved: dict[int, float] = {}
+        teams = enumerate(zip(chances, quotas, limits, strict=True))
+        # Each team's stretches come in their order; merged, they are looked at no further than GPUs move.
+        self._waiting = heapq.merge(*(self._stretches(place, *each) for place, each in teams))
+        self._first = next(self._waiting, None)
+        """Of the group after this one."""
+        self._moved: defaultdict[int, float] = defaultdict(float)
         """Of the groups before this one, by the team's place."""
-        self._group: dict[int, float] = {}
+        self._group: defaultdict[int, float] = defaultdict(float)
         """The lengths of this one's stretches."""
         self.wanted_ratio = 0.0
         self.left = 0.0
         """GPUs that are left of the group; 0 when nothing can be moved any more."""
-        for place in range(len(quotas)):
-            self._wait_for(place)
         self._next_group()
 
     def move(self, amount: float) -> None:
@@ -49,58 +51,33 @@ class _InOrder(ABC):
 
     def _next_group(self) -> None:
         for place, length in self._group.items():
-            self._moved[place] = self._moved.get(place, 0.0) + length
-            self._wait_for(place)
-        self._group = {}
-        while self._waiting and (not self._group or self._waiting[0][0] == self._order_of(self.wanted_ratio)):
-            order, place, length = heapq.heappop(self._waiting)
-            self.wanted_ratio = self._order_of(order)
-            self._group[place] = length
+            self._moved[place] += length
+        self._group.clear()
+        following = self._first
+        if following is None:
+            return
+        order = following[0]
+        while following is not None and following[0] == order:
+            self._group[following[1]] += following[2]
+            following = next(self._waiting, None)
+        self._first = following
+        self.wanted_ratio = abs(order)
         self.left = math.fsum(self._group.values())
 
-    def _wait_for(self, place: int) -> None:
-        stretch = self._stretch(self._chances[place], at=self._at[place], limit=self._limits[place])
-        while 0 < stretch.length <= _NOTHING:  # A quota that lies on an amount but for its last bits.
-            self._at[place] = self._end_of(stretch)
-            stretch = self._stretch(self._chances[place], at=self._at[place], limit=self._limits[place])
-        if stretch.length > 0:
-            heapq.heappush(self._waiting, (self._order_of(stretch.wanted_ratio), place, stretch.length))
-            self._at[place] = self._end_of(stretch)
-
     @abstractmethod
-    def _stretch(self, chance: QueueChance, *, at: float, limit: float) -> Stretch: ...
-
-    @abstractmethod
-    def _end_of(self, stretch: Stretch) -> float: ...
-
-    @abstractmethod
-    def _order_of(self, ratio: float) -> float:
-        """Return what is smaller the earlier it comes; its own inverse."""
+    def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
+        """Yield a team's stretches, the earliest first."""
 
 
 class Rising(_InOrder):
     """What could be given, the likeliest wanted first."""
 
-    def _stretch(self, chance: QueueChance, *, at: float, limit: float) -> Stretch:
-        found = chance.above(at)
-        return Stretch(begins=at, ends=max(at, min(found.ends, limit)), wanted_ratio=found.wanted_ratio)
-
-    def _end_of(self, stretch: Stretch) -> float:
-        return stretch.ends
-
-    def _order_of(self, ratio: float) -> float:
-        return -ratio
+    def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
+        return ((-ratio, place, length) for ratio, length in chance.rising(quota, most=limit))
 
 
 class Falling(_InOrder):
     """What could be taken, the least wanted first."""
 
-    def _stretch(self, chance: QueueChance, *, at: float, limit: float) -> Stretch:
-        found = chance.below(at)
-        return Stretch(begins=min(at, max(found.begins, limit)), ends=at, wanted_ratio=found.wanted_ratio)
-
-    def _end_of(self, stretch: Stretch) -> float:
-        return stretch.begins
-
-    def _order_of(self, ratio: float) -> float:
-        return ratio
+    def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
+        return ((ratio, place, length) for ratio, length in chance.falling(quota, least=limit))

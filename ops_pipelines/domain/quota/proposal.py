@@ -137,12 +137,16 @@ class ProposalEvent(Enum):
     UNDO_STOPPED = "undo_stopped"
     UNDO_NOTHING_DONE = "undo_nothing_done"
     SUPERSEDE = "supersede"
+    RENEW = "renew"
+    """The same lines are proposed again: after others were, or by a person after they were undone."""
 
 
 PROPOSAL_TABLE = {
     (ProposalState.PROPOSED, ProposalEvent.REFUSE): ProposalState.REFUSED,
     (ProposalState.PROPOSED, ProposalEvent.BEGIN): ProposalState.APPLYING,
     (ProposalState.PROPOSED, ProposalEvent.SUPERSEDE): ProposalState.SUPERSEDED,
+    (ProposalState.SUPERSEDED, ProposalEvent.RENEW): ProposalState.PROPOSED,
+    (ProposalState.UNDONE, ProposalEvent.RENEW): ProposalState.PROPOSED,
     (ProposalState.APPLYING, ProposalEvent.READ_BACK): ProposalState.APPLIED,
     (ProposalState.APPLYING, ProposalEvent.STOP_HALF_WAY): ProposalState.HALF_APPLIED,
     (ProposalState.APPLYING, ProposalEvent.NOTHING_DONE): ProposalState.PROPOSED,
@@ -158,6 +162,19 @@ PROPOSAL_TABLE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SentChange:
+    """One thing that is set in the scheduler when a proposal is applied, with what stood there before."""
+
+    account: TeamName
+    gpu_type: GpuType = GpuType("")
+    """Empty: GPUs of every type together."""
+    is_fairshare: bool = False
+    """Its shares among its siblings, and no limit."""
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalRecord:
     """A proposal with what became of it, as the ledger keeps it."""
 
@@ -167,6 +184,8 @@ class ProposalRecord:
     actor: str
     """Who brought it into this state."""
     reason: str = ""
+    sent: tuple[SentChange, ...] = ()
+    """What was to be set when it was begun first; nothing: it never was. By this it is completed, judged and undone."""
 
     @property
     def name(self) -> ProposalId:

@@ -52,6 +52,7 @@ def lint_quotas(
         owed = owed_on(day, agreements, gpu_type)
         warnings += [*beyond_healthy(owed, capacity[gpu_type]), *beyond_agreed(owed, day)]
     warnings += _ends_soon(agreements, day=day)
+    warnings += _projects_of_organisations(agreements, day=day)
     warnings += _projects_beyond_terms(agreements, day=day)
     warnings += _of_demand(agreements, demanded)
     return Remarks(errors=tuple(errors), warnings=tuple(warnings))
@@ -119,6 +120,8 @@ def _projects_without_gpus(
 
 def _projects_beyond_terms(agreements: Agreements, *, day: date) -> Iterator[Remark]:
     for each in _projects_to_come(agreements, day=day):
+        if each.team not in agreements.askers:
+            continue  # told already, and its terms are no team's
         held = agreements.contract_on(max(day, each.begins_on), team=each.team, gpu_type=each.gpu_type)
         most = (Terms(team=each.team, guarantee=0.0) if held is None else held.terms).most
         if each.gpus > most:
@@ -128,6 +131,19 @@ def _projects_beyond_terms(agreements: Agreements, *, day: date) -> Iterator[Rem
                 gpu_type=each.gpu_type,
                 text=f"{each.words} wants {each.gpus:g} GPUs and {each.team} never gets more than {most:g}; raise its "
                 "cap or borrow_limit, or plan for fewer",
+            )
+
+
+def _projects_of_organisations(agreements: Agreements, *, day: date) -> Iterator[Remark]:
+    """Yield the projects that nobody asks for: an organisation wants what its teams want."""
+    for each in _projects_to_come(agreements, day=day):
+        if each.team not in agreements.askers:
+            yield Remark(
+                kind=RemarkKind.PROJECT_OF_ORGANISATION,
+                team=each.team,
+                gpu_type=each.gpu_type,
+                text=f"{each.words} is of an organisation, whose teams are {joined(agreements.children[each.team])}: "
+                "what it wants is left out; write it down for one of these",
             )
 
 
@@ -151,6 +167,11 @@ def _of_demand(agreements: Agreements, demanded: Collection[TeamName]) -> Iterat
                 text=f"jobs are charged to {team} itself, which has teams of its own "
                 f"({joined(agreements.children[team])}): what they want is left out; charge them to one of these",
             )
+
+
+def find_missing_accounts(agreements: Agreements, *, known: Collection[TeamName]) -> tuple[TeamName, ...]:
+    """Return the declared teams, and organisations, that the scheduler has no account for: no limit holds them."""
+    return tuple(sorted(agreements.parents.keys() - set(known)))
 
 
 def _named(gpu_type: GpuType) -> str:

@@ -2,8 +2,18 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum
 
 from ops_pipelines.domain.quota.settings import RebalanceSettings
+
+
+class LimitsOn(Enum):
+    """Which limits are set in the scheduler: what this cluster can hold, so cluster.yaml says it."""
+
+    TOTAL = "total"
+    """One for each team, on GPUs of every type together."""
+    PER_TYPE = "per_type"
+    """One for each team and type; only where the scheduler holds jobs to them that name no type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +26,9 @@ class QuotaFreeze:
     """None: until the order is taken back. After its end quotas go back to what was agreed."""
 
     def __post_init__(self) -> None:
+        for at in (self.begins_at, self.ends_at):
+            if at is not None and at.utcoffset() is None:
+                raise ValueError(f"{self.name} has {at}, a time without a zone; write 2026-12-24T00:00:00Z")
         if self.ends_at is not None and self.ends_at <= self.begins_at:
             raise ValueError(f"{self.name} ends at {self.ends_at}, and begins at {self.begins_at}; expected it later")
 
@@ -45,7 +58,7 @@ class QuotaPolicy:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"quotas.{name} is {getattr(self, name)}; expected 0 to 1")
         if self.demand_max_age <= timedelta(0):
-            raise ValueError(f"quotas.demand_max_age is {self.demand_max_age}; expected more than nothing")
+            raise ValueError(f"quotas.demand_max_age_hours must be above 0; found {self.demand_max_age}")
 
     def freeze_at(self, at: datetime) -> QuotaFreeze | None:
         """Return the freeze that holds; None if none does."""

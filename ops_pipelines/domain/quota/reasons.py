@@ -1,23 +1,31 @@
 """Why a quota changed or did not, in words and numbers for the team's lead, and what would be without that. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from ops_pipelines.domain.quota.queue_chance import QueueChance
-from ops_pipelines.domain.quota.rebalance import QuotaLine, Rebalanced
+from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced
 
 _SAME = 0.05
 """GPUs: less than that is told as no change."""
 _HOURS = 24
+_NAMED = 5
+"""Teams that are named in a headline; of the others the number."""
 
 
-def reason_of(line: QuotaLine, *, of: Rebalanced) -> str:
-    """Return why this line is what it is, in one sentence or two."""
-    change = line.after - line.before
-    if abs(change) < _SAME:
-        return _why_kept(line, of)
-    if change > 0:
-        return _why_more(line)
-    return _why_less(line, of)
+def reason_of(line: QuotaLine, *, of: Rebalanced, project: str = "", is_stranger: bool = False) -> str:
+    """Return why this line is what it is, in one sentence or two.
+
+    `project`: what begins or ends, in words; `is_stranger`: nothing was agreed with the team.
+    """
+    said = _why(line, of)
+    if line.gang:
+        said = f"its jobs take {_gpus(line.gang)}, and with less none of them starts; {said}"
+    if project:
+        said = f"{project}; {said}"
+    if is_stranger:
+        said = f"no contract names {line.team}: it gets what nobody else is expected to want; {said}"
+    return said
 
 
 def counterfactual_of(line: QuotaLine, *, chance: QueueChance) -> str:
@@ -28,10 +36,60 @@ def counterfactual_of(line: QuotaLine, *, chance: QueueChance) -> str:
     return f"expected to wait: {_gpu_hours(new)} a day; without the change {_gpu_hours(old)}"
 
 
+def moves_in_words(changes: Mapping[TeamName, float], *, moved: float, supply: float, step_cap: float) -> str:
+    """Return how many GPUs move, and who gets more and less of them."""
+    return (
+        f"{moved:.4g} of {_gpus(supply)} move (by choice at most {step_cap:.4g} a day): "
+        f"{_named({team: change for team, change in changes.items() if change > 0}, 'more')}; "
+        f"{_named({team: change for team, change in changes.items() if change < 0}, 'less')}"
+    )
+
+
+def _why(line: QuotaLine, of: Rebalanced) -> str:
+    change = line.after - line.before
+    if line.owed is not None and not of.frozen_because:
+        return (
+            f"not all guarantees fit into the {_gpus(of.supply)} that may be shared out; they are kept by priority, "
+            f"then in proportion: {_gpus(line.after)} of its {_gpus(line.terms.guarantee)}"
+        )
+    if of.frozen_because and abs(change) < _SAME:
+        return _why_frozen(of)
+    if change < -_SAME and line.before > line.terms.most + _SAME and line.after >= line.terms.most - line.terms.unit:
+        return f"cut to the most that was agreed, {_gpus(line.terms.most)}"
+    if line.agreed is not None:
+        return _why_back(line, of, goal=line.agreed)
+    if abs(change) < _SAME:
+        return _why_kept(line, of)
+    if change > 0:
+        return _why_more(line)
+    return _why_less(line, of)
+
+
+def _why_frozen(of: Rebalanced) -> str:
+    kept = f"quotas stand still: {of.frozen_because}"
+    together = sum(line.after for line in of.lines)
+    if together > of.supply + _SAME:
+        return (
+            f"{kept}; together they are {_gpus(together)}, of {_gpus(of.supply)} to give out: jobs may wait for nodes"
+        )
+    return kept
+
+
+def _why_back(line: QuotaLine, of: Rebalanced, *, goal: float) -> str:
+    back = f"back toward what was agreed, {_gpus(goal)} by guarantee and weight, after {of.returns_to_contract}"
+    if abs(line.after - goal) < max(line.terms.unit, 1.0):
+        return back
+    if line.is_held:
+        return f"{back}; it went up and down by turns of late, and does not turn again yet"
+    return f"{back}; {_gpus(of.step_cap)} may move in a day, of all teams together"
+
+
 def _why_more(line: QuotaLine) -> str:
     before, after = _share(line.wanted_before), _share(line.wanted_after)
     if line.before < line.terms.guarantee - _SAME and line.after <= line.terms.guarantee + _SAME:
         return f"raised to its guarantee of {_gpus(line.terms.guarantee)}"
+    if line.before < line.floor - _SAME and line.after <= line.floor + _SAME:
+        return f"raised to {_gpus(line.after)}, its part of what its organisation is guaranteed"
     if not line.wanted_before:
         return f"{_gpus(line.after - line.before)} that no team is expected to want, shared out by weight"
     return f"it wants more than {_gpus(line.before)} in {before} of the time; more than {_gpus(line.after)} in {after}"
@@ -40,7 +98,7 @@ def _why_more(line: QuotaLine) -> str:
 def _why_less(line: QuotaLine, of: Rebalanced) -> str:
     wants = f"it wants more than {_gpus(line.after)} in {_share(line.wanted_after)} of the time"
     if _total_before(of) > of.supply + _SAME:
-        return f"nodes are lost: {_gpus(of.supply)} are healthy; {wants}, and what is least wanted is taken first"
+        return f"{_too_many(of)}; {wants}, and what is least wanted is taken first"
     kept = ""
     if line.after <= line.floor + _SAME:
         ran = line.floor > line.terms.guarantee + _SAME
@@ -52,33 +110,33 @@ def _why_kept(line: QuotaLine, of: Rebalanced) -> str:
     wants = f"it wants more than {_gpus(line.before)} in {_share(line.wanted_before)} of the time"
     if line.after >= line.terms.most - _SAME:
         return f"it has the most that was agreed, {_gpus(line.terms.most)}; {wants}"
+    if line.bound_by is not None and line.wanted_before:
+        return f"{line.bound_by} has the most that was agreed with it, all its teams together; {wants}"
     if line.after <= line.floor + _SAME and not line.wanted_before:
         ran = line.floor > line.terms.guarantee + _SAME
         return f"it keeps {'what ran in the last hour' if ran else 'its guarantee'}, {_gpus(line.floor)}; {wants}"
+    if line.is_held:
+        return f"{wants}; it went up and down by turns of late, and does not turn again yet"
     if not line.is_agreed_too_large and not line.wanted_before:
         return f"{wants}; too few days agree yet that it has too many"
+    if _total_before(of) > of.supply + _SAME:
+        return f"{_too_many(of)}; {wants}, and others give first"
     if of.moved >= of.step_cap - _SAME and line.wanted_before:
         return f"{wants}; the {_gpus(of.step_cap)} that may move in a day went where GPUs are wanted more"
     return f"{wants}; no move gains enough"
 
 
-def headline_of(of: Rebalanced) -> str:
-    """Return what came of the day in one sentence."""
-    changed = [line for line in of.lines if abs(line.after - line.before) >= _SAME]
-    if not changed:
-        return "no quota changes"
-    return (
-        f"{_gpus(of.moved)} of {_gpus(of.supply)} move ({_gpus(of.step_cap)} may in a day): "
-        f"{_named([line for line in changed if line.after > line.before], 'more')}; "
-        f"{_named([line for line in changed if line.after < line.before], 'less')}"
-    )
-
-
-def _named(lines: Sequence[QuotaLine], word: str) -> str:
-    if not lines:
+def _named(changes: Mapping[TeamName, float], word: str) -> str:
+    if not changes:
         return f"nobody gets {word}"
-    ordered = sorted(lines, key=lambda line: (-abs(line.after - line.before), line.team))
-    return f"{word} for " + ", ".join(f"{line.team} ({line.after - line.before:+.3g})" for line in ordered)
+    ordered = sorted(changes.items(), key=lambda each: (-abs(each[1]), each[0]))
+    others = f" and {len(ordered) - _NAMED} others" if len(ordered) > _NAMED else ""
+    return f"{word} for " + ", ".join(f"{team} ({change:+.3g})" for team, change in ordered[:_NAMED]) + others
+
+
+def _too_many(of: Rebalanced) -> str:
+    """Say that quotas must shrink, whatever anybody wants: nodes are lost, or more is kept back."""
+    return f"quotas were {_gpus(_total_before(of))} together, and {of.supply:.4g} are left to give out"
 
 
 def _total_before(of: Rebalanced) -> float:

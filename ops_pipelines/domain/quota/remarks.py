@@ -34,6 +34,8 @@ class RemarkKind(Enum):
     """A team in demand stands in no file."""
     ORGANISATION_IN_DEMAND = "organisation_in_demand"
     """Jobs are charged to an organisation, and not to one of its teams."""
+    PROJECT_OF_ORGANISATION = "project_of_organisation"
+    """A project is written down for an organisation, and not for one of its teams."""
     PROJECT_WITHOUT_GPUS = "project_without_gpus"
     """A project wants GPUs that neither the cluster nor a contract has."""
     PROJECT_BEYOND_TERMS = "project_beyond_terms"

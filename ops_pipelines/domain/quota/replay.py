@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.quota.demand import DemandDay
+from ops_pipelines.domain.quota.fair_debt import Served, debts_against
 from ops_pipelines.domain.quota.memory import fair_demand, remember
 from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.rebalance import Today, rebalance, wished_quotas
+from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay_score import Quotas, Score, ServedDay, score
 from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.terms import Terms
+from ops_pipelines.domain.quota.today import Today
 
 POLICIES = ("static", "rebalanced", "daily_optimum", "pooled")
 _NOTHING = 1e-9
@@ -72,17 +74,32 @@ def _rebalanced(
     quotas = {team: first.get(team, 0.0) for team in teams}
     known: list[DemandDay] = []
     wished: list[Quotas] = []
+    lately: list[Quotas] = []
+    ran_by_day: list[Served] = []
     ran: Quotas = {}
     for day, shared in zip(days, fair, strict=True):
         if known:
             chances = remember(known, teams=teams, settings=settings)
-            wished.append(wished_quotas(terms, chances, supply=supply))
-            today = Today(terms=terms, quotas=quotas, chances=chances, too_large=wished, ran_last=ran, supply=supply)
+            debts = debts_against(known, served=ran_by_day)
+            wished.append(wished_quotas(terms, chances, supply=supply, debts=debts))
+            today = Today(
+                terms=terms,
+                quotas=quotas,
+                chances=chances,
+                too_large=wished,
+                ran_last=ran,
+                supply=supply,
+                debts=debts,
+                lately=lately,
+            )
+            lately.append(quotas)
             quotas = dict(rebalance(today, settings=settings).quotas)
         yield quotas
         ran = {team: min(hours[-1], quotas.get(team, 0.0)) for team, hours in day.hours.items()}
         known.append(shared)
-        del known[: -settings.window_days], wished[: -settings.looked_at_days]
+        ran_by_day.append(_held(day, quotas).served)
+        del known[: -settings.window_days], ran_by_day[: -settings.window_days]
+        del wished[: -settings.looked_at_days], lately[: -settings.window_days]
 
 
 def _best(day: DemandDay, terms: Sequence[Terms], *, supply: float) -> Quotas:

@@ -38,15 +38,22 @@ class Terms:
     """Who has more of it is served first: with what is left, and where not even the guarantees can be kept."""
     parent: TeamName | None = None
     """What it belongs to; None: to the cluster itself."""
+    unit: float = 1.0
+    """Its quotas are whole multiples of so many: a node, or the gang that its jobs take."""
 
     def __post_init__(self) -> None:
         for name in ("guarantee", "weight", "borrow_limit", "lend_limit", "reserved", "cap"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{self.team}: {name} is {getattr(self, name)}; expected 0 or more")
+        if not 1 <= self.unit < math.inf or self.unit % 1:
+            raise ValueError(f"{self.team}: unit is {self.unit:g}; expected a whole number of GPUs, 1 or more")
         if math.isinf(self.guarantee) or math.isinf(self.weight):
             raise ValueError(f"{self.team}: guarantee and weight must be numbers, not infinite")
         if 0 < self.weight < _LEAST_WEIGHT:
             raise ValueError(f"{self.team}: weight is {self.weight:g}; expected 0, or at least {_LEAST_WEIGHT:g}")
+        for name, amount in (("guarantee", self.guarantee), ("cap", self.cap)):
+            if self.unit > 1 and not math.isinf(amount) and amount % self.unit:
+                raise ValueError(f"{self.team}: {name} is {amount:g}; expected a whole multiple of unit, {self.unit:g}")
         if self.reserved > self.guarantee or self.guarantee > self.cap:
             raise ValueError(
                 f"{self.team}: reserved {self.reserved:g}, guarantee {self.guarantee:g}, cap {self.cap:g}; "

@@ -21,6 +21,7 @@ from ops_pipelines.flow.nodes.probation import with_moved
 from ops_pipelines.flow.plans.awaited import awaited_act, waits_for_yes, will_wait_for_yes
 from ops_pipelines.flow.telling.jobs import JobSituation, tell_job_people
 from ops_pipelines.flow.telling.on_call import Situation, tell_on_call
+from ops_pipelines.flow.telling.quotas import tell_of_quotas
 from ops_pipelines.flow.telling.rollouts import tell_of_rollouts
 from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerState
 from ops_pipelines.ports.outbox import Note, Outbox
@@ -52,7 +53,7 @@ def tell(cluster: Cluster) -> int:
     The on-call is told also while the scheduler is silent; owners and teams are told later, for only it knows them.
     """
     told = _tell(ON_CALL_SOURCE, _for_on_call, cluster) + _tell(JOBS_SOURCE, _for_job_people, cluster)
-    return told + tell_of_rollouts(cluster)
+    return told + tell_of_rollouts(cluster) + tell_of_quotas(cluster)
 
 
 def _tell(source: str, compose: _Composer, cluster: Cluster) -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ops_pipelines.frames.demand.array_tasks import ARRAY_COLUMN, LIMIT_COLUMN, with_tasks
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole
+from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.parsed import Refused
 
 NEVER = np.iinfo(np.int64).max
@@ -151,7 +152,8 @@ def _refuse(rows: pa.Table, place: int, reason: str, detail: str) -> Refused:
     shown = {name: f"{cell:%Y-%m-%dT%H:%M:%SZ}" if isinstance(cell, datetime) else cell for name, cell in cells.items()}
     record = ", ".join(str(shown[name]) for name in ("job", "attempt") if name in shown)
     text = " ".join(f"{name}={cell}" for name, cell in shown.items())
-    return Refused(record=record, reason=reason, detail=detail, text=text[:1000], into="gpu_demand")
+    at = rows["time"][place].as_py() if "time" in rows.column_names else None
+    return Refused(record=record, reason=reason, detail=detail, text=readable(text), into="gpu_demand", at=at)
 
 
 def _each_once(found: Attempts) -> Attempts:

@@ -1,9 +1,10 @@
 """Hours of `gpu_demand` -> local days: sums for people, and the days that whoever rebalances remembers.
 
-A day is one of the cluster's zone (`local_days`). Days at the edges may be parts of days; their sums say of how many
-hours. Whether all hours were computed, whoever hands them in knows: a team without a row in an hour wanted nothing.
+A day is one of the cluster's zone (`frames.local_days`). Days at the edges may be parts of days; their sums say of how
+many hours. In an hour that was computed a team without a row wanted nothing; of one that no team has, nothing is known.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -13,8 +14,8 @@ import pyarrow.compute as pc
 
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.frames.demand.local_days import days_of
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole
+from ops_pipelines.frames.local_days import days_of
 
 _HOUR = timedelta(hours=1)
 _SUMS = {
@@ -81,6 +82,49 @@ def demand_days(
         )
         for day in days_of(_seconds(start, end), zone=zone)
     )
+
+
+def known_hours(hourly: pa.Table, *, start: datetime, end: datetime) -> frozenset[datetime]:
+    """Return the hours of [start, end) that somebody computed: any team has a row."""
+    return frozenset(hour for hour in pc.unique(hourly["time"]).to_pylist() if start <= hour < end)
+
+
+def refused_of(rejected: pa.Table, *, source: str) -> list[dict[str, object]]:
+    """Return which records one source refused, with the reason, by rows of `rejected_rows`."""
+    rows = rejected.filter(pc.equal(rejected["source"], source))
+    found: list[dict[str, object]] = rows.select(["record", "time", "reason", "detail"]).to_pylist()
+    return found
+
+
+def known_days(
+    hourly: pa.Table, *, start: datetime, end: datetime, zone: ZoneInfo, gpu_type: GpuType
+) -> tuple[tuple[DemandDay, ...], frozenset[datetime]]:
+    """Return the local days of [start, end) without the hours of which no team has a row, and the hours that are known.
+
+    Where nobody computed an hour, nobody knows what was wanted: it is left out, and a day without any, too.
+    """
+    known = known_hours(hourly, start=start, end=end)
+    if not known:
+        return (), known
+    is_known = [start + number * _HOUR in known for number in range((end - start) // _HOUR)]
+    whole = demand_days(hourly, start=start, end=end, zone=zone, gpu_type=gpu_type)
+    days = []
+    for each, place in zip(whole, days_of(_seconds(start, end), zone=zone), strict=True):
+        kept = [number for number in range(place.hour_count) if is_known[place.first + number]]
+        if not kept:
+            continue
+        hours = {team: tuple(amounts[number] for number in kept) for team, amounts in each.hours.items()}
+        last = start + (place.first + kept[-1]) * _HOUR
+        days.append(replace(each, hours=hours, ran_last=_ran_last(hourly, at=last, gpu_type=gpu_type)))
+    return tuple(days), known
+
+
+def _ran_last(hourly: pa.Table, *, at: datetime, gpu_type: GpuType) -> dict[TeamName, float]:
+    is_it = pc.and_(
+        pc.equal(hourly["gpu_type"], gpu_type), pc.equal(hourly["time"], pa.scalar(at, hourly["time"].type))
+    )
+    rows = hourly.filter(is_it)
+    return dict(zip(map(TeamName, rows["team"].to_pylist()), rows["gpus_ran_last"].to_pylist(), strict=True))
 
 
 def _seconds(start: datetime, end: datetime) -> range:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.demand.attempts import Texts
@@ -55,6 +57,16 @@ class GpuTypes:
             return expand_host_list(host_list) if host_list else ()
         except ValueError:
             return ()
+
+
+def partition_types(inventory: pa.Table, by_node: Mapping[NodeName, GpuType]) -> Mapping[str, GpuType]:
+    """Return the type of each partition whose nodes all have it, by rows of the inventory."""
+    found: dict[str, set[GpuType]] = {}
+    for node, partitions in zip(inventory["node"].to_pylist(), inventory["partitions"].to_pylist(), strict=True):
+        for name in (partitions or "").split(","):
+            if name:
+                found.setdefault(name, set()).add(by_node.get(NodeName(node), UNTOLD))
+    return {name: kinds.pop() for name, kinds in sorted(found.items()) if len(kinds) == 1 and UNTOLD not in kinds}
 
 
 def shares_of(host_lists: Texts, types: GpuTypes) -> Sequence[Mapping[GpuType, float]]:

@@ -23,20 +23,12 @@ from ops_pipelines.frames.demand.unended import with_running
 from ops_pipelines.frames.demand.waits import COUNTS, find_waits
 from ops_pipelines.frames.demand.waste import Wasted, read_waste
 from ops_pipelines.frames.parsed import Refused
+from ops_pipelines.frames.schema import TABLES
 
-NUMBERS = (
-    "gpus_running_avg", "gpus_pending_avg", "gpus_pending_max", "gpus_demand_avg", "gpus_wasted_avg",
-    "jobs_running_avg", "gpus_ran_last",
-)  # fmt: skip
+_TABLE = TABLES["gpu_demand"]
+NUMBERS = tuple(column.name for column in _TABLE.columns if column.name not in _TABLE.sort_order)
 """Columns beside time, team and gpu_type. `gpus_ran_last`: what ran in the hour's last moment."""
-SCHEMA = pa.schema(
-    [
-        pa.field("team", pa.string(), nullable=False),
-        pa.field("gpu_type", pa.string(), nullable=False),
-        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
-        *(pa.field(name, pa.float64()) for name in NUMBERS),
-    ]
-)
+SCHEMA: pa.Schema = _TABLE.arrow()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

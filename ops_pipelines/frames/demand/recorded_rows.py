@@ -4,6 +4,7 @@ Whether hours are missing, and which local day they belong to, is `recorded`. A 
 have it and the first of them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,6 +80,9 @@ def read_rows(table: pa.Table, *, name: str) -> RecordedRows:
         raise RefusedDemand(name, faults)
     capacity = np.zeros(len(teams))
     capacity[places] = numbers["capacity_gpus"]
+    together = sum(capacity.tolist())
+    if not 0 < together < math.inf:
+        raise RefusedDemand(name, [f"capacity_gpus adds up to {together:g}; expected what can be shared out"])
     return RecordedRows(
         hour=hours,
         team=places,
@@ -92,6 +96,8 @@ def read_rows(table: pa.Table, *, name: str) -> RecordedRows:
 
 def _hours(column: pa.ChunkedArray, faults: list[str]) -> Whole:
     try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            raise pa.ArrowInvalid("a text is no number")
         hours: Whole = column.cast(pa.int64()).to_numpy() if not column.null_count else np.zeros(0, np.int64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         hours = np.zeros(0, np.int64)

@@ -20,7 +20,7 @@ _SMALL_LETTERS = 26
 """At 11 pixels a letter takes about 6: what stands beside the bars must not run into them."""
 _LEFT, _WIDE, _TALL = 160, 231, 15
 _WORTH_NAMING = 6
-"""So many rows with their names tell more than a strip of all; of fewer, where there are many, the strip does."""
+"""So many rows with their names beside them tell more than a strip of all; of fewer, the strip does."""
 _FIT_AT_MOST = 16
 """No more rows with names than this fit, however short they are."""
 _STRIP_ROWS = 40
@@ -76,13 +76,13 @@ class Sheet:
 def small_rows(rows: Sequence[BarRow], *, sheet: Sheet, words: str) -> str:
     """Return as many of the first rows as the UI shows inline, with `words` below; `words` alone without rows.
 
-    Where few of many would fit with their names, up to 40 are drawn without. `words` are Markdown, and at most 400
-    characters of them leave room for a row.
+    Where few would fit with their names beside them, up to 40 are drawn, named below if that fits. `words` are
+    Markdown, and at most 400 characters of them leave room for a row.
     """
     for count in range(min(len(rows), _FIT_AT_MOST), 0, -1):
-        if count < _WORTH_NAMING < len(rows):
-            strip = _strip(rows, sheet, words)
-            return strip if len(strip) < INLINE_AT_MOST else words
+        if count < min(_WORTH_NAMING, len(rows)):
+            strips = (_strip(rows, sheet, words, names=names) for names in (_every_name(rows), _end_names(rows)))
+            return next((strip for strip in strips if len(strip) < INLINE_AT_MOST), words)
         rest = f" · {len(rows) - count} more not drawn" if count < len(rows) else ""
         markdown = f"{_image(_draw_small(rows[:count], sheet).encode(), 'svg+xml', sheet)}\n\n{words}{rest}"
         if len(markdown) < INLINE_AT_MOST:
@@ -90,8 +90,17 @@ def small_rows(rows: Sequence[BarRow], *, sheet: Sheet, words: str) -> str:
     return words
 
 
-def _strip(rows: Sequence[BarRow], sheet: Sheet, words: str) -> str:
-    """Return the bars alone, with the first and the last of them named."""
+def _every_name(rows: Sequence[BarRow]) -> str:
+    return "from the top: " + ", ".join(escape_markdown(_clipped(row.label, 20)) for row in rows[:_STRIP_ROWS])
+
+
+def _end_names(rows: Sequence[BarRow]) -> str:
+    first, last = rows[0], rows[:_STRIP_ROWS][-1]
+    return f"{escape_markdown(_clipped(first.label, 20))} (top) to {escape_markdown(_clipped(last.label, 20))}"
+
+
+def _strip(rows: Sequence[BarRow], sheet: Sheet, words: str, *, names: str) -> str:
+    """Return the bars alone, with their names in the words below."""
     shown = rows[:_STRIP_ROWS]
     tall = 6 if len(shown) > 16 else 10
     canvas = Canvas(width=_LEFT + _WIDE, height=tall * len(shown), palette=_PALETTE)
@@ -99,9 +108,8 @@ def _strip(rows: Sequence[BarRow], sheet: Sheet, words: str) -> str:
     for place, row in enumerate(shown):
         for first, last, shade in _spans(row, scale):
             canvas.box(first, place * tall, width=last - first, height=tall - 1, colour=shade)
-    ends = f"{escape_markdown(_clipped(shown[0].label, 20))} (top) to {escape_markdown(_clipped(shown[-1].label, 20))}"
     rest = f" · {len(rows) - len(shown)} more not drawn" if len(rows) > len(shown) else ""
-    return f"{_image(canvas.png(), 'png', sheet)}\n\n{ends} · {words}{rest}"
+    return f"{_image(canvas.png(), 'png', sheet)}\n\n{names} · {words}{rest}"
 
 
 def large_rows(rows: Sequence[BarRow], *, sheet: Sheet, words: str) -> str:

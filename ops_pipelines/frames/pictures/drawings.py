@@ -153,6 +153,12 @@ DRAWINGS: Mapping[str, tuple[Drawing, ...]] = {
             fold=Fold.MEAN,
         ),
     ),
+    "gpu_demand": (
+        Drawing(
+            title="GPUs wanted by each team", values=gauge("gpus_demand_avg"), needs="gpus_demand_avg", unit="",
+            by="team", entity="team",
+        ),
+    ),
     "kernel_events": (
         Drawing(title="Lines", values=gauge("ones"), needs="ones", unit="", fold=Fold.COUNT),
     ),

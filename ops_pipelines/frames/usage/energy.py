@@ -17,6 +17,8 @@ from ops_pipelines.domain.cost.lines import Held
 from ops_pipelines.domain.cost.usage import Bearer, UsageLine
 
 _COLUMNS = ("node", "job", "time", "power_watts")
+EFFICIENCY_COLUMNS = (*_COLUMNS, "utilisation_ratio")
+"""What usage and energy together read of gpu_efficiency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rows of FOCUS as a table and as CSV, checked against the columns of its version: catalogue/focus_columns.csv.
+"""Rows of FOCUS as a table, as CSV and as Parquet, checked against the columns of its version (focus_columns.csv).
 
 What stands in a row is `domain.cost.focus`'s. Money is a decimal of two places in the table and in the text: a float
 would lose the cent that closes the sum.
@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ops_pipelines.domain.cost.focus import FocusValue
 
@@ -109,6 +110,13 @@ def focus_csv(rows: Sequence[Mapping[str, FocusValue]]) -> bytes:
     writer.writerow(names)
     writer.writerows([_text(row[name]) for name in names] for row in rows)
     return out.getvalue().encode()
+
+
+def focus_parquet(rows: Sequence[Mapping[str, FocusValue]]) -> bytes:
+    """Return the rows as a Parquet file. Raises as `focus_table`."""
+    out = io.BytesIO()
+    pq.write_table(focus_table(rows), out, compression="zstd")
+    return out.getvalue()
 
 
 def _check(rows: Sequence[Mapping[str, FocusValue]]) -> None:

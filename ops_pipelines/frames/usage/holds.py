@@ -5,8 +5,8 @@ had begun. Which GPUs are left for whom where claims collide is `cut`'s.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
@@ -27,6 +27,8 @@ _HOUR = timedelta(hours=1)
 _MOST_NODES = 100_000
 """Shares of GPUs are fractions with the node count below the line: larger ones are noise of floats."""
 Row = Mapping[str, object]
+Begins = Mapping[str, Collection[tuple[datetime, str]]]
+"""Job -> when each of its attempts began, and its name."""
 ReadOwner = Callable[[Row], Owner | None]
 """Who pays for an attempt; None: it is a test of ours."""
 
@@ -53,6 +55,7 @@ class Holds:
 
     holds: tuple[Hold, ...]
     refused: tuple[Refused, ...]
+    begins: Begins = field(default_factory=dict)
 
 
 def owner_by_account(row: Row) -> Owner:
@@ -61,11 +64,17 @@ def owner_by_account(row: Row) -> Owner:
     return Owner(team=TeamName(str(account)) if account else NO_TEAM)
 
 
-def read_holds(allocations: pa.Table, *, part: BilledPart, owner_of: ReadOwner = owner_by_account) -> Holds:
-    """Return the holds of rows within a part of a month. Attempts without GPUs hold none, and are passed over."""
+def read_holds(
+    allocations: pa.Table, *, part: BilledPart, owner_of: ReadOwner = owner_by_account, begun: Begins | None = None
+) -> Holds:
+    """Return the holds of rows within a part of a month. Attempts without GPUs hold none, and are passed over.
+
+    `begun`: attempts of rows that were read before. An attempt without an end ended where one of these began.
+    """
     rows, refused = _one_of_each(allocations.select(list(ALLOCATION_COLUMNS)).to_pylist())
     read: list[tuple[Hold, Fraction]] = []
     begins: dict[str, set[tuple[datetime, str]]] = {}
+    known = {} if begun is None else begun
     for row in rows:
         fault = _fault(row)
         if fault is not None:
@@ -74,7 +83,7 @@ def read_holds(allocations: pa.Table, *, part: BilledPart, owner_of: ReadOwner =
         if not row["gpu_count"]:
             continue
         hold = _hold(row, owner_of)
-        begins.setdefault(hold.job, set()).add((hold.began_at, hold.attempt))
+        begins.setdefault(hold.job, set(known.get(hold.job, ()))).add((hold.began_at, hold.attempt))
         since, until = max(hold.since, part.since), min(hold.until, part.until)
         if since < until:
             assert isinstance(row["gpu_count"], (int, float)), "as `_fault` has seen"
@@ -82,7 +91,11 @@ def read_holds(allocations: pa.Table, *, part: BilledPart, owner_of: ReadOwner =
             read.append((replace(hold, since=since, until=until), share))
     kept, late = _one_attempt_at_a_time(_in_whole_gpus(read), begins=begins)
     order = sorted(kept, key=lambda each: (each.node, each.since, each.job, each.attempt))
-    return Holds(holds=tuple(order), refused=tuple(sorted((*refused, *late), key=lambda each: each.record)))
+    return Holds(
+        holds=tuple(order),
+        refused=tuple(sorted((*refused, *late), key=lambda each: each.record)),
+        begins=begins,
+    )
 
 
 def _one_of_each(rows: Iterable[Row]) -> tuple[list[Row], list[Refused]]:

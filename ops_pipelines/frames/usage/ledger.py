@@ -6,7 +6,7 @@ an hour, a day or a month: the lines of the parts are those of the whole.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import TypeVar
@@ -20,7 +20,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.parsed import Refused
 from ops_pipelines.frames.usage.cut import Claim, NodeCut, Share, cut_node, installed_seconds
-from ops_pipelines.frames.usage.holds import Hold, ReadOwner, owner_by_account, read_holds
+from ops_pipelines.frames.usage.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds
 from ops_pipelines.frames.usage.intervals import InstalledNode, NodeState, check_installed
 
 _HOUR = timedelta(hours=1)
@@ -40,6 +40,8 @@ class UsageLedger:
     installed: tuple[InstalledAsset, ...]
     refused: tuple[Refused, ...]
     """Rows that were not believed, and time that was claimed and not given, with the reason."""
+    begins: Begins = field(default_factory=dict)
+    """Attempts that were read, for whoever reads the next part."""
 
     @property
     def installed_by_type(self) -> dict[GpuType, int]:
@@ -62,18 +64,21 @@ def read_usage(
     allocations: pa.Table,
     efficiency: pa.Table | None = None,
     owner_of: ReadOwner = owner_by_account,
+    begun: Begins | None = None,
 ) -> UsageLedger:
     """Return the ledger of a part of a month. Rows and intervals may reach beyond it, and come in any order.
 
     `allocations`, `efficiency`: rows of job_allocations and gpu_efficiency. Without the second nothing is said of what
-    was used. Raises ValueError where a node is installed twice at one time.
+    was used. `begun`: attempts that parts before this one have seen (`UsageLedger.begins`). Who reads a month day by
+    day hands them on, else an attempt without an end would come to life again on the day after its requeue. Raises
+    ValueError where a node is installed twice at one time.
     """
     check_installed(nodes)
-    read = read_holds(allocations, part=part, owner_of=owner_of)
+    read = read_holds(allocations, part=part, owner_of=owner_of, begun=begun)
     stays_of = _by_node(nodes)
     states_of = _by_node(states)
     holds_of = _by_node(read.holds)
-    used = {} if efficiency is None else _used_ratios(efficiency)
+    used, wrong = ({}, []) if efficiency is None else _used_ratios(efficiency)
     lines: list[UsageLine] = []
     refused = list(read.refused)
     for node in sorted({*stays_of, *holds_of}):
@@ -84,7 +89,8 @@ def read_usage(
         part=part,
         lines=tuple(lines),
         installed=_installed(part, nodes),
-        refused=tuple(sorted(refused, key=lambda each: (each.record, each.reason))),
+        refused=tuple(sorted((*refused, *wrong), key=lambda each: (each.record, each.reason))),
+        begins=read.begins,
     )
 
 
@@ -108,14 +114,30 @@ def _installed(part: BilledPart, nodes: Iterable[InstalledNode]) -> tuple[Instal
     )
 
 
-def _used_ratios(efficiency: pa.Table) -> UsedRatios:
+def _used_ratios(efficiency: pa.Table) -> tuple[UsedRatios, list[Refused]]:
     """Return what was measured. Utilisation alone says "not busy" and never "busy": what it leaves out is wasted."""
     found: dict[tuple[str, str, int], Fraction] = {}
+    wrong: list[Refused] = []
     for row in efficiency.select(list(_EFFICIENCY)).to_pylist():
         ratio = row["utilisation_ratio"]
-        if ratio is not None and math.isfinite(ratio) and 0 <= ratio <= 1:
+        if ratio is None:
+            continue
+        if math.isfinite(ratio) and 0 <= ratio <= 1:
             found[row["node"], row["job"], (row["time"] - _EPOCH) // _HOUR] = Fraction(ratio)
-    return found
+        else:
+            wrong.append(_impossible(row["node"], row["job"], row["time"], ratio))
+    return found, wrong
+
+
+def _impossible(node: str, job: str, hour: datetime, ratio: float) -> Refused:
+    return Refused(
+        record=f"{job} {node} {hour:%Y-%m-%dT%H:%M:%S}",
+        reason="utilisation_impossible",
+        detail=f"utilisation is {ratio:g}; expected 0 to 1, and counted these hours as not measured",
+        text="",
+        into="usage_ledger",
+        at=hour,
+    )
 
 
 def _lines(node: NodeName, cut: NodeCut, *, part: BilledPart, used: UsedRatios) -> list[UsageLine]:

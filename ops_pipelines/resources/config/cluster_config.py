@@ -6,6 +6,7 @@ from datetime import UTC, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 
+from ops_pipelines.domain.cost.price import PriceModel
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.objectives import Objective
 from ops_pipelines.domain.topology import Topology
@@ -13,6 +14,7 @@ from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
+from ops_pipelines.resources.config.team_settings import Bought, LimitSettings
 
 
 class SchedulerKind(Enum):
@@ -255,3 +257,10 @@ class ClusterConfig:
     """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""
     objectives: tuple[Objective, ...] = ()
     """What was promised to teams; empty: nothing was."""
+    teams_path: Path | None = None
+    """What was agreed with teams; None: no file is named."""
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    prices: PriceModel | None = None
+    """None: nothing can be charged."""
+    bought: Mapping[NodeName, Bought] = field(default_factory=dict)
+    """Of every node of the topology. Not in `Place`: what was paid decides nothing about a node."""

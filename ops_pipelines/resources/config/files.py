@@ -3,6 +3,8 @@
 How YAML is read strictly is `strict_yaml`, the shape of the file `models`, what the sections become
 `cluster_config`; policy.yaml is `policy_file`. Durations are `*_seconds` numbers in the file and `timedelta` from here
 on; relative paths count from the directory of the file.
+
+A function a section, in the order of the file; larger sections have modules of their own. That is more than 400 lines.
 """
 
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.frames.host_list import expand_host_list
@@ -64,8 +67,11 @@ from ops_pipelines.resources.config.models import (
     TellModel,
 )
 from ops_pipelines.resources.config.objectives import read_objectives
+from ops_pipelines.resources.config.price_section import read_prices
+from ops_pipelines.resources.config.quota_section import read_limit_settings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.config.strict_yaml import YamlFile
+from ops_pipelines.resources.config.team_settings import Bought
 
 Value = TypeVar("Value")
 _DRIVER = "driver"
@@ -95,6 +101,8 @@ def read_cluster(path: Path) -> ClusterConfig:
     objectives = read_objectives(file, top.objectives)
     topology = _read_topology(file, top.racks, gpus_per_node=top.gpus_per_node)
     fleet = read_fleet(file, top.fleet, topology=topology, scheduler=scheduler, here=here)
+    limits = read_limit_settings(file, top.quotas)
+    prices = read_prices(file, top.prices, racks=top.racks)
     file.finish()
     return ClusterConfig(
         name=top.name,
@@ -115,6 +123,10 @@ def read_cluster(path: Path) -> ClusterConfig:
         release=release,
         releases_directory=_absolute(top.releases, here=here),
         objectives=objectives,
+        teams_path=None if top.teams is None else _absolute(top.teams, here=here),
+        limits=limits,
+        prices=prices,
+        bought=_read_bought(top.racks),
     )
 
 
@@ -158,6 +170,15 @@ def _read_topology(file: YamlFile, racks: list[RackModel], *, gpus_per_node: int
                 model=rack.model or "",
             )
     return Topology(places=places, gpus_per_node=gpus_per_node)
+
+
+def _read_bought(racks: list[RackModel]) -> dict[NodeName, Bought]:
+    """Return what was bought with each node; the racks were found to be right before."""
+    return {
+        node: Bought(gpu_type=GpuType(rack.gpu_type), installed_since=rack.installed_since)
+        for rack in racks
+        for node in expand_host_list(rack.nodes)
+    }
 
 
 def _read_scheduler(file: YamlFile, value: object, *, here: Path) -> SchedulerConfig | None:
@@ -331,7 +352,7 @@ def _read_release(file: YamlFile, section: ReleaseModel) -> dict[str, str]:
 def _zone(file: YamlFile, name: str, *, at: tuple[str, ...]) -> tzinfo:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         file.add_fault(at, f"found {name!r}; expected a zone of the IANA list such as Europe/Berlin")
         return UTC
 

@@ -19,8 +19,12 @@ from ops_pipelines.domain.policy import (
     RolloutLimits,
 )
 from ops_pipelines.flow.tell_rules import TellRules
+from ops_pipelines.resources.config.advice_section import AdviceModel
 from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
+from ops_pipelines.resources.config.price_models import PricesModel
+from ops_pipelines.resources.config.quota_models import LimitsModel, QuotasModel
 from ops_pipelines.resources.config.strict_yaml import StrictModel
+from ops_pipelines.resources.config.team_models import Day, GpuTypeName
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
 Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
@@ -161,6 +165,7 @@ class ConsentsModel(StrictModel):
     check: ConsentWord | None = None
     return_node: ConsentWord | None = None
     update: ConsentWord | None = None
+    quotas: ConsentWord | None = None
 
 
 class RackModel(StrictModel):
@@ -170,6 +175,8 @@ class RackModel(StrictModel):
     nvlink_domain: Literal["node", "rack"] = "node"
     power_feed: Name | None = None
     model: Name | None = None
+    gpu_type: GpuTypeName = ""
+    installed_since: Day | None = None
 
 
 class SimulatorModel(StrictModel):
@@ -392,7 +399,7 @@ class ObjectiveModel(StrictModel):
 
 
 class PolicyModel(StrictModel):
-    """policy.yaml. Every key may be absent: the defaults are those of `domain.policy`, and observe."""
+    """policy.yaml. Every key may be absent: the defaults are the domain's, and observe."""
 
     mode: Literal["observe", "approve", "auto"] = "observe"
     consents: ConsentsModel = ConsentsModel()
@@ -403,6 +410,8 @@ class PolicyModel(StrictModel):
     recovery: RecoveryModel = RecoveryModel()
     blast_caps: BlastCapsModel = BlastCapsModel()
     rollouts: RolloutsModel = RolloutsModel()
+    quotas: QuotasModel = QuotasModel()
+    advice: AdviceModel = AdviceModel()
     maintenance_windows: list[WeeklyWindowModel] | None = None
     maintenance_calendars: list[Text] = Field(default_factory=list)
     freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
@@ -431,6 +440,9 @@ class ClusterModel(StrictModel):
     serve: ServeModel = ServeModel()
     alertmanager: AlertmanagerModel | None = None
     objectives: list[ObjectiveModel] = Field(default_factory=list)
+    teams: Text | None = None
+    quotas: LimitsModel = LimitsModel()
+    prices: PricesModel | None = None
 
 
 SCHEDULERS: Mapping[str, type[StrictModel]] = {"simulator": SimulatorModel, "slurm": SlurmModel}

@@ -31,6 +31,7 @@ from ops_pipelines.domain.policy import (
 )
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.resources.config.advice_section import read_advice
 from ops_pipelines.resources.config.models import (
     DayName,
     FreezeWindowModel,
@@ -40,6 +41,7 @@ from ops_pipelines.resources.config.models import (
     RolloutsModel,
     WeeklyWindowModel,
 )
+from ops_pipelines.resources.config.quota_section import read_quotas
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 
 
@@ -62,6 +64,8 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
         for index, path in enumerate(top.maintenance_calendars)
         if (found := file.find_file(path, at=("maintenance_calendars", index))) is not None
     )
+    read_quotas(file, top.quotas)  # for its faults alone: who moves quotas reads them with `read_quota_policy`
+    read_advice(file, top.advice)  # likewise: who gives advice reads it with `read_advice_settings`
     policy = None
     try:
         policy = Policy(

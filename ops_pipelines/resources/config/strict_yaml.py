@@ -111,7 +111,10 @@ class YamlFile:
             raise ConfigError(f"{self.path} cannot be read ({exc.strerror}); check path and permissions") from exc
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{self.path} is not UTF-8 text ({exc.reason} at byte {exc.start})") from exc
-        loader = yaml.SafeLoader(text)
+        try:
+            loader = yaml.SafeLoader(text)
+        except yaml.YAMLError as exc:  # It looks for characters that cannot be printed at once.
+            raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
         try:
             node = loader.get_single_node()
             if node is None:

@@ -70,6 +70,8 @@ class ContractModel(StrictModel):
     reserved: Gpus = 0.0
     cap: Gpus | None = None
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    unit: Annotated[int, Field(ge=1, le=_MOST_GPUS)] = 1
+    """Quotas are whole multiples of so many GPUs."""
 
 
 class ProjectModel(StrictModel):

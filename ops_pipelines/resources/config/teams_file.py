@@ -118,6 +118,7 @@ def _read_contract(file: YamlFile, section: ContractModel, *, team: TeamName, at
             reserved=section.reserved,
             cap=_limit(section.cap),
             priority=section.priority,
+            unit=section.unit,
         )
     except ValueError as problem:
         file.add_fault(at, str(problem))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, Text, select, type_coerce
 from ops_pipelines.ports.ledger import ChainVerdict
 from ops_pipelines.resources.ledger.chain import GENESIS_HASH, hash_entry
 from ops_pipelines.resources.ledger.projection_audit import Fault, pages, projection_faults
+from ops_pipelines.resources.ledger.proposal_audit import proposal_faults
 from ops_pipelines.resources.ledger.rollout_audit import rollout_faults
 from ops_pipelines.resources.ledger.tables import entries
 
@@ -20,7 +21,7 @@ def verify(connection: Connection) -> ChainVerdict:
     """Return the first line that is not whole; a broken chain is reported before its projections are looked at."""
     count, head_hash, fault = _walk_chain(connection)
     if fault is None:
-        faults = chain(projection_faults(connection), rollout_faults(connection))
+        faults = chain(projection_faults(connection), rollout_faults(connection), proposal_faults(connection))
         fault = min(faults, key=lambda found: found.seq, default=None)
     return ChainVerdict(
         entry_count=count,

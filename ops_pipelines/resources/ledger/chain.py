@@ -16,6 +16,7 @@ from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalState, SentChange
 from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
 
@@ -73,6 +74,31 @@ class RolloutChange:
     nodes: tuple[RolloutNode, ...]
     plan_document: Digest | None = None
     """Of the line that opens it: under which its plan is kept. Where its release is kept, the rollout says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalStanding:
+    """How far a proposal of quotas is, and by whose word."""
+
+    state: ProposalState
+    since: datetime
+    actor: str
+    reason: str
+    sent: tuple[SentChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalChange:
+    """Body of a QUOTAS line: where one proposal stands from now on."""
+
+    proposal: ProposalId
+    event: ProposalEvent | None
+    """None: it is new."""
+    standing: ProposalStanding
+    document: Digest | None = None
+    """Of the line that brings it: under which it is kept."""
+    superseded: tuple[ProposalId, ...] = ()
+    """Whose place it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

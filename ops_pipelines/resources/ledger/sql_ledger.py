@@ -1,6 +1,7 @@
 """The ledger on SQLAlchemy Core: SQLite by default, PostgreSQL by URL, one code.
 
-Here stand the transactions, one a method; what happens inside each stands in the `ledger_*` modules beside it.
+Here stand the transactions, one a method, as many as the port has; what happens inside each stands in the `ledger_*`
+modules beside it.
 Open one `SqlLedger` a process; its threads may share it.
 """
 
@@ -19,6 +20,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import (
     AlreadyBegun,
@@ -43,6 +45,7 @@ from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
+from ops_pipelines.resources.ledger import proposals as ledger_proposals
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_entries_about, read_head
@@ -295,6 +298,43 @@ class SqlLedger:
     def rollout_plan(self, plan: PlanId) -> RolloutPlan | None:
         with self._database.read() as connection:
             return ledger_rollouts.read_rollout_plan(connection, plan)
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    def keep_proposal(self, record: ProposalRecord, *, now: datetime) -> ProposalRecord:
+        with self._database.write() as connection:
+            return ledger_proposals.write_proposal(connection, record, now=now)
+
+    def change_proposal(
+        self,
+        proposal: ProposalId,
+        event: ProposalEvent,
+        *,
+        actor: str,
+        reason: str,
+        lease_token: str | None,
+        now: datetime,
+        sent: Sequence[SentChange] = (),
+    ) -> ProposalRecord:
+        with self._database.write() as connection:
+            return ledger_proposals.write_event(
+                connection,
+                proposal,
+                event,
+                actor=actor,
+                reason=reason,
+                lease_token=lease_token,
+                now=now,
+                sent=tuple(sent),
+            )
+
+    def proposal(self, proposal: ProposalId) -> ProposalRecord | None:
+        with self._database.read() as connection:
+            return ledger_proposals.read_proposal(connection, proposal)
+
+    def proposals(self, *, limit: int) -> tuple[ProposalRecord, ...]:
+        with self._database.read() as connection:
+            return ledger_proposals.read_proposals(connection, limit=limit)
 
     # -- tests on nodes -----------------------------------------------------------------------------------------------
 

@@ -131,6 +131,11 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
     )
 
 
+def read_pause(connection: Connection) -> Pause | None:
+    """Return the pause that lasts; None if none does."""
+    return _to_pause(connection.execute(_PAUSE).scalar())
+
+
 def read_decided_through(connection: Connection) -> int:
     """Return up to where evidence was decided on: what the last DECISION line says, 0 before the first."""
     return _to_decided_through(connection.execute(_DECISION).scalar())

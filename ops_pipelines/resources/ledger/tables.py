@@ -176,6 +176,23 @@ class RolloutNodeColumns(TypedColumns):
     body: Named[str] = Column(Text())
 
 
+class QuotaProposalColumns(TypedColumns):
+    """Projection: each proposal of quotas as it is now. `number` counts them in the order kept, from 1."""
+
+    proposal: Named[str] = Column(SafeText(), primary_key=True)
+    number: Named[int] = Column(BigInteger(), unique=True)
+    day: Named[str] = Column(Text())
+    state: Named[str] = Column(Text(), index=True)
+    document: Named[str] = Column(Text())
+    """Digest of the document that holds the proposal itself, which never changes."""
+    first_seq: Named[int] = Column(BigInteger(), unique=True)
+    begun_seq: Named[int | None] = Column(BigInteger(), unique=True)
+    """The last line that began to apply it: of two that were applied, the one with the larger number is the newer."""
+    seq: Named[int] = Column(BigInteger())
+    """The last line that says something of it: one line may supersede many."""
+    body: Named[str] = Column(Text())
+
+
 class EvidenceColumns(TypedColumns):
     """Observations as taken in."""
 
@@ -276,6 +293,7 @@ actions = Table("actions", metadata, ActionColumns)
 refusals = Table("refusals", metadata, RefusalColumns)
 rollouts = Table("rollouts", metadata, RolloutColumns)
 rollout_nodes = Table("rollout_nodes", metadata, RolloutNodeColumns)
+quota_proposals = Table("quota_proposals", metadata, QuotaProposalColumns)
 evidence = Table("evidence", metadata, EvidenceColumns)
 rejected = Table("rejected", metadata, RejectedColumns)
 cursors = Table("cursors", metadata, CursorColumns)

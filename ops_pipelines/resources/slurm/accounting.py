@@ -1,11 +1,15 @@
-"""The port `Accounting` over sacct: what to ask, and which rows of the answer belong to the stretch asked for.
+"""The port `Accounting` over sacct and squeue: what to ask, and which rows of the answer belong to what was asked for.
 
 Asked for a window alone, sacct gives what was eligible or ran at any time in it, and leaves out what was cancelled
 before it could start. Asked for the states in which attempts end, it gives what ended in the window, such jobs too. Its
 edges are not sharp, so rows are chosen here by the start and end of the attempt; a row whose times cannot be read is
 passed on, and refused where rows are read. Measured on 22.05.8.
+
+Who waits is asked of squeue: sacct keeps the last reason that was neither priority nor resources, and so says nothing
+of now. As JSON, because columns of text are cut.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +20,8 @@ from pathlib import Path
 from ops_pipelines.ports.accounting import AccountingPage
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
+from ops_pipelines.resources.slurm.answers import read_rows
+from ops_pipelines.resources.slurm.values import Row
 
 COMMAND_LIMIT_SECONDS = 60.0
 """For one page. The database answers in 0.1 s a thousand jobs, and waits for its locks."""
@@ -60,6 +66,9 @@ _TIME = r"[0-9T:.-]{19}|Unknown|None|"
 _ROW = re.compile(
     rf"(?P<job>\d[^{DELIMITER}\n]{{0,100}}){DELIMITER}(?P<end>{_TIME}){DELIMITER}(?P<start>{_TIME}){DELIMITER}"
 )
+_WAITING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_LISTING = ("squeue", "--all", "--states=all", "--json")
+"""22.05 ignores filters with --json and prints all; later versions obey them, so all is spelled."""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "SLURM_CONF")
 
 
@@ -84,6 +93,19 @@ class SlurmAccounting:
         """Yield pages of at most six hours: an attempt is in that in which it began, or in the first."""
         _check(start=start, end=end)
         return self._read_overlapping(start=start, end=end)
+
+    def read_waiting(self, *, at: datetime) -> Iterator[AccountingPage]:
+        """Yield one page: what squeue says of the jobs that wait, as it says it."""
+        answer = self._run(_LISTING, environment=self._environment, timeout_seconds=COMMAND_LIMIT_SECONDS)
+        name = " ".join(_LISTING)
+        if answer.returncode != 0:
+            said = " / ".join(answer.stderr.strip().splitlines())[:300] or answer.stdout.strip()[:300]
+            raise SourceUnavailable(f"{name} ended with {answer.returncode}: {said}. Check slurmctld and munge")
+        jobs: list[Row] = []
+        # A row that is no object is none of a job that waits; those that are one are read where rows are read.
+        read_rows(answer.stdout, key="jobs", source=name, take=jobs.append)
+        waiting = {"jobs": [job for job in jobs if _is_waiting(job)]}
+        yield AccountingPage(body=json.dumps(waiting).encode(), source="squeue", start=at, end=at)
 
     def _read_ended(self, *, start: datetime, end: datetime) -> Iterator[AccountingPage]:
         for since, until in _stretches(start=start, end=end):
@@ -127,6 +149,13 @@ class SlurmAccounting:
             said = answer.stderr.strip()[:200] or answer.stdout[:120]
             raise SourceNonsense(f"sacct printed no header of {len(_FIELDS)} fields: {said!r}; run it by hand")
         return answer.stdout
+
+
+def _is_waiting(job: Row) -> bool:
+    """Return whether a job is in the queue and none of its processes is left; flags may stand beside the state."""
+    told = job.get("job_state")
+    names = set(map(str, told)) if isinstance(told, list) else {str(told)}
+    return not names.isdisjoint(_WAITING_STATES) and "COMPLETING" not in names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,7 @@ _DID = {
     EntryKind.RESUME_AUTOPILOT: "let the autopilot go on",
     EntryKind.ACTION_BEGUN: "acted by hand",
     EntryKind.ROLLOUT: "started a rollout, or told one what to do",
+    EntryKind.QUOTAS: "proposed, applied or undid quotas",
     EntryKind.INCIDENT: "changed an incident (closed it, said that a repair is done)",
 }
 

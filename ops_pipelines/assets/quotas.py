@@ -1,0 +1,107 @@
+"""Group `quotas`, once a day: what quotas are proposed, and what becomes of the proposal.
+
+A partition is a local day of the cluster's zone. Today's is written into the ledger; one of the past is only shown:
+what it would have been from what was known on its morning.
+"""
+
+from collections.abc import Mapping
+from datetime import date
+
+import dagster as dg
+
+from ops_pipelines.assets.hours import FIRST_HOUR, POOL
+from ops_pipelines.assets.run_lease import lease_of_run
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal
+from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.flow.teams_desk import TeamsDesk
+
+GROUP = "quotas"
+QUOTA_DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC", end_offset=2)
+"""Named by the local day. East of Greenwich a day begins before UTC's does: tomorrow's is one of them, too."""
+
+
+@dg.asset(group_name=GROUP, deps=["gpu_demand"], partitions_def=QUOTA_DAYS, pool=POOL, code_version="1")
+def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
+    """What each team's quota should be from this morning on, why, and what it would be without the change."""
+    from ops_pipelines.flow.quota.mornings_work import make_proposal
+
+    made = make_proposal(day_of(context), teams_desk, now=teams_desk.clock.now())
+    proposal = made.proposed.proposal
+    context.log.info("proposal=%s state=%s %s", proposal.proposal, made.state_word, proposal.headline)
+    for problem in made.contradictions:
+        context.log.error("proposal=%s %s", proposal.proposal, problem)
+    for note in proposal.notes:
+        context.log.info("note: %s", note)
+    return dg.Output(None, metadata=_shown(proposal, state=made.state_word, used=made.proposed.used))
+
+
+@dg.asset(group_name=GROUP, deps=[gpu_quotas], partitions_def=QUOTA_DAYS, code_version="1")
+def applied_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
+    """What became of the day's proposal, by the policy's consent: shown, waiting for a yes, or set and read back."""
+    from ops_pipelines.flow.quota.mornings_work import carry_out_proposal
+
+    lease = lease_of_run(context, teams_desk.cluster)
+    done = carry_out_proposal(day_of(context), teams_desk, lease=lease)
+    context.log.info("quotas %s: %s", done.outcome.value, done.said)
+    return dg.Output(
+        None,
+        metadata={
+            "outcome": dg.MetadataValue.text(done.outcome.value.replace("_", " ")),
+            "said": dg.MetadataValue.text(done.said),
+            "would_be_set": table({"change": each} for each in done.changes),
+            "hindered_by": table({"what": each} for each in done.obstacles),
+            "warnings": table({"warning": each} for each in done.warnings),
+            "proposal": dg.MetadataValue.text("" if done.record is None else done.record.name),
+            "state": dg.MetadataValue.text("" if done.record is None else done.record.state.value.replace("_", " ")),
+        },
+    )
+
+
+def day_of(context: dg.AssetExecutionContext) -> date:
+    """Return the local day that a run is for."""
+    return date.fromisoformat(context.partition_key)
+
+
+def _shown(
+    proposal: QuotaProposal, *, state: str, used: Mapping[tuple[TeamName, GpuType], float]
+) -> dict[str, dg.MetadataValue]:
+    from ops_pipelines.frames.pictures.quota_bars import draw_quotas
+
+    small, large = draw_quotas(proposal.lines, used=used)
+    return {
+        "headline": dg.MetadataValue.text(proposal.headline),
+        "proposal": dg.MetadataValue.text(f"{proposal.proposal}, {state}"),
+        "quotas": dg.MetadataValue.md(small),
+        "quotas_large": dg.MetadataValue.md(large),
+        "changed_count": count([each for each in proposal.lines if each.changes_anything]),
+        "lines": table(_line(each, used=used.get((each.team, each.gpu_type))) for each in proposal.lines),
+        "supply": table(
+            {
+                "type": each.gpu_type or "all",
+                "installed": each.installed,
+                "broken": each.broken,
+                "in rollouts": each.in_rollouts,
+                "kept back": each.slack,
+                "to give out": each.supply,
+            }
+            for each in proposal.supplies
+        ),
+        "notes": table({"note": each} for each in proposal.notes),
+        "stands_still": dg.MetadataValue.text(proposal.frozen_because or "no"),
+    }
+
+
+def _line(line: ProposedQuota, *, used: float | None) -> dict[str, object]:
+    return {
+        "team": line.team,
+        "type": line.gpu_type or "all",
+        "before": line.before,
+        "after": line.after,
+        "guarantee": line.guarantee,
+        "used": "not known" if used is None else f"{used:.1f}",
+        "wanted": line.wanted_mean,
+        "debt": line.debt,
+        "why": line.reason,
+        "without the change": line.counterfactual,
+    }

@@ -1,0 +1,151 @@
+"""Advice in the lake: one row a team, kind and subject at the end of its week, so that SQL and follow-up see it.
+
+What was told stays, however often the week is looked at again: it was said, and is followed up.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld
+from ops_pipelines.domain.advice.choosing import Said
+from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
+from ops_pipelines.flow.hindsight.review.week import WEEK, Week
+from ops_pipelines.flow.teams_desk import TeamsDesk
+
+TABLE = "efficiency_advice"
+WITHHELD_AT_MOST = 1_000
+"""Rows of what is not said; the others are in no table."""
+_Row = Mapping[str, object]
+_Key = tuple[TeamName, AdviceKind, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Advice that a team was told, as the lake has it."""
+
+    team: TeamName
+    kind: AdviceKind
+    subject: str
+    measure: float
+    expected_gpu_hours: float
+    held_gpu_hours: float
+
+
+def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -> None:
+    """Make the report what the lake has of its week; `told` are the teams that were told of it. Raises LakeError."""
+    from ops_pipelines.frames.schema import TABLES
+
+    now, end = desk.clock.now(), report.week.end
+    rows: dict[_Key, _Row] = {}
+    for each in report.withheld[:WITHHELD_AT_MOST]:
+        rows.setdefault((each.team, each.kind, each.subject), _withheld_row(each, report.week))
+    for advice in report.chosen:
+        rows[advice.key] = _row(advice, report.week, told_at=now if advice.team in told else None)
+    for row in _rows(desk, end):
+        key = _key(row)
+        if key is not None and row["told_at"] is not None:
+            rows[key] = row
+    desk.lake.replace_hour(TABLE, end, TABLES[TABLE].from_rows(rows[key] for key in sorted(rows, key=repr)))
+
+
+def keep_outcomes(week: Week, followed: Collection[FollowedUp], desk: TeamsDesk) -> None:
+    """Write beside the advice of a week what became of it. Raises LakeError."""
+    from ops_pipelines.frames.schema import TABLES
+
+    by_key = {(each.team, each.kind, each.subject): each.outcome for each in followed}
+    rows: list[_Row] = []
+    for row in _rows(desk, week.end):
+        key = _key(row)
+        outcome = None if key is None else by_key.get(key)
+        rows.append(
+            row
+            if outcome is None
+            else {
+                **row,
+                "followed": outcome.followed.value,
+                "measure_after": outcome.measure_after,
+                "saved_gpu_hours": outcome.saved_gpu_hours,
+            }
+        )
+    if rows:
+        desk.lake.replace_hour(TABLE, week.end, TABLES[TABLE].from_rows(rows))
+
+
+def told_in(week: Week, desk: TeamsDesk) -> tuple[Told, ...]:
+    """Return what teams were told at the end of a week. Raises LakeError."""
+    found = []
+    for row in _rows(desk, week.end):
+        key = _key(row)
+        if key is not None and row["told_at"] is not None:
+            found.append(
+                Told(
+                    team=key[0],
+                    kind=key[1],
+                    subject=key[2],
+                    measure=_number(row["measure"]),
+                    expected_gpu_hours=_number(row["gain_gpu_hours"]),
+                    held_gpu_hours=_number(row["held_gpu_hours"]),
+                )
+            )
+    return tuple(found)
+
+
+def said_before(week: Week, desk: TeamsDesk) -> tuple[Said, ...]:
+    """Return what teams were told in the quiet weeks before this one. Raises LakeError."""
+    weeks = [Week(start=week.start - number * WEEK) for number in range(1, desk.advice.quiet_weeks + 1)]
+    return tuple(
+        Said(kind=each.kind, team=each.team, subject=each.subject, week_end=past.end, measure=each.measure)
+        for past in weeks
+        for each in told_in(past, desk)
+    )
+
+
+def _rows(desk: TeamsDesk, end: datetime) -> list[_Row]:
+    rows: list[_Row] = desk.lake.read_hour(TABLE, end).to_pylist()  # type: ignore[attr-defined]  # an Arrow table
+    return rows
+
+
+def _key(row: _Row) -> _Key | None:
+    """Return what a row is about; None for a kind that this version does not know."""
+    try:
+        return TeamName(str(row["team"])), AdviceKind(str(row["kind"])), str(row["subject"])
+    except ValueError:
+        return None
+
+
+def _row(advice: Advice, week: Week, *, told_at: datetime | None) -> _Row:
+    return {
+        "team": advice.team,
+        "kind": advice.kind.value,
+        "subject": advice.subject,
+        "time": week.end,
+        "week": week.name,
+        "told_at": told_at,
+        "evidence": "; ".join(advice.evidence),
+        "counter_evidence": "; ".join(advice.counter_evidence),
+        "what_to_do": advice.what_to_do,
+        "confidence": advice.confidence.value,
+        "gain_low_gpu_hours": advice.gain.low_gpu_hours,
+        "gain_gpu_hours": advice.gain.expected_gpu_hours,
+        "gain_cents": advice.gain_cents,
+        "gain_bytes": float(advice.gain.size_bytes),
+        "held_gpu_hours": advice.held_gpu_hours,
+        "measure": advice.measure,
+    }
+
+
+def _withheld_row(each: Withheld, week: Week) -> _Row:
+    return {
+        "team": each.team,
+        "kind": each.kind.value,
+        "subject": each.subject,
+        "time": week.end,
+        "week": week.name,
+        "withheld_because": each.why,
+    }
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

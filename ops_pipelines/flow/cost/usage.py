@@ -1,0 +1,230 @@
+"""What became of each installed GPU in a part of a month, read from the lake day by day and kept as sums.
+
+A month of a large cluster is never held as rows: one local day is, and its sums stay. Whose seconds are whose is
+`frames.usage`'s, what took nodes from work is `states`'. No money.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+from ops_pipelines.domain.cost.lines import Held
+from ops_pipelines.domain.cost.months import BilledPart, CostMonth, month_to_date, whole_month
+from ops_pipelines.domain.cost.price import InstalledAsset
+from ops_pipelines.domain.cost.usage import NO_TEAM, PartUsage, join_usage
+from ops_pipelines.flow.cost.owners import OwnerReader
+from ops_pipelines.flow.cost.states import FoundStates, find_states
+from ops_pipelines.flow.observatory import HOUR, hour_of
+from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
+
+if TYPE_CHECKING:
+    from ops_pipelines.frames.parsed import Refused
+    from ops_pipelines.frames.usage.attempts import AttemptFaults
+
+_REFUSED_SHOWN = 200
+"""Refused rows that are kept with their words; all of them are counted."""
+_FAULTS_SHOWN = 50
+
+
+class NothingYet(RuntimeError):
+    """Of the month that is asked for no hour is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that was not believed, or time that was claimed and not given."""
+
+    record: str
+    """Job, attempt, node and hour. Untrusted."""
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayUsage:
+    """What became of all that was installed on one local day, as far as it is in the part."""
+
+    day: date
+    usage: PartUsage
+    assets: tuple[InstalledAsset, ...]
+    joules: Mapping[Held, int]
+    unmeasured_gpu_seconds: Mapping[Held, int]
+    """GPU-seconds whose power nobody measured."""
+    storage_byte_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptCount:
+    """Whether each attempt stands in the ledger once."""
+
+    count: int = 0
+    counted_twice: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def is_each_once(self) -> bool:
+        return not self.counted_twice and not self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthUsage:
+    """The usage of a part of a month."""
+
+    part: BilledPart
+    days: tuple[DayUsage, ...]
+    attempts: AttemptCount
+    refused_by_reason: Mapping[str, int]
+    refused: tuple[RefusedRow, ...]
+    """The first ones; how many there are of each kind stands beside them."""
+    notes: tuple[str, ...]
+    """What is not known, in words."""
+    total: PartUsage = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", join_usage(self.part, (each.usage for each in self.days)))
+
+    @property
+    def residual_gpu_seconds(self) -> int:
+        """Installed GPU-seconds that stand in no line, or in two."""
+        told = sum(each.gpu_seconds for each in self.total.by_bearer.values())
+        return sum(self.total.installed.values()) - told
+
+
+def part_of(month: CostMonth, *, now: datetime) -> BilledPart:
+    """Return the month, or as much of it as is over; raise NothingYet before its first hour is."""
+    if now >= month.ends_at:
+        return whole_month(month)
+    part = month_to_date(month, now=now)
+    if part is None:
+        first = f"{month.begins_at + HOUR:%Y-%m-%d %H:%M} UTC"
+        raise NothingYet(f"of {month.name} no hour is over yet; ask again after {first}")
+    return part
+
+
+def usage_of(part: BilledPart, desk: TeamsDesk) -> MonthUsage:
+    """Return what became of what was installed in a part of a month. Raises LakeError, LedgerError and NoTeams."""
+    from ops_pipelines.frames.usage.months import days_of
+
+    if not desk.installed:
+        raise NoTeams("cluster.yaml names no nodes under `racks`; without a register of nodes no hour can be counted")
+    reading = _Reading(desk=desk, owners=OwnerReader(agreements=desk.agreements), found=find_states(part, desk))
+    days = tuple(reading.read_day(day, piece) for day, piece in days_of(part, zone=desk.zone))
+    return MonthUsage(
+        part=part,
+        days=days,
+        attempts=AttemptCount(
+            count=sum(len(each) for each in reading.begun.values()),
+            counted_twice=tuple(reading.counted_twice[:_FAULTS_SHOWN]),
+            lost=tuple(reading.lost[:_FAULTS_SHOWN]),
+        ),
+        refused_by_reason=dict(sorted(reading.reasons.items())),
+        refused=tuple(reading.refused),
+        notes=(*reading.found.notes, *_notes(reading, days, desk)),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """What is carried from day to day while a month is read."""
+
+    desk: TeamsDesk
+    owners: OwnerReader
+    found: FoundStates
+    begun: dict[str, set[tuple[datetime, str]]] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+    refused: list[RefusedRow] = field(default_factory=list)
+    counted_twice: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def read_day(self, day: date, part: BilledPart) -> DayUsage:
+        """Read one day of the lake and keep its sums."""
+        from ops_pipelines.frames.usage.attempts import find_attempt_faults
+        from ops_pipelines.frames.usage.energy import EFFICIENCY_COLUMNS, read_energy
+        from ops_pipelines.frames.usage.holds import ALLOCATION_COLUMNS
+        from ops_pipelines.frames.usage.ledger import read_usage
+
+        lake = self.desk.lake
+        # A part may begin within an hour of UTC, as days of India do: the rows of that hour are both days'.
+        since = hour_of(part.since)
+        allocations = lake.read("job_allocations", start=since, end=part.until, columns=ALLOCATION_COLUMNS)
+        efficiency = lake.read("gpu_efficiency", start=since, end=part.until, columns=EFFICIENCY_COLUMNS)
+        ledger = read_usage(
+            part,
+            nodes=self.desk.installed,
+            states=[
+                each
+                for each in self.found.states
+                if each.since < part.until and (each.until is None or each.until > part.since)
+            ],
+            allocations=allocations,
+            efficiency=efficiency,
+            owner_of=self.owners,
+            begun=self.begun,
+        )
+        for job, attempts in ledger.begins.items():
+            self.begun.setdefault(job, set()).update(attempts)
+        self._keep_refused(ledger.refused)
+        self._keep_faults(find_attempt_faults(ledger, allocations))
+        energy = read_energy(ledger.lines, efficiency)
+        return DayUsage(
+            day=day,
+            usage=ledger.summed(),
+            assets=ledger.installed,
+            joules=dict(energy.joules),
+            unmeasured_gpu_seconds={held: each for held, each in energy.unmeasured_gpu_seconds.items() if each},
+            storage_byte_seconds=_storage_byte_seconds(part, self.desk),
+        )
+
+    def _keep_refused(self, refused: "tuple[Refused, ...]") -> None:
+        self.reasons.update(each.reason for each in refused)
+        room = _REFUSED_SHOWN - len(self.refused)
+        self.refused += [
+            RefusedRow(record=each.record, reason=each.reason, detail=each.detail) for each in refused[: max(0, room)]
+        ]
+
+    def _keep_faults(self, faults: "AttemptFaults") -> None:
+        self.counted_twice += [each for each in faults.counted_twice if each not in self.counted_twice]
+        self.lost += [each for each in faults.lost if each not in self.lost]
+
+
+def _storage_byte_seconds(part: BilledPart, desk: TeamsDesk) -> int:
+    """Return how much storage stood there: its size once an hour, times the hour; 0 where storage has no price."""
+    if desk.prices is None or not desk.prices.cents_per_tib_month:
+        return 0
+    from ops_pipelines.frames.usage.scheduler_states import STORAGE_COLUMNS, read_storage_bytes
+
+    total, size, hour = 0, 0, hour_of(part.since)
+    while hour < part.until:
+        # Two grid times are enough: file systems grow by days.
+        rows = desk.lake.read(
+            "storage_telemetry", start=hour, end=hour + 2 * desk.observatory.step, columns=STORAGE_COLUMNS
+        )
+        size = read_storage_bytes(rows) or size  # An hour without a reading is as the one before.
+        seconds = (min(hour + HOUR, part.until) - max(hour, part.since)).total_seconds()
+        total += size * int(seconds)
+        hour += HOUR
+    return total
+
+
+def _notes(reading: _Reading, days: tuple[DayUsage, ...], desk: TeamsDesk) -> list[str]:
+    notes = []
+    total = sum(sum(each.usage.installed.values()) for each in days)
+    unmeasured = sum(sum(each.unmeasured_gpu_seconds.values()) for each in days)
+    if unmeasured:
+        notes.append(f"of {unmeasured / 3600:,.1f} of {total / 3600:,.1f} GPU-hours nobody measured the power")
+    if reading.owners.strangers:
+        named = sorted(reading.owners.strangers)
+        notes.append(f"{len(named)} accounts are in no agreement, each a team of its own: {', '.join(named[:10])}")
+    unowned = sum(
+        used.gpu_seconds
+        for each in days
+        for (bearer, _), used in each.usage.by_bearer.items()
+        if bearer.owner is not None and bearer.owner.team == NO_TEAM
+    )
+    if unowned:
+        notes.append(f"{unowned / 3600:,.1f} GPU-hours were of jobs without an account")
+    if desk.prices is not None and desk.prices.cents_per_tib_month:
+        notes.append("how much storage each team fills is not measured: all of it is idle and nobody's")
+    return notes

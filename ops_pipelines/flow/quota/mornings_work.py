@@ -1,0 +1,173 @@
+"""What is done each morning with quotas: a proposal is made and kept, then set as far as the policy consents.
+
+Proposing is `proposing`'s, setting and reading back `applying`'s. Here stands when which of them is called.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from enum import Enum
+
+from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, ProposalState
+from ops_pipelines.domain.quota.proposal_proof import PROOFS
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.quota.applying import apply, preview, settle
+from ops_pipelines.flow.quota.changes import ApplyRefused
+from ops_pipelines.flow.quota.proposing import Proposed, keep, proof_inputs, propose
+from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
+from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
+
+_LOOKED_BACK = 20
+_OVER = frozenset({ProposalState.SUPERSEDED, ProposalState.UNDONE})
+_OPEN = frozenset({ProposalState.PROPOSED, ProposalState.HALF_APPLIED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The proposal of one day, and how it is kept."""
+
+    proposed: Proposed
+    record: ProposalRecord | None
+    """None: it is of a day that is over, and was only computed."""
+    contradictions: tuple[str, ...]
+
+    @property
+    def state_word(self) -> str:
+        return "of the past, not kept" if self.record is None else self.record.state.value.replace("_", " ")
+
+
+class Outcome(Enum):
+    """What became of a day's proposal this time."""
+
+    NOTHING_TO_DO = "nothing_to_do"
+    SHOWN = "shown"
+    """The policy lets nothing be set: what would be is said."""
+    WAITS = "waits"
+    """For a person's yes."""
+    APPLIED = "applied"
+    NOT_APPLIED = "not_applied"
+    """Tried, and refused or stopped half-way: the state says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What was done, or would be."""
+
+    outcome: Outcome
+    said: str
+    record: ProposalRecord | None = None
+    changes: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def make_proposal(day: date, desk: TeamsDesk, *, now: datetime, actor: str = AUTOPILOT) -> Made:
+    """Propose for a local day; keep today's in the ledger, the lines in the lake. Raises as `propose`."""
+    proposed = propose(day, desk, now=now)
+    contradictions = proposed.contradictions
+    record = None
+    if day == now.astimezone(desk.zone).date():
+        record = keep(proposed, desk, actor=actor, now=now)
+    found = ProposalState.REFUSED if contradictions else ProposalState.PROPOSED
+    state = found if record is None else record.state
+    store_lines(desk, proposed.proposal, state=state, used=proposed.used)
+    return Made(proposed=proposed, record=record, contradictions=contradictions)
+
+
+def carry_out_proposal(day: date, desk: TeamsDesk, *, lease: Lease) -> Done:
+    """Do with the day's newest proposal what the policy consents to. What an earlier run left is judged first.
+
+    Raises SourceError if the scheduler does not say what is in force.
+    """
+    token = lease.token(desk.cluster.ledger, desk.clock.now())
+    if desk.quotas is not None:
+        settle(desk, actor=AUTOPILOT, lease_token=token)
+    record = newest_of(day, desk)
+    if record is None:
+        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"there is no proposal for {day}")
+    if record.state is ProposalState.APPLIED:
+        return Done(outcome=Outcome.APPLIED, said=f"{record.name} is applied: {record.reason}", record=record)
+    if record.state not in _OPEN:
+        word = record.state.value.replace("_", " ")
+        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"{record.name} is {word}: {record.reason}", record=record)
+    if not record.proposal.changes_anything:
+        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"{record.name} would set nothing anew", record=record)
+    if desk.quotas is None:
+        return Done(
+            outcome=Outcome.SHOWN, said="this scheduler keeps no limits: it is proposed, no more", record=record
+        )
+    policy = desk.cluster.rules.policy
+    consent = policy.consent_to(ActionClass.QUOTAS)
+    if policy.mode is Mode.OBSERVE or consent is Consent.FORBID:
+        return _previewed(record, desk, outcome=Outcome.SHOWN, said="the policy lets nothing be set; this would be")
+    if consent is Consent.APPROVE:
+        said = f"{record.name} waits for a yes: `ops-pipelines quota apply {record.name}`"
+        return _previewed(record, desk, outcome=Outcome.WAITS, said=said)
+    return _applied(record, desk, token=token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """The proposal that is kept of a day, and what each proof finds."""
+
+    record: ProposalRecord | None
+    """None: none is kept, as of a day that is over; nothing is proved."""
+    contradictions: Mapping[str, tuple[str, ...]]
+
+
+def prove_day(day: date, desk: TeamsDesk) -> Proved:
+    """Prove the newest proposal of a day as it is kept; one that is contradicted and still open is refused."""
+    record = newest_of(day, desk)
+    if record is None:
+        return Proved(record=None, contradictions={})
+    inputs = proof_inputs(record.proposal, desk)
+    found = {name: find_contradictions(record.proposal, inputs) for name, (_, find_contradictions) in PROOFS.items()}
+    problems = [f"{name}: {each}" for name, said in found.items() for each in said]
+    if problems and record.state is ProposalState.PROPOSED:
+        record = desk.cluster.ledger.change_proposal(
+            record.name,
+            ProposalEvent.REFUSE,
+            actor=AUTOPILOT,
+            reason="; ".join(problems),
+            lease_token=None,
+            now=desk.clock.now(),
+        )
+    return Proved(record=record, contradictions=found)
+
+
+def newest_of(day: date, desk: TeamsDesk) -> ProposalRecord | None:
+    """Return the newest proposal of a local day that was not overtaken by another; None if there is none."""
+    records = desk.cluster.ledger.proposals(limit=_LOOKED_BACK)
+    return next((each for each in records if each.proposal.day == day and each.state not in _OVER), None)
+
+
+def _previewed(record: ProposalRecord, desk: TeamsDesk, *, outcome: Outcome, said: str) -> Done:
+    try:
+        found = preview(record.name, desk)
+    except ApplyRefused as refused:
+        return Done(outcome=outcome, said=said, record=record, obstacles=(str(refused),))
+    return Done(
+        outcome=outcome,
+        said=said,
+        record=record,
+        changes=tuple(map(str, found.changes)),
+        obstacles=found.hindrances,
+        warnings=found.warnings,
+    )
+
+
+def _applied(record: ProposalRecord, desk: TeamsDesk, *, token: str | None) -> Done:
+    """Apply as the autopilot. Without a lease nothing is: `None` would be a person's word."""
+    if token is None:
+        said = "another process holds the lease; nothing was set"
+        return Done(outcome=Outcome.NOT_APPLIED, said=said, record=record)
+    shown = _previewed(record, desk, outcome=Outcome.APPLIED, said="")
+    try:
+        after = apply(record.name, desk, actor=AUTOPILOT, lease_token=token)
+    except (ApplyRefused, LedgerConflict) as refused:
+        return replace(shown, outcome=Outcome.NOT_APPLIED, said=str(refused))
+    store_lines(desk, after.proposal, state=after.state, used=used_in(desk, day=after.proposal.day))
+    is_in = after.state is ProposalState.APPLIED
+    return replace(shown, outcome=Outcome.APPLIED if is_in else Outcome.NOT_APPLIED, said=after.reason, record=after)

@@ -1,0 +1,77 @@
+"""Whether each attempt stands in the usage ledger once: its rows added up a second time, in another way.
+
+The ledger gives out seconds node by node; here the same rows are added up attempt by attempt, without looking at
+anything else. Who has more than he claims was counted twice; who has less is named by a refused row, or was lost.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+
+from ops_pipelines.frames.usage.holds import ALLOCATION_COLUMNS
+from ops_pipelines.frames.usage.ledger import UsageLedger
+
+_HOUR = timedelta(hours=1)
+_WHOLE_GPU_SECONDS = 3_600
+"""Accounting shares an attempt's GPUs out over its nodes, the ledger gives out whole ones: within an hour the two may
+differ by one GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFaults:
+    """Attempts, as `job attempt`, that the ledger does not have exactly once."""
+
+    counted_twice: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Claimed:
+    gpu_seconds: float = 0.0
+    hours: int = 0
+    gpus: float = 0.0
+
+
+def find_attempt_faults(ledger: UsageLedger, allocations: pa.Table) -> AttemptFaults:
+    """Return the attempts of rows that the ledger made of them counts twice, or has lost without a word."""
+    counted: dict[str, int] = {}
+    for line in ledger.lines:
+        if line.job:
+            name = f"{line.job} {line.attempt}"
+            counted[name] = counted.get(name, 0) + line.gpu_seconds
+    named = {" ".join(each.record.split(" ")[:2]) for each in ledger.refused}
+    twice, lost = [], []
+    claimed = _claimed(ledger, allocations)
+    for name in sorted({*claimed, *counted}):
+        claim = claimed.get(name, _Claimed())
+        # Fractions of a second are cut off at both ends of a stretch.
+        slack = claim.hours * (_WHOLE_GPU_SECONDS + 2 * claim.gpus)
+        has = counted.get(name, 0)
+        if has > claim.gpu_seconds + slack:
+            twice.append(name)
+        elif has < claim.gpu_seconds - slack and name not in named:
+            lost.append(name)
+    return AttemptFaults(counted_twice=tuple(twice), lost=tuple(lost))
+
+
+def _claimed(ledger: UsageLedger, allocations: pa.Table) -> dict[str, _Claimed]:
+    found: dict[str, _Claimed] = {}
+    hours: dict[str, set[datetime]] = {}
+    seen: set[tuple[object, ...]] = set()
+    for row in allocations.select(list(ALLOCATION_COLUMNS)).to_pylist():
+        key = (row["job"], row["attempt"], row["node"], row["time"])
+        if key in seen or not row["gpu_count"]:
+            continue
+        seen.add(key)
+        since = max(row["time"], row["started_at"] or row["time"], ledger.part.since)
+        until = min(row["time"] + _HOUR, row["ended_at"] or row["time"] + _HOUR, ledger.part.until)
+        if since >= until:
+            continue
+        name = f"{row['job']} {row['attempt']}"
+        claim = found.setdefault(name, _Claimed())
+        claim.gpu_seconds += (until - since).total_seconds() * row["gpu_count"]
+        claim.gpus = max(claim.gpus, row["gpu_count"])
+        hours.setdefault(name, set()).add(row["time"])
+        claim.hours = len(hours[name])
+    return found

@@ -1,0 +1,75 @@
+"""`ops-pipelines advice`: what teams could do better, as a table or as JSON. Tells nobody, keeps nothing."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ops_pipelines.flow.advice.report import AdviceReport
+
+
+@at_the_edge
+def advice(
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    team: Annotated[str | None, typer.Option("--team", help="One team alone; all unless given.")] = None,
+    week: Annotated[
+        str | None, typer.Option("--week", help="A week of ISO 8601, as 2026-W47; the last whole one unless given.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what teams could do better in a week: evidence, what speaks against it, the gain, what to change.
+
+    Looks and tells nobody: the weekly message is sent by the asset efficiency_advice. Reads the week from the lake:
+    seconds on a small cluster, minutes on a large one.
+
+    \b
+    JSON: cluster, week, currency (null without prices), advice [team, kind, subject, evidence [text],
+    counter_evidence [text], gain_low_gpu_hours, gain_gpu_hours, gain_bytes, gain_cents (null: not known), what_to_do,
+    confidence, measure, held_gpu_hours], withheld [team, kind, subject, why], not_known [text]. Gains are of one week.
+    """
+    from rich.console import Console
+
+    from ops_pipelines.flow.advice.finding import find_advice
+    from ops_pipelines.flow.hindsight.review.week import parse_week, week_of
+    from ops_pipelines.terminal.advice_views import of_team, view_advice
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.wiring import open_teams_desk
+
+    desk = open_teams_desk(cluster_file.absolute())
+    try:
+        asked = week_of(desk.clock.now()).before if week is None else parse_week(week)
+        with Console(stderr=True).status("reading") as status:
+            report = find_advice(asked, desk, on_step=lambda step: status.update(f"reading {step}"))
+    except ValueError as problem:
+        complain(f"--week: {problem}")
+        raise typer.Exit(ExitCode.USAGE) from problem
+    shown = report if team is None else of_team(report, team)
+    if json:
+        typer.echo(to_json(view_advice(shown, cluster=desk.cluster.name)))
+    else:
+        print_advice(Console(), shown)
+
+
+def print_advice(out: "Console", report: "AdviceReport") -> None:
+    """Print the sentences, what is said, and how much is withheld for which reason."""
+    from ops_pipelines.flow.advice.sending import shown_gain
+    from ops_pipelines.flow.advice.words import sentences
+    from ops_pipelines.terminal.tables import printable
+
+    def show(text: str, *, style: str | None = None) -> None:
+        out.print(printable(text), style=style, markup=False, highlight=False)
+
+    for sentence in sentences(report, ()):
+        show(sentence)
+    for each in report.chosen:
+        show(f"\n{each.team or 'unknown team'}: {each.subject}  {each.kind.value.replace('_', ' ')}", style="bold")
+        show(f"  seen  {'; '.join(each.evidence)}")
+        if each.counter_evidence:
+            show(f"  but   {'; '.join(each.counter_evidence)}")
+        show(f"  gain  {shown_gain(each, currency=report.currency)} (confidence {each.confidence.value})")
+        show(f"  do    {each.what_to_do}")

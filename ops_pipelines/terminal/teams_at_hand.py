@@ -1,0 +1,57 @@
+"""The desk of teams for the web process: opened once, beside the cluster that is served; and what its pages share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.teams_desk import TeamsDesk
+
+
+class NotThere(LookupError):
+    """What was asked for is not there. The message says what is; it is shown, escaped."""
+
+
+class TeamsAtHand:
+    """Returns the desk of one cluster. cluster.yaml is read once, as by every process; teams.yaml when it changed."""
+
+    def __init__(self, open_cluster: Callable[[], Cluster], cluster_file: Path | None) -> None:
+        """`cluster_file` None: only the ledger is served."""
+        self._open_cluster = open_cluster
+        self._cluster_file = cluster_file
+        self._lock = Lock()
+        self._desk: TeamsDesk | None = None
+        self._teams_path: Path | None = None
+        self._stamp: tuple[int, int] | None = None
+
+    def desk(self) -> TeamsDesk | None:
+        """Return the desk; None where only the ledger is served. Raises LedgerError; PolicyError on a wrong file."""
+        from ops_pipelines.resources.config.files import read_cluster
+        from ops_pipelines.resources.config.kept_teams import stamp_of
+        from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
+
+        if self._cluster_file is None:
+            return None
+        cluster = self._open_cluster()
+        with self._lock:
+            stamp = stamp_of(self._teams_path)
+            if self._desk is None or self._desk.cluster is not cluster or stamp != self._stamp:
+                try:
+                    config = read_cluster(self._cluster_file)
+                    self._teams_path, self._stamp = config.teams_path, stamp_of(config.teams_path)
+                    observatory = assemble_observatory(config, cluster.clock)
+                    self._desk = assemble_teams_desk(config, cluster=cluster, observatory=observatory)
+                except PolicyError as problem:  # Its words hold paths of ours.
+                    raise PolicyError(
+                        "what cluster.yaml and teams.yaml say of teams cannot be read; `ops-pipelines check-config` "
+                        "says why"
+                    ) from problem
+            return self._desk
+
+    def whole_desk(self) -> TeamsDesk:
+        """Return the desk; raise NotThere where only the ledger is served."""
+        desk = self.desk()
+        if desk is None:
+            raise NotThere("the lake is not at hand here, and this page reads it")
+        return desk

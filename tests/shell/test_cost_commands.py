@@ -1,0 +1,140 @@
+"""`ops-pipelines cost`: tables, JSON and files of a month on a simulated cluster; wrong usage says what to do."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.cost.cents import show_cents
+from ops_pipelines.flow.cost.export import billed_cents
+from ops_pipelines.frames.accounting import allocations_of
+from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from tests.shell import desk as shell
+from tests.shell.desk import Desk
+
+PRICES = """
+prices:
+  currency: EUR
+  assets: [{asset: hgx-h100, priced_by: node, capex: "280000.03", amortized_months: 48}]
+  per_kwh: "0.115"
+  pue: "1.3"
+  network_per_month: "777.77"
+  unmeasured_watts_per_gpu: "1000"
+"""
+TEAMS = """
+version: 1
+timezone: UTC
+teams:
+  - name: alpha
+"""
+
+
+class CostDesk(Desk):
+    """An operator's place where a job of the account `alpha` ran for two hours."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, prices: str = PRICES) -> None:
+        cluster = shell.CLUSTER_YAML.replace("{name: r1,", "{name: r1, model: hgx-h100,")
+        monkeypatch.setattr(shell, "CLUSTER_YAML", f"{cluster}{prices}")
+        super().__init__(directory)
+        month = self.clock.now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        self.month = f"{month:%Y-%m}"
+        if self.clock.now() < month + timedelta(hours=4):
+            self.clock.wait(4 * 3600)
+        self._run_job(month)
+
+    def _run_job(self, since: datetime) -> None:
+        until = since + timedelta(hours=2)
+        row = {
+            "job": "1", "attempt": since.isoformat(), "account": "alpha", "gpu_count": 8, "nodes": "gpu001",
+            "started_at": since, "ended_at": until, "time": until, "state": "COMPLETED",
+        }  # fmt: skip
+        lake = ParquetLake(self.cluster_file.parent / "state" / "lake", clock=self.clock)
+        held = allocations_of(TABLES["job_accounting"].from_rows([row]), start=since, end=until)
+        lake.add("job_allocations", held)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDesk:
+    return CostDesk(tmp_path, monkeypatch)
+
+
+def test_the_lines_of_a_month_add_up_to_its_cost(desk: CostDesk) -> None:
+    answer = desk.run("cost", "--json")
+
+    said = json.loads(answer.stdout)
+    assert (said["month"], said["currency"], said["residual_cents"]) == (desk.month, "EUR", 0)
+    assert sum(line["total_cents"] for line in said["lines"]) == said["asset_cents"] > 0
+    assert said["gpu_hours"]["allocated"] == 16
+
+
+def test_people_see_the_teams_the_rest_and_the_sum(desk: CostDesk) -> None:
+    said = json.loads(desk.run("cost", "--json").stdout)
+
+    answer = desk.run("cost", columns=140)
+
+    assert answer.exit_code == 0
+    for word in ("alpha", "(idle)", "(broken)", "(maintenance)", "(overhead)", "sum", "residual"):
+        assert word in answer.stdout
+    assert answer.stdout.count(show_cents(said["asset_cents"])) == 2
+
+
+def test_one_team_sees_its_own_lines(desk: CostDesk) -> None:
+    said = json.loads(desk.run("cost", "--team", "alpha", "--json").stdout)
+
+    assert [line["team"] for line in said["lines"]] == ["alpha"]
+
+
+def test_a_team_that_held_nothing_is_refused_with_those_that_did(desk: CostDesk) -> None:
+    answer = desk.run("cost", "--team", "alhpa")
+
+    assert answer.exit_code == 4
+    assert "alpha" in answer.stderr
+
+
+def test_without_prices_hours_are_shown_and_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = CostDesk(tmp_path, monkeypatch, prices="")
+
+    shown = desk.run("cost", columns=140)
+    written = desk.run("cost", "export", "--to", str(tmp_path / "out"))
+
+    assert shown.exit_code == 0
+    assert "no `prices`" in shown.stdout
+    assert "alpha" in shown.stdout
+    assert written.exit_code == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_export_is_whole_and_adds_up(desk: CostDesk, tmp_path: Path) -> None:
+    said = json.loads(desk.run("cost", "--json").stdout)
+
+    answer = desk.run("cost", "export", "--month", desk.month, "--to", str(tmp_path / "out"))
+
+    assert answer.exit_code == 0
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [f"{desk.month}.csv", f"{desk.month}.parquet"]
+    assert billed_cents((tmp_path / "out" / f"{desk.month}.csv").read_bytes()) == said["asset_cents"]
+
+
+@pytest.mark.parametrize("month", ["2026", "2026-13", "november", "2026-11-01", "", "0000-01", "0001-01", "9999-12"])
+def test_a_month_that_is_none_is_wrong_usage(desk: CostDesk, month: str) -> None:
+    answer = desk.run("cost", "--month", month)
+
+    assert answer.exit_code == 2
+    assert "expected a year and a month" in answer.stderr
+
+
+def test_a_month_that_has_not_begun_is_refused(desk: CostDesk) -> None:
+    answer = desk.run("cost", "--month", "2999-01")
+
+    assert answer.exit_code == 4
+    assert "no hour is over" in answer.stderr
+
+
+def test_a_place_that_cannot_be_written_is_wrong_usage(desk: CostDesk, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    answer = desk.run("cost", "export", "--to", str(tmp_path / "file" / "below"))
+
+    assert answer.exit_code == 2
+    assert "cannot be kept" in answer.stderr
