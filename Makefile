@@ -22,7 +22,7 @@ lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreS
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),3) --dist=loadfile --no-loadscope-reorder
 
-BENCHES := decode signals cycle classify diagnosis real_cases timing whatif titan wear rollout quota intake throughput latency
+BENCHES := decode signals cycle classify diagnosis real_cases timing whatif titan wear rollout quota forecast intake throughput latency
 
 bench: $(READY)           ## each bench in turn, then 10,000 hostile stories; 2 hours on two quiet cores. AREA="rollout ..." runs some alone
 	@for area in $(or $(AREA),$(BENCHES)); do \

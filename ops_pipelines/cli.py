@@ -34,6 +34,7 @@ from ops_pipelines.terminal.caller import (
     find_incident,
     open_named,
 )
+from ops_pipelines.terminal.capacity_commands import capacity_app
 from ops_pipelines.terminal.cost_commands import cost_app
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.node_check import gates_app, node_check
@@ -82,6 +83,7 @@ app.add_typer(repair_commands.repair_app, name="repair")
 rollout_commands.rollout_app.command("simulate")(rollout_simulate)
 app.add_typer(rollout_commands.rollout_app, name="rollout")
 app.add_typer(quota_app, name="quota")
+app.add_typer(capacity_app, name="capacity")
 app.command()(placement)
 app.add_typer(cost_app, name="cost")
 app.command()(versions)

@@ -1,0 +1,120 @@
+"""How good forecasts were, in numbers: MASE, weighted quantile loss, coverage of the peak and what the bound costs.
+
+A measure without anything to divide by is None. Which windows are judged is `backtest`'s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops_pipelines.frames.forecast.daily_peaks import Floats, Places
+from ops_pipelines.frames.forecast.smoothing import WEEK
+
+DAY_QUANTILES = (0.1, 0.5, 0.9)
+BOUND = 0.9
+_LEAST_PEAK_GPUS = 0.5
+"""A bound over a peak of nothing is no ratio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judged:
+    """One window of all series; NaN where a series was not there."""
+
+    origin: int
+    came: Floats
+    """(day, series), in GPUs, as all here."""
+    told: Floats
+    """(quantile, day, series) for `DAY_QUANTILES`."""
+    bound: Floats
+    """(series): of the window's peak."""
+    weekly_change: Floats
+    """(series): mean distance of a day before the origin from the one a week earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    mase: float | None
+    wql: float | None
+    peak_coverage_90: float | None
+    bound_to_peak_ratio: float | None
+    """Median over windows with a peak."""
+    origins: int
+    """Windows that were judged, of all series together."""
+
+
+def measure(windows: Sequence[Judged], *, columns: Places) -> Measured:
+    """Return the measures over the given series."""
+    scaled: list[Floats] = []
+    covered: list[Floats] = []
+    ratios: list[Floats] = []
+    lost = wanted = 0.0
+    for each in windows:
+        came, told = each.came[:, columns], each.told[:, :, columns]
+        is_there = ~np.isnan(told[0, 0]) & ~np.isnan(came).any(axis=0)
+        came, told = came[:, is_there], told[:, :, is_there]
+        bound, change = each.bound[columns][is_there], each.weekly_change[columns][is_there]
+        peak = came.max(axis=0)
+        missed = np.abs(came - told[DAY_QUANTILES.index(0.5)]).mean(axis=0)
+        scaled.append(missed[change > 0] / change[change > 0])
+        covered.append((bound >= peak).astype(np.float64))
+        is_peak = peak > _LEAST_PEAK_GPUS
+        ratios.append(bound[is_peak] / peak[is_peak])
+        lost += sum(
+            2 * float(_pinball(came - told[row], quantile=quantile)) for row, quantile in enumerate(DAY_QUANTILES)
+        ) / len(DAY_QUANTILES)
+        wanted += float(came.sum())
+    return Measured(
+        mase=_mean(scaled),
+        wql=lost / wanted if wanted else None,
+        peak_coverage_90=_mean(covered),
+        bound_to_peak_ratio=_median(ratios),
+        origins=sum(map(len, covered)),
+    )
+
+
+def weekly_change(gpus: Floats) -> Floats:
+    """Return each series' mean distance from a week earlier; NaN where no two such days are known."""
+    change = np.abs(gpus[WEEK:] - gpus[:-WEEK])
+    is_known = ~np.isnan(change)
+    count = is_known.sum(axis=0)
+    return np.where(count, np.where(is_known, change, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def clustered_interval(covered: Sequence[Floats]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a coverage from flags by (window date, series): series of one date share their luck.
+
+    Student's t on the linearised ratio, a cluster a date. None with fewer than two dates.
+    """
+    known = [each for each in covered if len(each)]
+    if len(known) < 2:
+        return None
+    total = sum(map(len, known))
+    coverage = sum(float(each.sum()) for each in known) / total
+    off = np.array([float(each.sum()) - coverage * len(each) for each in known])
+    count = len(known)
+    error = float(np.sqrt(count / (count - 1) * np.square(off).sum())) / total
+    reach = _student(count - 1) * error
+    return max(0.0, coverage - reach), min(1.0, coverage + reach)
+
+
+_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+
+
+def _student(freedom: int) -> float:
+    """Return t of 97.5 %; beyond ten degrees a good approximation of it."""
+    return _STUDENT.get(freedom, 1.96 + 2.4 / freedom + 3.0 / freedom**2)
+
+
+def _pinball(over: Floats, *, quantile: float) -> Floats:
+    return np.asarray(np.where(over > 0, quantile * over, (quantile - 1) * over).sum())
+
+
+def _mean(parts: Sequence[Floats]) -> float | None:
+    joined = np.concatenate(parts) if parts else np.zeros(0)
+    return float(joined.mean()) if len(joined) else None
+
+
+def _median(parts: Sequence[Floats]) -> float | None:
+    joined = np.concatenate(parts) if parts else np.zeros(0)
+    return float(np.median(joined)) if len(joined) else None

@@ -1,0 +1,176 @@
+"""Recorded demand -> daily maxima: a Parquet file with a row for each hour and team, as for replays of quotas.
+
+Here: local days, hours and days that are missing, teams that were renamed, and a note for each thing that was done.
+What may stand in a row is `demand.recorded_rows`'; hours told twice, negative and endless numbers refuse the file.
+
+A day counts with three quarters of its hours. A day with fewer is missing: at a team's edges it is left out, between
+others it is carried from the day before; after a longer gap than two weeks the team begins anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.frames.demand.local_days import LocalDay, days_of
+from ops_pipelines.frames.demand.recorded_rows import RecordedRows, RefusedDemand, read_rows
+from ops_pipelines.frames.forecast.daily_peaks import IDLE_BELOW_GPUS, DailyPeaks, Floats, without_caps
+
+_HOUR = 3600
+_WHOLE_RATIO = 0.75
+_LONGEST_CARRIED_DAYS = 14
+_RENAMED_WITHIN_DAYS = 3
+_ALIKE_RATIO = 0.5
+_READ = ("hour_ts", "team", "gpus_demand_avg")
+_NOT_READ = ("capacity_gpus", "gpus_running_avg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedPeaks:
+    series: DailyPeaks
+    notes: tuple[str, ...]
+    """What was done to days and teams, and what looks as if a person should say something."""
+
+
+def read_peaks(path: Path, *, timezone: str, renamed: Mapping[str, str] | None = None) -> RecordedPeaks:
+    """Return what the file says; `renamed` has the old name of a team by its new one. Raises RefusedDemand."""
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+        raise RefusedDemand(path.name, [f"{timezone!r} is no time zone; expected one such as Asia/Shanghai"]) from exc
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as exc:
+        raise RefusedDemand(path.name, [f"no Parquet file that can be read: {exc}"]) from exc
+    return peaks_of(table, zone=zone, name=path.name, renamed=renamed or {})
+
+
+def peaks_of(table: pa.Table, *, zone: ZoneInfo, name: str, renamed: Mapping[str, str]) -> RecordedPeaks:
+    """Return what a table with the columns of such a file says; `name` is for messages."""
+    rows = read_rows(_needed(table), name=name)
+    begin = int(rows.hour.min())
+    hours = range(begin, int(rows.hour.max()) + _HOUR, _HOUR)
+    demand = np.full((len(hours), len(rows.teams)), np.nan)
+    demand[(rows.hour - begin) // _HOUR, rows.team] = rows.demand
+    teams, demand, notes = _join(rows, demand, renamed=renamed, name=name)
+    days = days_of(hours, zone=zone)
+    maxima, part_notes = _daily(demand, days, teams=teams)
+    filled, gap_notes = _fill(maxima, days, teams=teams)
+    if not len(filled) or np.isnan(filled).all():
+        raise RefusedDemand(name, ["no day has three quarters of its hours; expected whole days of demand"])
+    first, after = _edges(filled)
+    filled = filled[first:after]
+    return RecordedPeaks(
+        series=without_caps(teams, days[first].day, filled),
+        notes=(*notes, *part_notes, *gap_notes, *_look_renamed(filled, teams=teams)),
+    )
+
+
+def _needed(table: pa.Table) -> pa.Table:
+    """Return the columns that are read; those that the rows' judge expects beside them are 0."""
+    needed = table.select([column for column in _READ if column in table.column_names])
+    nothing = pa.array(np.zeros(table.num_rows))
+    for column in _NOT_READ:
+        needed = needed.append_column(column, nothing)
+    return needed
+
+
+def _join(
+    rows: RecordedRows, demand: Floats, *, renamed: Mapping[str, str], name: str
+) -> tuple[list[TeamName], Floats, list[str]]:
+    """Return teams and hours with the old names' hours added to the new ones'."""
+    teams = list(rows.teams)
+    unknown = [each for pair in renamed.items() for each in pair if each not in teams]
+    chained = [old for old in renamed.values() if old in renamed]
+    twice = [old for old in set(renamed.values()) if list(renamed.values()).count(old) > 1]
+    faults = [f"{each!r} was renamed, but is no team of the file" for each in unknown]
+    faults += [f"{each!r} is an old and a new name; expected the last name for each old one" for each in chained]
+    faults += [f"{each!r} is the old name of two teams; expected one" for each in sorted(twice)]
+    if faults:
+        raise RefusedDemand(name, faults)
+    notes = []
+    for new, old in renamed.items():
+        one, other = teams.index(TeamName(new)), teams.index(TeamName(old))
+        is_missing = np.isnan(demand[:, one]) & np.isnan(demand[:, other])
+        demand[:, one] = np.where(is_missing, np.nan, np.nan_to_num(demand[:, one]) + np.nan_to_num(demand[:, other]))
+        notes.append(f"{old} is {new}: their hours are one series")
+    kept = [place for place, team in enumerate(teams) if team not in renamed.values()]
+    return [teams[place] for place in kept], demand[:, kept], notes
+
+
+def _daily(demand: Floats, days: Sequence[LocalDay], *, teams: Sequence[TeamName]) -> tuple[Floats, list[str]]:
+    """Return (day, team): the maximum of each day that has enough hours."""
+    maxima = np.full((len(days), len(teams)), np.nan)
+    partial = np.zeros(len(teams), dtype=np.int64)
+    for place, day in enumerate(days):
+        hours = demand[day.first : day.after]
+        is_there = ~np.isnan(hours)
+        is_whole = is_there.sum(axis=0) >= _WHOLE_RATIO * day.whole
+        maxima[place] = np.where(is_whole, np.where(is_there, hours, 0.0).max(axis=0), np.nan)
+        partial += is_there.any(axis=0) & ~is_whole
+    notes = [
+        f"{team}: {count} day{'s' if count > 1 else ''} with less than three quarters of the hours left out"
+        for team, count in zip(teams, partial.tolist(), strict=True)
+        if count
+    ]
+    if len(teams) > 1 and len(notes) == len(teams) and len(set(partial.tolist())) == 1:
+        notes = [notes[0].replace(teams[0], "every team", 1)]
+    return maxima, notes
+
+
+def _fill(maxima: Floats, days: Sequence[LocalDay], *, teams: Sequence[TeamName]) -> tuple[Floats, list[str]]:
+    """Return days without gaps: carried where they are short, begun anew after long ones, 0 after a team's last day."""
+    filled = maxima.copy()
+    notes = []
+    known_until = int(np.flatnonzero(~np.isnan(maxima).all(axis=1)).max(initial=-1)) + 1
+    for column, team in enumerate(teams):
+        told = np.flatnonzero(~np.isnan(maxima[:, column]))
+        if not len(told):
+            notes.append(f"{team}: no day has three quarters of its hours; nothing is forecast")
+            continue
+        for one, other in zip(told[:-1].tolist(), told[1:].tolist(), strict=True):
+            gap = other - one - 1
+            if gap > _LONGEST_CARRIED_DAYS:
+                filled[:other, column] = np.nan
+                notes.append(f"{team}: {gap} days are missing from {days[one + 1].day} on; it begins after them")
+            elif gap:
+                filled[one + 1 : other, column] = maxima[one, column]
+                notes.append(
+                    f"{team}: {gap} day{'s' if gap > 1 else ''} from {days[one + 1].day} on carried from the day before"
+                )
+        last = int(told[-1]) + 1
+        if last < known_until:
+            filled[last:known_until, column] = 0.0
+            notes.append(f"{team}: no hours from {days[last].day} on; taken as no demand")
+    return filled, notes
+
+
+def _edges(filled: Floats) -> tuple[int, int]:
+    told = np.flatnonzero(~np.isnan(filled).all(axis=1))
+    return int(told[0]), int(told[-1]) + 1
+
+
+def _look_renamed(filled: Floats, *, teams: Sequence[TeamName]) -> list[str]:
+    """Return a note for each team that begins as another of its size ends for good."""
+    wanted = np.nan_to_num(filled) > 0
+    notes = []
+    spans = [(np.flatnonzero(column)[[0, -1]].tolist() if column.any() else None) for column in wanted.T]
+    for old, ended in enumerate(spans):
+        for new, began in enumerate(spans):
+            if ended is None or began is None or ended[1] + _LONGEST_CARRIED_DAYS >= len(filled) or began[0] == 0:
+                continue
+            if not 0 < began[0] - ended[1] <= _RENAMED_WITHIN_DAYS:
+                continue
+            before = float(np.median(filled[max(0, ended[1] - 13) : ended[1] + 1, old]))
+            after = float(np.median(filled[began[0] : began[0] + 14, new]))
+            if max(before, after) >= IDLE_BELOW_GPUS and min(before, after) >= _ALIKE_RATIO * max(before, after):
+                notes.append(
+                    f"{teams[new]} begins where {teams[old]} ends, and is of its size; if it is the same team, "
+                    f"say so: --renamed {teams[old]}={teams[new]}"
+                )
+    return notes
