@@ -49,14 +49,18 @@ _WAITING = JobSpec(
 
 
 def with_limits(scenario: Scenario) -> Scenario:
-    """Return the demo's cluster with the old limits of its accounts, and the job that waits for one of them."""
+    """Return the demo's cluster with the old limits of its accounts."""
     limits = tuple(AccountLimit(account=account, gpu_count=gpus) for account, gpus in sorted(LIMITS.items()))
-    return replace(scenario, limits=limits, initial_jobs=(*scenario.initial_jobs, _WAITING))
+    return replace(scenario, limits=limits)
 
 
 def _begin(twin: Twin) -> Injected:
-    """Change nothing: what was proposed waits for `_answer`."""
-    job = next(each for each in read_progress(twin) if each.name == _WAITING.name)
+    """Submit the job that the old limit holds; what was proposed waits for `_answer`.
+
+    No earlier: while another of science's jobs is moved off a broken node, this one would take its room.
+    """
+    submitted = twin.submit(_WAITING)
+    job = next(each for each in read_progress(twin) if each.job == submitted)
     return Injected(part="n", at=twin.now(), nodes=(), job=job)
 
 

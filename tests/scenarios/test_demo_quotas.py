@@ -162,13 +162,13 @@ def test_every_hour_of_the_past_is_written_once(demo: QuotaDemo) -> None:
     assert pretend_past(demo.desk.lake, now=BEGINNING, weeks=2, plan=PAST) == 0
 
 
-def test_only_the_limits_and_the_waiting_job_are_new_in_the_scenario() -> None:
+def test_only_the_limits_are_new_in_the_scenario() -> None:
     plain = demo_scenario()
 
     limited = with_limits(plain)
 
     assert {each.account: each.gpu_count for each in limited.limits} == LIMITS
-    assert replace(limited, limits=(), initial_jobs=limited.initial_jobs[:-1]) == plain
+    assert replace(limited, limits=()) == plain
 
 
 def test_jobs_of_the_morning_look_at_the_running_day_month_and_week() -> None:

@@ -5,7 +5,7 @@ Who gathers what the lines are made from is `flow.quota.proposing`; that a propo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ops_pipelines.domain.quota.organisations import owed_to, tree_of
@@ -50,8 +50,9 @@ def headline_of_lines(
     supplies: Sequence[SupplyLine],
     step_caps: Sequence[tuple[GpuType, float]],
     frozen_because: str = "",
+    strangers: Collection[TeamName] = (),
 ) -> str:
-    """Return what is proposed for all types in one sentence or two."""
+    """Return what is proposed for all types in one sentence or two; of `strangers` nothing is set."""
     caps = dict(step_caps)
     said = []
     for supply in sorted(supplies, key=lambda each: each.gpu_type):
@@ -64,7 +65,7 @@ def headline_of_lines(
             moved = max(_sum(changes, 1), _sum(changes, -1))
             words = moves_in_words(changes, moved=moved, supply=supply.supply, step_cap=caps.get(supply.gpu_type, 0.0))
             said.append(f"{supply.gpu_type}: {words}" if supply.gpu_type else words)
-    unlimited = sorted({line.team for line in lines if line.limit is None})
+    unlimited = sorted({line.team for line in lines if line.limit is None and line.team not in strangers})
     if unlimited and any(line.limit is not None for line in lines):  # Where nobody is limited, limits may be unknown.
         more = f" and {len(unlimited) - _NAMED} others" if len(unlimited) > _NAMED else ""
         said.append(f"limited for the first time: {', '.join(unlimited[:_NAMED])}{more}")

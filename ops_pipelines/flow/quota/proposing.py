@@ -116,7 +116,11 @@ def propose_from(morning: Morning, *, made_at: datetime) -> Proposed:
         supplies=tuple(sorted(morning.supplies, key=lambda each: each.gpu_type)),
         step_caps=tuple(caps),
         headline=headline_of_lines(
-            lines, supplies=morning.supplies, step_caps=caps, frozen_because=morning.frozen_because
+            lines,
+            supplies=morning.supplies,
+            step_caps=caps,
+            frozen_because=morning.frozen_because,
+            strangers={each.team for each in lines} - set(morning.agreements.parents),
         ),
         frozen_because=morning.frozen_because,
         notes=tuple(dict.fromkeys(notes)),
