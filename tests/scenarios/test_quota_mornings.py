@@ -146,9 +146,12 @@ def test_each_line_has_a_reason_whose_gpus_are_numbers_of_the_line(played: Mappi
     for each, proposal in proposals(played):
         ((_, step),) = proposal.step_caps
         ours = {found.after for found in proposal.lines}
+        together = math.fsum(found.before for found in proposal.lines)
         for found in proposal.lines:
             amounts = {found.before, found.after, found.guarantee, found.most, found.floor, found.ran_last}
-            known = {f"{amount:.4g}" for amount in (*amounts, step, proposal.supplies[0].supply, sum(ours), 20)}
+            known = {
+                f"{amount:.4g}" for amount in (*amounts, step, proposal.supplies[0].supply, sum(ours), together, 20)
+            }
             assert found.reason
             assert found.counterfactual
             told = GPUS_TOLD.findall(found.reason)
