@@ -7,6 +7,7 @@ Nothing is guessed: a file with faults is refused with all of them at once. Miss
 and then named.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,6 +64,9 @@ def read_recorded(path: Path, *, timezone: str, missing: MissingHours = MissingH
 def recorded_of(table: pa.Table, *, zone: ZoneInfo, missing: MissingHours, name: str) -> RecordedDemand:
     """Return what a table with the columns of such a file says; `name` is for messages."""
     rows = read_rows(table, name=name)
+    together = math.fsum(rows.capacity.values())
+    if not 0 < together < math.inf:
+        raise RefusedDemand(name, [f"capacity_gpus adds up to {together:g}; expected what can be shared out"])
     grid = _Grid(rows)
     gaps = grid.gaps()
     if gaps and (missing is MissingHours.REFUSE or not grid.is_mostly_there):

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.frames.demand.local_days import LocalDay, days_of
 from ops_pipelines.frames.demand.recorded_rows import RecordedRows, RefusedDemand, read_rows
 from ops_pipelines.frames.forecast.daily_peaks import IDLE_BELOW_GPUS, DailyPeaks, Floats, without_caps
+from ops_pipelines.frames.local_days import LocalDay, days_of
 
 _HOUR = 3600
 _WHOLE_RATIO = 0.75
