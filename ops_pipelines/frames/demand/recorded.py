@@ -64,7 +64,7 @@ def read_recorded(path: Path, *, timezone: str, missing: MissingHours = MissingH
 def recorded_of(table: pa.Table, *, zone: ZoneInfo, missing: MissingHours, name: str) -> RecordedDemand:
     """Return what a table with the columns of such a file says; `name` is for messages."""
     rows = read_rows(table, name=name)
-    together = math.fsum(rows.capacity.values())
+    together = sum(rows.capacity.values())  # Not fsum, which raises where a sum is beyond all floats.
     if not 0 < together < math.inf:
         raise RefusedDemand(name, [f"capacity_gpus adds up to {together:g}; expected what can be shared out"])
     grid = _Grid(rows)
