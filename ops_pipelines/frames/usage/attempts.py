@@ -5,7 +5,7 @@ anything else. Who has more than he claims was counted twice; who has less is na
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -56,22 +56,23 @@ def find_attempt_faults(ledger: UsageLedger, allocations: pa.Table) -> AttemptFa
 
 
 def _claimed(ledger: UsageLedger, allocations: pa.Table) -> dict[str, _Claimed]:
-    found: dict[str, _Claimed] = {}
-    hours: dict[str, set[datetime]] = {}
-    seen: set[tuple[object, ...]] = set()
+    """Return what each attempt claims; of rows of one key the largest claim, and the ledger names the others."""
+    rows: dict[tuple[object, ...], tuple[float, float]] = {}
     for row in allocations.select(list(ALLOCATION_COLUMNS)).to_pylist():
-        key = (row["job"], row["attempt"], row["node"], row["time"])
-        if key in seen or not row["gpu_count"]:
-            continue
-        seen.add(key)
         since = max(row["time"], row["started_at"] or row["time"], ledger.part.since)
         until = min(row["time"] + _HOUR, row["ended_at"] or row["time"] + _HOUR, ledger.part.until)
-        if since >= until:
+        if since >= until or not row["gpu_count"]:
             continue
-        name = f"{row['job']} {row['attempt']}"
-        claim = found.setdefault(name, _Claimed())
-        claim.gpu_seconds += (until - since).total_seconds() * row["gpu_count"]
-        claim.gpus = max(claim.gpus, row["gpu_count"])
-        hours.setdefault(name, set()).add(row["time"])
-        claim.hours = len(hours[name])
+        key = (row["job"], row["attempt"], row["node"], row["time"])
+        claim = (until - since).total_seconds() * row["gpu_count"], row["gpu_count"]
+        rows[key] = max(rows.get(key, claim), claim)
+    found: dict[str, _Claimed] = {}
+    hours: dict[str, set[object]] = {}
+    for (job, attempt, _, hour), (gpu_seconds, gpu_count) in rows.items():
+        name = f"{job} {attempt}"
+        claimed = found.setdefault(name, _Claimed())
+        claimed.gpu_seconds += gpu_seconds
+        claimed.gpus = max(claimed.gpus, gpu_count)
+        hours.setdefault(name, set()).add(hour)
+        claimed.hours = len(hours[name])
     return found

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.cost.usage import Fate, join_usage
@@ -46,7 +46,18 @@ def test_an_attempt_that_is_lost_is_found_unless_a_refused_row_names_it() -> Non
     assert find_attempt_faults(ledger(elsewhere), elsewhere).lost == ()
 
 
+@pytest.mark.parametrize("counts", [(2, 10), (10, 2)])
+def test_of_two_rows_of_one_key_either_may_be_counted_and_the_other_is_named(counts: tuple[int, int]) -> None:
+    rows = held([attempt("1", 1, 5, gpus=each) for each in counts])
+    found = ledger(rows)
+    faults = find_attempt_faults(found, rows)
+
+    assert (faults.counted_twice, faults.lost) == ((), ())
+    assert {each.reason for each in found.refused} >= {"row_twice"}
+
+
 @settings(deadline=None, max_examples=60)
+@example([(0, 0.0, 0.0, 1, "gpu001", False), (0, 0.0, 0.0, 2, "gpu002", False), (0, 0.0, 0.0, 10, "gpu002", False)])
 @given(
     st.lists(
         st.tuples(
