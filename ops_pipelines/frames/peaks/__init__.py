@@ -1,1 +1,1 @@
-"""Daily peaks of all that capacity counts: made from hours of the lake, read back as series, told week by week ahead."""
+"""Daily peaks of all that capacity counts: made from hours of the lake, read back as series, told by week ahead."""

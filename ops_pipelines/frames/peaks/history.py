@@ -1,4 +1,4 @@
-"""Rows of `daily_peaks` -> series by resource, ready to be forecast; and a note for each thing that was done to them."""
+"""Rows of `daily_peaks` -> series by resource, ready to be forecast; and a note for each thing that was done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
