@@ -17,7 +17,7 @@ ASSETS = (
     *("application_telemetry", "platform_telemetry", "job_accounting", "job_allocations", "job_steps"),
     *("job_logs", "kernel_events", "inventory", "gpu_efficiency", "monitoring_coverage", "gpu_demand"),
 )
-_LIMIT_SECONDS = 300.0
+_LIMIT_SECONDS = 900.0
 """Where the hour ends meanwhile, the run of its schedule comes first."""
 
 
