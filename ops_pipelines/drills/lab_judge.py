@@ -223,11 +223,12 @@ def find_losses(
 
 
 def find_kept_room(records: Sequence[ActionRecord]) -> Iterator[Demand]:
-    """Demand that what was kept free for a job was handed over, and that any was kept at all."""
+    """Demand that what was kept free for a job was handed over, and that any was kept where a job was moved."""
     done = [each.action for each in records if each.outcome is not None and each.outcome.kind is OutcomeKind.DONE]
     kept = {(each.incident, each.attempt): each for each in done if each.verb is Verb.RESERVE}
     handed_over = {(each.incident, each.attempt) for each in done if each.verb is Verb.UNRESERVE}
-    yield Demand(is_so=bool(kept), otherwise="no node was ever kept free for a job")
+    is_moved = any(each.action.verb in (Verb.RESERVE, Verb.RELEASE) for each in records)
+    yield Demand(is_so=bool(kept) or not is_moved, otherwise="no node was ever kept free for a job")
     for key, action in kept.items():
         yield Demand(
             is_so=key in handed_over,

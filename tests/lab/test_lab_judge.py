@@ -170,8 +170,14 @@ def test_room_that_stayed_reserved_is_found() -> None:
 
 def test_drill_in_which_no_room_was_ever_kept_proves_nothing_of_it() -> None:
     refused = [ended(reserve("1"), OutcomeKind.FAILED)]
+    moved = [ended(action(Verb.RELEASE, of=attempt("1")))]
 
     assert unmet(find_kept_room(refused)) == ["no node was ever kept free for a job"]
+    assert unmet(find_kept_room(moved)) == ["no node was ever kept free for a job"]
+
+
+def test_drill_in_which_no_job_was_moved_need_not_keep_room() -> None:
+    assert unmet(find_kept_room([ended(action(Verb.DRAIN, on="gpu001"))])) == []
 
 
 def reserve(job: str) -> Action:
