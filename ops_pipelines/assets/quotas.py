@@ -66,16 +66,21 @@ def day_of(context: dg.AssetExecutionContext) -> date:
 def _shown(
     proposal: QuotaProposal, *, state: str, used: Mapping[tuple[TeamName, GpuType], float]
 ) -> dict[str, dg.MetadataValue]:
+    from ops_pipelines.flow.quota.changes_in_words import list_changes
+    from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
     from ops_pipelines.frames.pictures.quota_bars import draw_quotas
 
     small, large = draw_quotas(proposal.lines, used=used)
     return {
         "headline": dg.MetadataValue.text(proposal.headline),
+        "changes": dg.MetadataValue.md(list_changes(proposal.lines, most_chars=INLINE_AT_MOST)),
         "proposal": dg.MetadataValue.text(f"{proposal.proposal}, {state}"),
         "quotas": dg.MetadataValue.md(small),
         "quotas_large": dg.MetadataValue.md(large),
         "changed_count": count([each for each in proposal.lines if each.changes_anything]),
         "lines": table(_line(each, used=used.get((each.team, each.gpu_type))) for each in proposal.lines),
+        # Of its own: beside eight columns of numbers a sentence is squeezed to a word a line.
+        "why": table(_why(each) for each in proposal.lines),
         "supply": table(
             {
                 "type": each.gpu_type or "all",
@@ -102,6 +107,13 @@ def _line(line: ProposedQuota, *, used: float | None) -> dict[str, object]:
         "used": "not known" if used is None else f"{used:.1f}",
         "wanted": line.wanted_mean,
         "debt": line.debt,
+    }
+
+
+def _why(line: ProposedQuota) -> dict[str, object]:
+    kind = f" {line.gpu_type}" if line.gpu_type else ""
+    return {
+        "quota": f"{line.team}{kind} {line.before:g} → {line.after}",
         "why": line.reason,
         "without the change": line.counterfactual,
     }

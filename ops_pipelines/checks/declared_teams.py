@@ -37,9 +37,10 @@ def teams_are_declared(
     strangers = sorted(active - declared_teams(teams_desk.agreements))
     named = ", ".join(strangers[:_NAMED_AT_MOST])
     more = f" and {len(strangers) - _NAMED_AT_MOST} more" if len(strangers) > _NAMED_AT_MOST else ""
+    declared = "the one team that was active" if len(active) == 1 else f"all {len(active)} teams that were active"
     return dg.AssetCheckResult(
         passed=not strangers,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Not in the file of teams: {named}{more}." if strangers else f"All {len(active)} teams are in it.",
+        description=f"Not in the file of teams: {named}{more}." if strangers else f"In the file of teams: {declared}.",
         metadata={"not_declared": table({"team": team} for team in strangers)},
     )

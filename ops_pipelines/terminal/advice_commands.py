@@ -1,16 +1,19 @@
 """`ops-pipelines advice`: what teams could do better, as a table or as JSON. Tells nobody, keeps nothing."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, refuse_empty_team
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ops_pipelines.flow.advice.report import AdviceReport
+
+_NAMED = 200
 
 
 @at_the_edge
@@ -40,6 +43,7 @@ def advice(
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.wiring import open_teams_desk
 
+    refuse_empty_team(team)
     desk = open_teams_desk(cluster_file.absolute())
     try:
         asked = week_of(desk.clock.now()).before if week is None else parse_week(week)
@@ -49,10 +53,24 @@ def advice(
         complain(f"--week: {problem}")
         raise typer.Exit(ExitCode.USAGE) from problem
     shown = report if team is None else of_team(report, team)
+    if team is not None and not shown.found_count and desk.agreements is not None:
+        _refuse_unknown(team, desk.agreements.parents)
     if json:
         typer.echo(to_json(view_advice(shown, cluster=desk.cluster.name)))
     else:
         print_advice(Console(), shown)
+
+
+def _refuse_unknown(team: str, declared: Collection[str]) -> None:
+    """End the call for a team that is not in the file of teams: nothing seen of it would read as all being well."""
+    from difflib import get_close_matches
+
+    if team in declared:
+        return
+    near = get_close_matches(team[:_NAMED], declared, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(declared)[:10])}"
+    complain(f"nothing was seen of a team {team[:_NAMED]}, and none is declared; {hint}")
+    raise typer.Exit(ExitCode.REFUSED)
 
 
 def print_advice(out: "Console", report: "AdviceReport") -> None:

@@ -61,3 +61,10 @@ def find_incident(name: str, cluster: "Cluster") -> "Incident":
     near = get_close_matches(name.upper(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`ops-pipelines incidents --all` lists the recent ones"
     raise ByHandRefused(f"there is no incident {name}; {hint}")
+
+
+def refuse_empty_team(team: str | None) -> None:
+    """End the call where a team is asked for and none is named: what nobody holds is no team's."""
+    if team is not None and not team.strip():
+        complain("--team is empty; name a team, or leave it out for all")
+        raise typer.Exit(ExitCode.USAGE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, open_named
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, open_named, refuse_empty_team
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ cost_app = typer.Typer(
     rich_markup_mode=None,
 )
 _MONTH = re.compile(r"[12][0-9]{3}-(0[1-9]|1[0-2])", re.ASCII)
+_NAMED = 200
 MonthName = Annotated[str | None, typer.Option("--month", help="As 2026-11; the running one unless given.")]
 
 
@@ -49,12 +50,13 @@ def cost(
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
 
+    refuse_empty_team(team)
     desk = _open_desk(ctx, cluster_file)
     charged = _charge(month, desk)
     view = view_cost(charged, cluster=desk.cluster.name, team=team)
     if team is not None and not view.lines and not view.budgets:
         held = sorted({each.team for each in view_cost(charged, cluster=desk.cluster.name).lines if each.team})
-        complain(f"{team} held nothing in {view.month}; {', '.join(held) or 'nobody'} did")
+        complain(f"{team[:_NAMED]} held nothing in {view.month}; {', '.join(held) or 'nobody'} did")
         raise typer.Exit(ExitCode.REFUSED)
     if json:
         typer.echo(to_json(view))

@@ -12,8 +12,10 @@ from ops_pipelines.flow.quota.in_force import in_force_before, limit_of
 from ops_pipelines.flow.quota.mornings_work import newest_of
 from ops_pipelines.flow.quota.proposing import propose
 from ops_pipelines.flow.quota.quota_rows import used_in
+from ops_pipelines.flow.quota.reclaim_today import Reclaims, reclaims_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.ports.quotas import Change
+from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.quota_views import (
     AgreedView,
     DiffRow,
@@ -24,6 +26,7 @@ from ops_pipelines.terminal.quota_views import (
     Used,
     finite,
     view_line,
+    view_reclaim,
 )
 
 _LOOKED_BACK = 60
@@ -122,6 +125,7 @@ def view_team(name: str, day: date, desk: TeamsDesk) -> TeamView:
     if team not in agreed.parents and not lines:
         _refuse_unknown(name, agreed, proposal)
     kinds = sorted({*(each.gpu_type for each in proposal.supplies)})
+    reclaims = _reclaims(team, day, desk)
     return TeamView(
         cluster=desk.cluster.name,
         team=team,
@@ -139,8 +143,20 @@ def view_team(name: str, day: date, desk: TeamsDesk) -> TeamView:
         ),
         lines=tuple(view_line(each, used=used) for each in lines),
         history=_history(team, day, desk),
-        notes=tuple(each for each in proposal.notes if team and team in each.split()),
+        reclaim=tuple(map(view_reclaim, reclaims.by_type)),
+        notes=(*(each for each in proposal.notes if team and team in each.split()), *reclaims.notes),
     )
+
+
+def _reclaims(team: TeamName, day: date, desk: TeamsDesk) -> Reclaims:
+    """Return what preemption would give back now. What runs is of now, so of another day nothing is said."""
+    now = desk.clock.now()
+    if day != now.astimezone(desk.zone).date():
+        return Reclaims(by_type=())
+    try:
+        return reclaims_of(team, desk, now=now)
+    except SourceError as problem:
+        return Reclaims(by_type=(), notes=(f"whose jobs preemption would end is not known: {problem}",))
 
 
 def _proposal_of(kept: ProposalRecord | None, day: date, desk: TeamsDesk) -> tuple[QuotaProposal, Used, str]:

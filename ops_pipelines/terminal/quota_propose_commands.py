@@ -164,10 +164,13 @@ def explain(
 ) -> None:
     """Tell all on one team's quota: what was agreed, wanted, run and waited for, why it changes, and its past.
 
+    For today also whose jobs preemption would end for its guarantee; nothing is sent.
+
     \b
     JSON: cluster, team, day, belongs_to, proposal, state, agreed [gpu_type, contract, guarantee, weight, borrow_limit,
     lend_limit, reserved, cap, priority], projects, lines (as of `quota propose`), history [day, proposal, state,
-    gpu_type, before, after, reason], notes.
+    gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, wanted, jobs [job, team, gpus,
+    ran_seconds], missing, rule, scheduler], notes.
     """
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import view_team

@@ -18,11 +18,14 @@ from ops_pipelines.terminal.quota_views import (
     LineView,
     PreviewView,
     ProposalView,
+    ReclaimedJob,
+    ReclaimView,
     TeamView,
 )
 from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable, style_of
 
 _NOTES_SHOWN = 12
+_JOBS_SHOWN = 10
 _WIDE_COLUMNS = 110
 
 
@@ -125,6 +128,8 @@ def print_team(out: Console, view: TeamView) -> None:
         )
     if not view.lines:
         print_lines(out, ["it gets no quota itself: the teams below it do, and its terms bind their sum"])
+    for lent in view.reclaim:
+        _print_reclaim(out, lent)
     if view.history:
         out.print(Text("\nUntil now", style="bold"))
         for past in view.history:
@@ -132,6 +137,27 @@ def print_team(out: Console, view: TeamView) -> None:
             state = past.state.replace("_", " ")
             print_lines(out, [f"{past.day}{kind} {past.before:g} -> {past.after} ({state}): {past.reason}"])
     _print_notes(out, view.notes)
+
+
+def _print_reclaim(out: Console, view: ReclaimView) -> None:
+    """Print whose jobs preemption would end for the guarantee; one line where nothing would have to."""
+    kind = f" of {printable(view.gpu_type)}" if view.gpu_type else ""
+    out.print(Text(f"\nIf it wanted all of its guarantee{kind} now", style="bold"))
+    stands = f"{view.guarantee:g} GPUs guaranteed, {view.runs} run, {view.free} healthy ones stand free"
+    if not view.wanted:
+        print_lines(out, [f"{stands}: no job would have to end"])
+        return
+    print_lines(out, [f"{stands}: {view.wanted:g} would have to come from borrowers"])
+    shown = view.jobs[:_JOBS_SHOWN]
+    print_lines(out, [_ran(each) for each in shown] or ["no borrower's job may be taken"])
+    if len(view.jobs) > len(shown):
+        print_lines(out, [f"and {len(view.jobs) - len(shown)} more jobs; --json lists them all"])
+    missing = f"{view.missing:g} GPUs, until jobs end by themselves" if view.missing else ""
+    print_fields(out, {"to wait for": missing, "rule": view.rule, "scheduler": view.scheduler})
+
+
+def _ran(job: ReclaimedJob) -> str:
+    return f"job {job.job} of {job.team}: {job.gpus} GPUs, ran for {job.ran_seconds / 3600:.1f} hours"
 
 
 def print_history(out: Console, view: HistoryView) -> None:

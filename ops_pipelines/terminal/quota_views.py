@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposedQuota, QuotaProposal
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.flow.quota.reclaim_today import Reclaim
 
 Used = Mapping[tuple[TeamName, GpuType], float]
 
@@ -123,6 +124,34 @@ class PastLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimedJob:
+    job: str
+    team: str
+    gpus: int
+    ran_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimView:
+    """Whose jobs preemption would end, wanted the team all of its guarantee now. Nothing is sent."""
+
+    gpu_type: str
+    guarantee: float
+    runs: int
+    free: int
+    wanted: float
+    """What neither runs nor stands free."""
+    jobs: tuple[ReclaimedJob, ...]
+    """In the order in which they would be taken."""
+    missing: float
+    """What no such job could give."""
+    rule: str
+    """Which jobs are never taken."""
+    scheduler: str
+    """Whether the scheduler would do so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TeamView:
     """All that is known of one team's quota on a day."""
 
@@ -136,8 +165,10 @@ class TeamView:
     projects: tuple[str, ...]
     lines: tuple[LineView, ...]
     history: tuple[PastLine, ...]
+    reclaim: tuple[ReclaimView, ...]
+    """As of now; empty for another day than today, for an organisation, and where a note says why."""
     notes: tuple[str, ...]
-    """Those of the proposal that name the team."""
+    """Those of the proposal that name the team, and what is not known of `reclaim`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +204,24 @@ def view_line(line: ProposedQuota, *, used: Used) -> LineView:
         debt=line.debt,
         reason=line.reason,
         counterfactual=line.counterfactual,
+    )
+
+
+def view_reclaim(found: Reclaim) -> ReclaimView:
+    report = found.report
+    return ReclaimView(
+        gpu_type=found.gpu_type,
+        guarantee=found.guarantee,
+        runs=found.runs,
+        free=found.free,
+        wanted=report.wanted_gpus,
+        jobs=tuple(
+            ReclaimedJob(job=each.job, team=each.team, gpus=each.gpu_count, ran_seconds=each.ran.total_seconds())
+            for each in report.jobs
+        ),
+        missing=report.missing_gpus,
+        rule=report.rule,
+        scheduler=report.scheduler,
     )
 
 

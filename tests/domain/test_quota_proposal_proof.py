@@ -159,6 +159,31 @@ def test_in_a_freeze_teams_of_an_organisation_rise_to_what_is_owed_and_no_furthe
     assert ("freeze_kept" not in contradicted(still)) is is_kept
 
 
+@pytest.mark.parametrize(
+    ("cap", "falls_to", "is_kept"),
+    [(31, 19, True), (31, 13, False), (36, 24, True), (37, 25, True), (37, 24, True), (37, 23, False), (64, 19, False)],
+)
+def test_in_a_freeze_what_is_given_within_an_organisation_at_its_cap_is_given_by_its_others(
+    cap: int, falls_to: int, is_kept: bool
+) -> None:
+    # Of 37 GPUs, 12 are left to A of what its organisation is guaranteed; B had 25.
+    terms = (
+        Terms(team=A, guarantee=4, cap=12, parent=ORG),
+        Terms(team=B, guarantee=1, parent=ORG),
+        Terms(team=C, guarantee=16),
+        Terms(team=ORG, guarantee=23, cap=cap),
+    )
+    still = proposal(
+        line(A, 0, 12, guarantee=4.0, most=12.0),
+        line(B, 25, falls_to, guarantee=1.0, most=math.inf),
+        line(C, 32, 32, guarantee=16.0, most=math.inf),
+        supply=37,
+        frozen_because="a mass event",
+    )
+
+    assert ("freeze_kept" not in contradicted(still, replace(INPUTS, terms={H100: terms}))) is is_kept
+
+
 @pytest.mark.parametrize(("after", "is_kept"), [(8, False), (9, True), (10, True), (11, False)])
 def test_each_has_what_is_left_of_his_guarantee_to_less_than_a_unit(after: int, is_kept: bool) -> None:
     # Of 15 GPUs, 9.6 are left to A where 16 were guaranteed, and 5.4 to C where 9 were.

@@ -91,6 +91,35 @@ def test_goals_are_rounded_within_the_supply(
     assert rounded(goals, supply=supply) == expected
 
 
+@pytest.mark.parametrize(
+    ("group", "others", "least", "supply", "expected"),
+    [
+        # What B holds beyond what it is to keep goes before what C ran, though A lies higher above its goal.
+        (
+            (goal(A, 40, 25.0, unit=8, least=17, owed=16, most=32), goal(B, 16, 14.0, unit=8, least=6, most=16)),
+            (goal(C, 11, 11.0, least=11, owed=2),),
+            28,
+            50,
+            {A: 24, B: 8, C: 11},
+        ),
+        # As long as the two have together what they are guaranteed.
+        (
+            (goal(A, 40, 25.0, unit=8, least=17, owed=16, most=32), goal(B, 16, 14.0, unit=8, least=6, most=16)),
+            (goal(C, 11, 11.0, least=11, owed=2),),
+            33,
+            50,
+            {A: 24, B: 16, C: 10},
+        ),
+    ],
+)
+def test_what_a_group_has_to_spare_is_taken_where_nobody_needs_it(
+    group: tuple[Goal, ...], others: tuple[Goal, ...], least: float, supply: float, expected: Mapping[TeamName, int]
+) -> None:
+    leasts = [(frozenset(each.team for each in group), least)]
+
+    assert rounded((*group, *others), supply=supply, leasts=leasts, rises_max=5.0, falls_max=17.0) == expected
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 10), st.integers(0, 400), st.sampled_from([1.0, 4.0, 8.0])), min_size=1, max_size=5

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.domain.quota.contracts import Contract
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalState
 from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, preview, settle, undo
 from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, witness
 from ops_pipelines.flow.quota.hand import PAUSE_SECONDS, READ_COUNT
@@ -29,6 +30,7 @@ from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceU
 from tests.flow.quota_stage import (
     ALL_MAY_MOVE,
     FIRST_LIMITS,
+    GUARANTEE,
     ME,
     PLATFORM,
     PRODUCT,
@@ -384,12 +386,13 @@ def test_nodes_that_were_lost_since_are_counted_out(stage: QuotaStage, drained_c
         refuse(stage, "sum_within_supply")
 
 
-def test_proofs_are_asked_again(stage: QuotaStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    proofs = {"sum": ("adds up", lambda _, inputs: (f"supplies are {dict(inputs.supplies)}",))}
-    monkeypatch.setattr("ops_pipelines.flow.quota.proposing.PROOFS", proofs)
+def test_proofs_are_asked_again_with_what_is_agreed_by_then(stage: QuotaStage) -> None:
     stage.keep()
+    lower = Contract(terms=Terms(team=RESEARCH, guarantee=GUARANTEE, cap=12), valid_from=date(2020, 1, 1))
+    others = tuple(each for each in agreements().contracts if each.terms.team != RESEARCH)
+    stage.use(agreements=replace(agreements(), contracts=(lower, *others)))
 
-    refuse(stage, "sum: supplies are {}")
+    refuse(stage, "caps_kept: research gets 16, and 12 at most was agreed")
 
 
 @pytest.mark.parametrize(

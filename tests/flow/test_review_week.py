@@ -39,7 +39,20 @@ def test_a_week_is_named_and_found_again(at: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "2026-47", "2026-W00", "2026-W54", "2025-W53", "0000-W01", "9999-W53", "2026-W47 ", "\u0662026-W47"]
+    "text",
+    [
+        "",
+        "2026-47",
+        "2026-W00",
+        "2026-W54",
+        "2025-W53",
+        "0000-W01",
+        "0001-W01",
+        "1969-W52",
+        "9999-W53",
+        "2026-W47 ",
+        "\u0662026-W47",
+    ],
 )
 def test_what_is_no_week_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a week of ISO 8601"):

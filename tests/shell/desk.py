@@ -66,10 +66,10 @@ class Answer:
 class Desk:
     """An operator's place: a cluster, a terminal, and an autopilot that moves when told."""
 
-    def __init__(self, directory: Path, *, policy: str = POLICY_YAML) -> None:
+    def __init__(self, directory: Path, *, policy: str = POLICY_YAML, cluster_yaml: str = CLUSTER_YAML) -> None:
         self.clock = FakeClock()
         self.cluster_file = directory / "cluster.yaml"
-        self.cluster_file.write_text(CLUSTER_YAML, encoding="utf-8")
+        self.cluster_file.write_text(cluster_yaml, encoding="utf-8")
         (directory / "policy.yaml").write_text(policy, encoding="utf-8")
         self.ledger_file = directory / "state" / "ledger.sqlite"
         scenario = Scenario(nodes=cluster_nodes(4), durations=SHORT_DURATIONS)

@@ -11,9 +11,10 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.cluster_zone import zone_in
+from ops_pipelines.assets.costs import chargeback, prove_each_once, usage_ledger
 from ops_pipelines.automation import charge_schedule
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.flow.cost.usage import AttemptCount, MonthUsage, part_of, usage_of
+from ops_pipelines.flow.cost.usage import AttemptCount, part_of, usage_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.statement_files import StatementDirectory
@@ -103,19 +104,14 @@ def test_a_missing_price_fails_the_check_and_writes_no_file(tmp_path: Path) -> N
     assert not (tmp_path / "chargeback").exists()
 
 
-def test_hours_that_do_not_close_are_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_that_do_not_close_fail_the_check_that_chargeback_waits_for(tmp_path: Path) -> None:
     desk = desk_of(busy_day(), tmp_path)
     usage = usage_of(part_of(NOVEMBER, now=desk.clock.now()), desk)
     doubled = replace(usage, attempts=AttemptCount(count=2, counted_twice=("1 2026-11-01T00:00:00",)))
 
-    def found(*_: object) -> MonthUsage:
-        return doubled
-
-    monkeypatch.setattr("ops_pipelines.flow.cost.usage.usage_of", found)
-    run = Materialised(desk)
-
-    assert run.checks == {"every_attempt_once": False}
-    assert "chargeback" not in run.metadata
+    assert [prove_each_once(each).passed for each in (usage, doubled)] == [True, False]
+    assert {spec.name: spec.blocking for spec in usage_ledger.check_specs} == {"every_attempt_once": True}
+    assert usage_ledger.key in chargeback.dependency_keys
 
 
 def test_a_budget_that_is_spent_is_told_once_though_the_job_runs_daily(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from ops_pipelines.flow.cost.export import billed_cents
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from tests.shell import desk as shell
-from tests.shell.desk import Desk
+from tests.shell.desk import CLUSTER_YAML, Desk
 
 PRICES = """
 prices:
@@ -24,20 +23,18 @@ prices:
   unmeasured_watts_per_gpu: "1000"
 """
 TEAMS = """
-version: 1
 timezone: UTC
 teams:
-  - name: alpha
+  - team: alpha
 """
 
 
 class CostDesk(Desk):
     """An operator's place where a job of the account `alpha` ran for two hours."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, prices: str = PRICES) -> None:
-        cluster = shell.CLUSTER_YAML.replace("{name: r1,", "{name: r1, model: hgx-h100,")
-        monkeypatch.setattr(shell, "CLUSTER_YAML", f"{cluster}{prices}")
-        super().__init__(directory)
+    def __init__(self, directory: Path, *, prices: str = PRICES) -> None:
+        cluster = CLUSTER_YAML.replace("{name: r1,", "{name: r1, model: hgx-h100,")
+        super().__init__(directory, cluster_yaml=f"{cluster}{prices}")
         month = self.clock.now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         self.month = f"{month:%Y-%m}"
         if self.clock.now() < month + timedelta(hours=4):
@@ -56,8 +53,8 @@ class CostDesk(Desk):
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDesk:
-    return CostDesk(tmp_path, monkeypatch)
+def desk(tmp_path: Path) -> CostDesk:
+    return CostDesk(tmp_path)
 
 
 def test_the_lines_of_a_month_add_up_to_its_cost(desk: CostDesk) -> None:
@@ -93,8 +90,39 @@ def test_a_team_that_held_nothing_is_refused_with_those_that_did(desk: CostDesk)
     assert "alpha" in answer.stderr
 
 
-def test_without_prices_hours_are_shown_and_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = CostDesk(tmp_path, monkeypatch, prices="")
+@pytest.mark.parametrize("command", ["cost", "advice"])
+def test_an_empty_team_is_no_way_to_ask_for_all(desk: CostDesk, command: str) -> None:
+    answer = desk.run(command, "--team", " ")
+
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert "--team is empty" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["cost", "advice"])
+def test_an_endless_name_is_refused_in_a_line(desk: CostDesk, command: str) -> None:
+    desk.cluster_file.write_text(f"{desk.cluster_file.read_text()}\nteams: teams.yaml\n", encoding="utf-8")
+    (desk.cluster_file.parent / "teams.yaml").write_text(TEAMS, encoding="utf-8")
+
+    answer = desk.run(command, "--team", f"<b>\x1b[2J{'x' * 100_000}")
+
+    assert answer.exit_code == 4
+    assert "alpha" in answer.stderr
+    assert len(answer.stderr) < 1_000
+    assert "\x1b" not in answer.stderr
+
+
+@pytest.mark.parametrize("week", ["0001-W01", "1969-W52", "9999-W52", "2026-W54", "'; DROP TABLE x;--", "x" * 9_999])
+def test_a_week_that_never_was_is_refused(desk: CostDesk, week: str) -> None:
+    answer = desk.run("advice", "--week", week)
+
+    assert answer.exit_code == 2
+    assert "expected" in answer.stderr
+    assert len(answer.stderr) < 200
+
+
+def test_without_prices_hours_are_shown_and_no_file_is_written(tmp_path: Path) -> None:
+    desk = CostDesk(tmp_path, prices="")
 
     shown = desk.run("cost", columns=140)
     written = desk.run("cost", "export", "--to", str(tmp_path / "out"))

@@ -2,19 +2,29 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ops_pipelines.domain.quota.proposal import ProposalState
+from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
-from ops_pipelines.flow.quota import mornings_work
-from ops_pipelines.flow.quota.proposing import propose
+from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.flow.quota_mornings import BY_ITSELF, LIMITS, TODAY, Past, QuotaStage
 from tests.shell.definitions_on import definitions_on
 
 KEY = TODAY.isoformat()
+
+
+class GreedyLedger(SqlLedger):
+    """A ledger whose first line of each proposal somebody has put up to all GPUs, past the proofs of who made it."""
+
+    def keep_proposal(self, record: ProposalRecord, *, now: datetime) -> ProposalRecord:
+        first, *others = record.proposal.lines
+        greedy = replace(record.proposal, lines=(replace(first, after=48), *others))
+        return super().keep_proposal(replace(record, proposal=greedy), now=now)
 
 
 @pytest.fixture
@@ -43,6 +53,8 @@ def test_a_morning_proposes_proves_and_sets_by_itself(tmp_path: Path, instance: 
     assert result.success
     shown = metadata_of(result, "gpu_quotas")
     assert "more for science" in str(shown["headline"])
+    assert str(shown["changes"]).startswith("- **science** 8 → ")
+    assert len(str(shown["changes"])) < INLINE_AT_MOST
     assert str(shown["quotas"]).startswith("![")
     assert metadata_of(result, "applied_quotas")["outcome"] == "applied"
     assert {each.check_name for each in result.get_asset_check_evaluations() if each.passed} == set(PROOFS)
@@ -52,17 +64,11 @@ def test_a_morning_proposes_proves_and_sets_by_itself(tmp_path: Path, instance: 
 
 
 def test_a_proposal_that_contradicts_its_proof_does_not_reach_the_scheduler(
-    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     stage = QuotaStage(tmp_path, policy=BY_ITSELF)
-    honest = propose
-
-    def greedy(*words: object, **options: object) -> object:
-        found = honest(*words, **options)  # type: ignore[arg-type]  # Passed through.
-        first, *others = found.proposal.lines
-        return replace(found, proposal=replace(found.proposal, lines=(replace(first, after=48), *others)))
-
-    monkeypatch.setattr(mornings_work, "propose", greedy)
+    cluster = stage.desk.cluster
+    stage.change(cluster=replace(cluster, ledger=GreedyLedger(f"sqlite:///{stage.autopilot.directory}/ledger.sqlite")))
 
     result = run(stage, instance)
 

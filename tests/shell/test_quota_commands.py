@@ -1,6 +1,7 @@
 """`ops-pipelines quota`: what people read, what scripts read, a yes in one's own name, and names that mean harm."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,8 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
+from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines.simulator.settings import SimulatedSettings
 from ops_pipelines.terminal.edge import ExitCode
-from tests.flow.quota_mornings import LIMITS, MORNING, QuotaStage, row_of
+from tests.flow.quota_mornings import LIMITS, MORNING, SCIENCE, QuotaStage, row_of
 from tests.shell.desk import HOSTILE, ME, Answer
 
 HELD = {str(team): limit for team, limit in LIMITS.items()}
@@ -85,6 +89,34 @@ def test_a_team_is_explained_with_all_that_decided(terminal: Terminal) -> None:
     said = terminal.ask("explain", "science").stdout
     for words in ("waited for", "12.0 GPUs", "others had", "without it"):
         assert words in said
+
+
+def test_whose_jobs_preemption_would_end_is_told_with_its_rules(tmp_path: Path) -> None:
+    jobs = [
+        JobSpec(
+            name="train",
+            user="u",
+            account=SCIENCE,
+            workload=Workload.TRAINING,
+            checkpoint_interval_seconds=600.0,
+            checkpointing=Checkpointing.YES,
+        )
+        for _ in range(6)
+    ]
+    terminal = Terminal(tmp_path, *jobs)
+    terminal.change(settings=SimulatedSettings(terminal.autopilot.twin))
+    terminal.clock.wait(3 * 3600)
+
+    (found,) = terminal.answer("explain", "research")["reclaim"]
+    said = terminal.ask("explain", "research").stdout
+
+    assert (found["guarantee"], found["runs"], found["free"], found["wanted"]) == (16.0, 0, 0, 16.0)
+    assert [(each["team"], each["gpus"]) for each in found["jobs"]] == [("science", 8), ("science", 8)]
+    assert "nothing is preempted" in found["scheduler"]
+    for words in ("would have to come from borrowers", "of science: 8 GPUs, ran for 3.0 hours", "less than 2:00:00"):
+        assert words in " ".join(said.split())
+    yesterday = f"{terminal.now.date() - timedelta(days=1)}"
+    assert terminal.answer("explain", "research", "--day", yesterday)["reclaim"] == []
 
 
 @pytest.mark.parametrize(

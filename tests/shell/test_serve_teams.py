@@ -1,7 +1,7 @@
 """Pages of quotas, costs, advice and placement as they are served: found from the index, never without words."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from ops_pipelines.domain.quota.proposal import ProposalState
 from ops_pipelines.flow.hindsight.review.week import week_of
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.server import build_app
+from tests.flow.quota_mornings import row_of
 from tests.pages.quota_samples import DAY, line, record
 from tests.shell.desk import HOSTILE, Desk
 from tests.shell.test_cost_commands import CostDesk
@@ -22,8 +22,8 @@ PATHS = ("/quotas", "/chargeback", "/advice", "/placement")
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDesk:
-    return CostDesk(tmp_path, monkeypatch)
+def desk(tmp_path: Path) -> CostDesk:
+    return CostDesk(tmp_path)
 
 
 @pytest.fixture
@@ -43,6 +43,13 @@ def advise(desk: Desk, *, subject: str = "ada/resnet_#") -> str:
     }  # fmt: skip
     lake.replace_hour("efficiency_advice", week.end, TABLES["efficiency_advice"].from_rows([row]))
     return week.name
+
+
+def keep_demand(desk: Desk) -> None:
+    """Keep an hour of demand of the day of the proposal that the page shows."""
+    lake = ParquetLake(desk.cluster_file.parent / "state" / "lake", clock=desk.clock)
+    noon = datetime.combine(DAY - timedelta(days=1), time(12), UTC)
+    lake.replace_hour("gpu_demand", noon, TABLES["gpu_demand"].from_rows([row_of("vision", noon, 8.0, limit=8)]))
 
 
 # -- fresh --
@@ -186,13 +193,11 @@ def test_a_wrong_file_of_teams_is_told_and_leaves_the_index_and_health(desk: Cos
     assert str(desk.cluster_file.parent) not in costs.body
 
 
-def test_a_lake_that_cannot_be_read_leaves_the_index(
-    desk: CostDesk, app: Starlette, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise LakeError("the disk is gone; mount it again")
-
-    monkeypatch.setattr(ParquetLake, "read_hour", broken)
+def test_a_lake_that_cannot_be_read_leaves_the_index(desk: CostDesk, app: Starlette) -> None:
+    advise(desk)
+    keep_demand(desk)
+    for file in (desk.cluster_file.parent / "state" / "lake").rglob("*.parquet"):
+        file.write_bytes(b"PAR1 and then the disk was full")
 
     assert (get(app, "/").status, get(app, "/advice").status) == (200, 503)
     assert "cannot be read now" in get(app, "/").body

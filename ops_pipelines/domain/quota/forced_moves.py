@@ -113,9 +113,14 @@ class Agreed:
         inside = [each for each in self.organisations if team is None or each == team or team in self._above[each]]
         return math.fsum(self.largest_unit(self.below[each]) - 1 for each in inside if self.terms[each].guarantee)
 
-    def forced(self) -> Forced:
-        """Return what must be given and taken, lost nodes and what is free left out."""
-        due = {team: max(self.least(line), min(line.before, self.top(line))) for team, line in self.lines.items()}
+    def forced(self, given: Amounts | None = None) -> Forced:
+        """Return what must be given and taken, lost nodes and what is free left out.
+
+        `given`: what teams have before their organisations are looked at; None: their guarantees, and what they had.
+        """
+        due = given or {
+            team: max(self.least(line), min(line.before, self.top(line))) for team, line in self.lines.items()
+        }
         rooms, amounts = self.rooms(), dict(due)
         lacks: dict[TeamName, float] = {}
         beyond: dict[TeamName, float] = {}

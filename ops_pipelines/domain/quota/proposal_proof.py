@@ -219,10 +219,12 @@ def find_moves_in_freeze(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[
         given = {
             team: max(forced.due[team], agreed.in_units(line, shares[team])) for team, line in agreed.lines.items()
         }
+        # What is given may fill an organisation beyond its cap: then others of its teams give it back.
+        beyond = agreed.forced(given).beyond
         for line in agreed.lines.values():
             above = agreed.above(line.team)
             is_given = line.after <= given[line.team] or any(forced.lacks[team] > ROUNDING for team in above)
-            is_taken = line.after >= forced.due[line.team] - 1 or any(forced.beyond[team] > ROUNDING for team in above)
+            is_taken = line.after >= forced.due[line.team] - 1 or any(beyond[team] > ROUNDING for team in above)
             is_forced = is_given if line.after > line.before else is_taken
             if abs(line.after - line.before) >= 1 + ROUNDING and not is_forced:
                 problems.append(f"{_name(line)} goes from {line.before:g} to {line.after:g} though quotas stand still")

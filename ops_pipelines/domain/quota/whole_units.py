@@ -163,13 +163,19 @@ class _Rounding:
                 if within and self.now[place] + unit <= self._ceilings[place] + _NEARLY:
                     self._change(place, unit)
             # Kept is no more than must be: who lies highest above his goal may still be lowered.
-            spare = math.fsum(self.now[place] for place in places) - least
-            for place in sorted(places, key=lambda place: (-self._excess(place), self._goals[place].team)):
-                unit = self._goals[place].unit
-                kept = max(self._owed[place], self.now[place] - math.floor(max(0.0, spare) / unit + _NEARLY) * unit)
-                spare -= self.now[place] - kept
-                self._leasts[place] = max(self._leasts[place], kept)
-                self._owed[place] = max(self._owed[place], kept)
+            # First down to what each is to keep: what may be lowered only later must not use up what there is to spare.
+            spare = max(0.0, math.fsum(self.now[place] for place in places) - least)
+            kept = {place: self.now[place] for place in places}
+            order = sorted(places, key=lambda place: (-self._excess(place), self._goals[place].team))
+            for lows in (self._leasts, self._owed):
+                for place in order:
+                    unit = self._goals[place].unit
+                    lower = max(lows[place], kept[place] - math.floor(spare / unit + _NEARLY) * unit)
+                    if lower < kept[place]:
+                        spare -= kept[place] - lower
+                        kept[place] = lower
+                    lows[place] = max(lows[place], kept[place])
+            for place in places:
                 self._floors[place] = max(self._floors[place], self._leasts[place])
 
     def _reserve(self, places: Sequence[int]) -> float:

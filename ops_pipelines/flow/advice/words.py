@@ -35,9 +35,12 @@ def sentences(report: AdviceReport, followed: Sequence[FollowedUp]) -> tuple[str
 def _found(report: AdviceReport) -> str:
     if not report.found_count:
         return f"{report.week.name}: nothing was seen that could be done better."
+    seen, said, kept = report.found_count, len(report.chosen), len(report.withheld)
+    teams = "1 team" if len(report.by_team) == 1 else f"{len(report.by_team)} teams"
     return (
-        f"{report.week.name}: {report.found_count} things were seen, {len(report.chosen)} are said to "
-        f"{len(report.by_team)} teams, {len(report.withheld)} are withheld, each with its reason."
+        f"{report.week.name}: {seen} {'thing was' if seen == 1 else 'things were'} seen, "
+        f"{said} {'is' if said == 1 else 'are'} said to {teams}, "
+        f"{kept} {'is' if kept == 1 else 'are'} withheld, each with its reason."
     )
 
 

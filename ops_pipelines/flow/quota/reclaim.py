@@ -2,18 +2,23 @@
 
 Borrowers' youngest jobs come first: least work is lost. Services are never named, nor jobs that do not say that they
 keep checkpoints, nor such as have not run for a while yet. Whether the scheduler would do it at all is its own setting.
+Pure: what runs now is gathered by `reclaim_today`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
+from ops_pipelines.domain.placement.scheduler_policy import SettingsRead, Values, seconds_of
 from ops_pipelines.domain.quota.terms import TeamName
 
 LEAST_RUN = timedelta(hours=2)
 """What began later is left alone: it would lose the little that it did, and its start-up once more."""
+_NEVER = frozenset({"", "none", "preempt/none"})
+_NO_TIME = frozenset({"", "none", "-1"})
+_NAMED = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,10 @@ class Preemption:
     """As Slurm's PreemptMode: OFF, REQUEUE, CANCEL, SUSPEND ..."""
     exempt: timedelta
     """As Slurm's PreemptExemptTime: a job is safe for so long; 0: never."""
+    kind: str = ""
+    """As Slurm's PreemptType: by what one job ranks above another. Empty: not told."""
+    apart: tuple[str, ...] = ()
+    """QOS or partitions that go by a mode of their own, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,8 @@ class ReclaimReport:
     """In the order in which they would be taken."""
     missing_gpus: float
     """What no such job could give: waited for until jobs end."""
+    rule: str
+    """Which jobs are never taken, in words."""
     scheduler: str
     """Whether the scheduler would do so, in words."""
 
@@ -59,28 +70,38 @@ def report_reclaim(
     preemption: Preemption | None,
     now: datetime,
     least_run: timedelta = LEAST_RUN,
+    parents: Mapping[TeamName, TeamName | None] | None = None,
 ) -> ReclaimReport:
     """Return whose jobs would end for the lender.
 
-    `beyond`: the GPUs that each team runs beyond its guarantee: none gives more, and a job is taken only as a whole.
-    `preemption` None: the scheduler's setting is not known.
+    `beyond`: the GPUs that each team runs beyond its guarantee, and each organisation that `parents` names: none gives
+    more, and a job is taken only as a whole. What passes within an organisation of the lender's own lowers nothing
+    there. `preemption` None: the scheduler's setting is not known.
     """
+    own = set(_chain(lender, parents or {}))
     left, spare = wanted_gpus, dict(beyond)
+    longest = _longest(least_run, preemption)
     taken = []
-    for job, ran in _candidates(jobs, lender=lender, least_run=_longest(least_run, preemption), now=now):
+    for job, ran in _candidates(jobs, lender=lender, least_run=longest, now=now):
         team = TeamName(job.account)
         if left <= 0:
             break
-        if job.gpu_count > spare.get(team, 0.0):
+        bound = [each for each in _chain(team, parents or {}) if each not in own]
+        if any(job.gpu_count > spare.get(each, 0.0) for each in bound):
             continue
         taken.append(Reclaimed(job=job.job, team=team, gpu_count=job.gpu_count, ran=ran))
-        spare[team] -= job.gpu_count
+        for each in bound:
+            spare[each] -= job.gpu_count
         left -= job.gpu_count
     return ReclaimReport(
         lender=lender,
         wanted_gpus=wanted_gpus,
         jobs=tuple(taken),
         missing_gpus=max(0.0, left),
+        rule=(
+            f"borrowers' youngest first; never a service, nor a job that ran less than {longest}, keeps no checkpoints "
+            "or may not be requeued; no team falls below its guarantee"
+        ),
         scheduler=_says(preemption),
     )
 
@@ -103,10 +124,63 @@ def _longest(least_run: timedelta, preemption: Preemption | None) -> timedelta:
     return least_run if preemption is None else max(least_run, preemption.exempt)
 
 
+def preemption_of(settings: SettingsRead) -> Preemption | None:
+    """Return what the scheduler is set to; None where it does not show it, or shows what is no time.
+
+    The longest exempt time counts, of the cluster or a QOS: of no job is said that it is taken while it may be safe.
+    """
+    kind, mode = settings.cluster.get("PreemptType"), settings.cluster.get("PreemptMode")
+    if kind is None or mode is None:
+        return None
+    if kind.lower() in _NEVER:
+        return Preemption(mode="OFF", exempt=timedelta(), kind=kind)
+    ranked, word = (settings.qos, "QOS") if kind.lower() == "preempt/qos" else (settings.partitions, "partition")
+    times = [
+        settings.cluster.get("PreemptExemptTime", ""),
+        *(_own(each, "PreemptExemptTime") for each in ranked.values()),
+    ]
+    try:
+        exempt = max(map(_exempt, times))
+    except ValueError:
+        return None
+    apart = tuple(
+        f"{word} {name[:_NAMED]}: {own[:_NAMED]}"
+        for name, values in sorted(ranked.items())
+        if (own := _own(values, "PreemptMode")).lower() not in ("", "cluster", mode.lower())
+    )
+    return Preemption(mode=mode, exempt=exempt, kind=kind, apart=apart)
+
+
+def _own(values: Values, name: str) -> str:
+    return values.get(name, "").strip()
+
+
+def _exempt(text: str) -> timedelta:
+    """Return a PreemptExemptTime. There -1 is as good as 0, unlike in other times."""
+    if text.strip().lower() in _NO_TIME:
+        return timedelta()
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise ValueError(f"{text[:_NAMED]!r} is no PreemptExemptTime; expected 01:00:00")
+    return timedelta(seconds=seconds)
+
+
+def _chain(team: TeamName, parents: Mapping[TeamName, TeamName | None]) -> Iterator[TeamName]:
+    """Yield a team and the organisations above it."""
+    above: TeamName | None = team
+    while above is not None:
+        yield above
+        above = parents.get(above)
+
+
 def _says(preemption: Preemption | None) -> str:
     if preemption is None:
         return "whether the scheduler preempts is not known; see PreemptMode and PreemptExemptTime in slurm.conf"
     if preemption.mode.upper() == "OFF":
         return "PreemptMode is OFF: nothing is preempted, the lender waits until jobs end"
     kept = "" if "REQUEUE" in preemption.mode.upper() else "; with another mode than REQUEUE jobs are not started again"
-    return f"PreemptMode is {preemption.mode[:40]}, a job is safe for {preemption.exempt}{kept}"
+    apart = f" ({', '.join(preemption.apart)})" if preemption.apart else ""
+    # A scheduler knows no guarantee: said, or the list would be read as a promise.
+    by = {"preempt/qos": "QOS", "preempt/partition_prio": "partition"}.get(preemption.kind.lower())
+    ranks = f"; it goes by {by}, not by guarantee: only a job that ranks above these would end them" if by else ""
+    return f"PreemptMode is {preemption.mode[:_NAMED]}{apart}, a job is safe for {preemption.exempt}{kept}{ranks}"

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 WEEK = timedelta(days=7)
 _NAME = re.compile(r"(\d{4})-W(\d{2})", re.ASCII)
+_FIRST_YEAR = 1970
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -41,10 +42,13 @@ def week_of(at: datetime) -> Week:
 
 
 def parse_week(text: str) -> Week:
-    """Return the week that `2026-W47` names; raise ValueError for all else, week 53 of a year without one included."""
+    """Return the week that `2026-W47` names.
+
+    Raises ValueError for all else: week 53 of a year without one, and years in which no cluster stood.
+    """
     match = _NAME.fullmatch(text)
     try:
-        if match is None:
+        if match is None or int(match[1]) < _FIRST_YEAR:
             raise ValueError
         monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
         week = Week(start=datetime.combine(monday, time(), UTC))
