@@ -9,7 +9,6 @@ of 200 simulated paths for ETS: of their days, and of their maxima, which is wha
 import importlib
 import importlib.util
 import logging
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -139,23 +138,13 @@ def _prophet(past: Floats, ahead: int) -> Foretold:
     return Foretold(days=np.maximum(days, 0.0), peak_90=float(np.quantile(drawn.max(axis=0), 0.9)))
 
 
-def main() -> int:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    rows, left_out = compare(series_count=60, day_count=1_275, ahead=182, seed=2_026)
-    lines = ["| who | WQL of seasonal naive's | 90 % bound held the peak | bound / peak | series | seconds |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
-    lines += [
+def lines(rows: list[PeerRow], left_out: list[str]) -> list[str]:
+    """Return the table, and who is not in it."""
+    told = ["| who | WQL of seasonal naive's | 90 % bound held the peak | bound / peak | series | seconds |"]
+    told.append("| --- | --- | --- | --- | --- | --- |")
+    told += [
         f"| {row.name} | {row.wql_of_naive:.3f} | {row.held_ratio:.3f} | {row.bound_to_peak_ratio:.2f} | "
         f"{row.series} | {row.seconds:.1f} |"
         for row in rows
     ]
-    lines += [f"{name} is left out: it is not installed, and nothing here depends on it" for name in left_out]
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return told + [f"{name} is left out: it is not installed, and nothing here depends on it" for name in left_out]

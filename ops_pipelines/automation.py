@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.advice import GROUP as ADVICE
+from ops_pipelines.assets.capacity import QUARTERS
 from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
 from ops_pipelines.assets.costs import GROUP as COSTS
 from ops_pipelines.assets.costs import MONTHS
@@ -15,6 +16,7 @@ from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import FIRST_HOUR, HOURS, POOL, hour_of_key
 from ops_pipelines.assets.weekly_review import WEEKS
+from ops_pipelines.domain.capacity.quarters import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.domain.identity import PlanId, parse_node_name
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import drain_by_hand, return_by_hand
@@ -64,7 +66,8 @@ shift_report_schedule = dg.ScheduleDefinition(
 
 _HOURS_ASKED_AGAIN = 6
 """How long an hour whose source was silent is asked for again; after that, a person materialises it."""
-_FIRST_OF_EACH_SOURCE = ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs")
+_SHOWS_AN_HOUR_FILLED = ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs", "gpu_demand")
+"""The first asset of each source, and demand: it asks the scheduler by itself, and quotas wait for it."""
 
 fill_hour = dg.define_asset_job(
     "fill_hour",
@@ -88,13 +91,13 @@ def hour_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReque
 
 
 def _is_filled(instance: dg.DagsterInstance, key: str) -> bool:
-    """Return whether each source was asked for the hour after its end: one that was looked at before is not whole."""
+    """Return whether each source was asked for the hour after its end, and demand counted; before it is not whole."""
     over = (hour_of_key(key) + timedelta(hours=1)).timestamp()
     newest = (
         instance.fetch_materializations(
             dg.AssetRecordsFilter(asset_key=dg.AssetKey(name), asset_partitions=[key]), limit=1
         ).records
-        for name in _FIRST_OF_EACH_SOURCE
+        for name in _SHOWS_AN_HOUR_FILLED
     )
     return all(records and records[0].timestamp >= over for records in newest)
 
@@ -117,9 +120,9 @@ def history_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
 
 sum_demand = dg.define_asset_job(
     "sum_demand",
-    selection=dg.AssetSelection.assets("gpu_demand_daily"),
+    selection=dg.AssetSelection.assets("gpu_demand_daily", "daily_peaks"),
     executor_def=dg.in_process_executor,
-    description="Once a day: what each team ran, waited for and wanted on the local day that is over.",
+    description="Once a day: what each team ran, waited for and wanted on the local day that is over; its peaks.",
 )
 
 
@@ -239,6 +242,37 @@ def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     at = context.scheduled_execution_time.astimezone(ZoneInfo(placement_schedule.execution_timezone or "UTC"))
     key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
     return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
+
+
+plan_capacity = dg.define_asset_job(
+    "plan_capacity",
+    selection=dg.AssetSelection.assets("capacity_forecast", "capacity_plan"),
+    executor_def=dg.in_process_executor,
+    description="Once a quarter: peaks ahead against what is usable, what to order by when; kept. Monthly as a check.",
+)
+
+
+@dg.schedule(
+    job=plan_capacity,
+    cron_schedule="0 6 1 * *",
+    execution_timezone=zone_of_days(),
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    """At 06:00 in the cluster's zone: a quarter on its first day; on the first of its other months a check of it."""
+    if names_no_teams():
+        return dg.SkipReason("cluster.yaml names no file of teams, so that no demand is counted (docs/CAPACITY.md)")
+    at = context.scheduled_execution_time.astimezone(ZoneInfo(capacity_schedule.execution_timezone or "UTC"))
+    quarter = quarter_of(at.date())
+    key = first_day_of(quarter).strftime(QUARTERS.fmt)
+    if at.month in QUARTER_MONTHS:
+        return dg.RunRequest(run_key=f"capacity of {quarter}", partition_key=key)
+    as_of = f"{at.date():%Y-%m-%d}"
+    return dg.RunRequest(
+        run_key=f"check of {quarter} on {as_of}",
+        partition_key=key,
+        run_config={"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}},
+    )
 
 
 class _ByHand(dg.Config):
@@ -412,6 +446,7 @@ JOBS = (
     charge_teams,
     rebalance_quotas,
     report_placement,
+    plan_capacity,
     compare_policies,
     keep_lake,
     pause_autopilot,
@@ -429,5 +464,6 @@ SCHEDULES = (
     advice_schedule,
     idle_schedule,
     placement_schedule,
+    capacity_schedule,
     *ROLLOUT_SCHEDULES,
 )

@@ -116,14 +116,16 @@ def check_config(
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.link_seal import read_link_key
+    from ops_pipelines.terminal.capacity_check import find_capacity_cautions, read_stated
     from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
-    from ops_pipelines.terminal.teams_check import ask_limits, find_team_cautions, read_agreements
+    from ops_pipelines.terminal.teams_check import ask_limits, find_team_cautions
     from ops_pipelines.wiring import read_rules
 
     config = read_cluster(cluster_file)
     rules = read_rules(config)
-    agreements = read_agreements(config)
+    stated = read_stated(config)
+    agreements = stated.agreements
     if config.serve.link_key_file is not None:
         read_link_key(config.serve.link_key_file)
     out = console()
@@ -134,6 +136,7 @@ def check_config(
         *find_weaknesses(config.fleet.redfish),
         *find_fleet_gaps(config.fleet),
         *find_team_cautions(config, agreements),
+        *find_capacity_cautions(config, stated),
     ):
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"

@@ -166,6 +166,7 @@ _LISTED: tuple[Listed, ...] = (
     Listed(
         path="placement", title="Placement", about="who waited, and what stood in pieces, on a day; ?day=2026-11-22"
     ),
+    Listed(path="capacity", title="Capacity", about="what runs short when, and what to order by when; ?quarter=2026Q4"),
     Listed(path="weekly", title="Weekly review", about="reliability of the last week; ?week=2026-W47 for another"),
     Listed(
         path="policy-comparison",
@@ -229,7 +230,7 @@ def _rollouts(site: Site) -> list[BaseRoute]:
 
 
 def _teams(site: Site, pages: TeamPages) -> list[BaseRoute]:
-    """Return the routes of quotas, costs, advice and placement."""
+    """Return the routes of quotas, costs, advice, placement and capacity."""
 
     def found(write: Callable[[Request], str]) -> Write:
         def checked(_: Site, request: Request) -> str:
@@ -256,12 +257,23 @@ def _teams(site: Site, pages: TeamPages) -> list[BaseRoute]:
             content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'}
         )
 
+    def document(request: Request) -> Response:
+        try:
+            content = pages.capacity_document(request.query_params.get("quarter"))
+        except NotThere as problem:
+            return _told(HTTPStatus.NOT_FOUND, str(problem))
+        except (LedgerError, StatementFilesError, PolicyError) as problem:
+            return _told(HTTPStatus.SERVICE_UNAVAILABLE, _without_paths(problem))
+        return Response(content, media_type="application/json")
+
     return [
         one("/quotas", "proposal", pages.quotas),
         one("/chargeback", "month", pages.costs),
         _route(site, "/chargeback/{name}", statement, kind="pages", refuse=_trouble),
         one("/advice", "week", pages.advice),
         one("/placement", "day", pages.placement),
+        one("/capacity", "quarter", pages.capacity),
+        _route(site, "/capacity.json", document, kind="reviews", refuse=_told),
     ]
 
 

@@ -43,7 +43,8 @@ from ops_pipelines.resources.config.cluster_config import (
     TelemetryKind,
 )
 from ops_pipelines.resources.config.files import read_cluster
-from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_teams, stamp_of
+from ops_pipelines.resources.config.kept_files import Stamp
+from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_plans, read_kept_teams, stated_stamps
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork
@@ -53,7 +54,12 @@ from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
 from ops_pipelines.resources.rollout_files import ReleaseDirectory
-from ops_pipelines.resources.statement_files import CHARGEBACK_DIRECTORY, StatementDirectory
+from ops_pipelines.resources.statement_files import (
+    CAPACITY_DIRECTORY,
+    CHARGEBACK_DIRECTORY,
+    PlanDirectory,
+    StatementDirectory,
+)
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
@@ -229,16 +235,17 @@ def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetL
 
 
 def open_teams_desk(cluster_file: Path) -> TeamsDesk:
-    """Return what sharing out and accounting need of that cluster; another one once teams.yaml has changed.
+    """Return what sharing out and accounting need of that cluster; another one once a file of teams, capacity or
+    projects has changed.
 
     No system is asked: what the scheduler lacks of what teams.yaml names is told by who reads its limits. Raises as
     `open_cluster`.
     """
-    return _desk_of(cluster_file, stamp_of(read_cluster(cluster_file).teams_path))
+    return _desk_of(cluster_file, stated_stamps(read_cluster(cluster_file)))
 
 
 @lru_cache(maxsize=4)
-def _desk_of(cluster_file: Path, _stamp: tuple[int, int] | None) -> TeamsDesk:
+def _desk_of(cluster_file: Path, _stamps: tuple[Stamp, ...]) -> TeamsDesk:
     config = read_cluster(cluster_file)
     return assemble_teams_desk(config, cluster=open_cluster(cluster_file), observatory=open_observatory(cluster_file))
 
@@ -246,6 +253,7 @@ def _desk_of(cluster_file: Path, _stamp: tuple[int, int] | None) -> TeamsDesk:
 def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory: Observatory) -> TeamsDesk:
     """Return the desk of teams on these ports. Raises ConfigError on a wrong section, or a teams.yaml never right."""
     from ops_pipelines.resources.config.advice_section import read_advice_settings
+    from ops_pipelines.resources.config.capacity_section import read_capacity_policy
     from ops_pipelines.resources.config.installed_nodes import gpu_types, installed_nodes
     from ops_pipelines.resources.config.quota_section import read_quota_policy
 
@@ -253,10 +261,12 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
     told = None
     if config.teams_path is not None:
         told = read_kept_teams(config.teams_path, kept=config.state_directory / LAST_GOOD_FILE)
+    agreements = None if told is None else told.content
+    plans = read_kept_plans(config, agreements)
     desk = TeamsDesk(
         cluster=cluster,
         observatory=observatory,
-        agreements=None if told is None else told.agreements,
+        agreements=agreements,
         agreements_trouble="" if told is None else told.trouble,
         policy=read_quota_policy(config.policy_path),
         quotas=open_quotas(config, clock=cluster.clock),
@@ -264,9 +274,14 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
         settings=open_settings(config, clock=cluster.clock),
         prices=config.prices,
         statements=StatementDirectory(config.state_directory / CHARGEBACK_DIRECTORY),
+        plan_files=PlanDirectory(config.state_directory / CAPACITY_DIRECTORY),
         gpu_type_of=gpu_types(config),
         advice=advice,
         read_listing=read_listing,
+        capacity=plans.capacity,
+        capacity_policy=read_capacity_policy(config.policy_path),
+        projects=plans.projects,
+        projects_trouble=plans.trouble,
     )
     return replace(desk, installed=installed_nodes(config, zone=desk.zone))
 

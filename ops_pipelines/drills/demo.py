@@ -26,7 +26,8 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.browser import open_page
 from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
-from ops_pipelines.drills.demand_past import pretend_past
+from ops_pipelines.drills.demand_past import pretend_past, pretend_year
+from ops_pipelines.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
 from ops_pipelines.drills.demo_consent import answer_what_waits, begin_asking
 from ops_pipelines.drills.demo_endless import break_something, mend_what_waits
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part
@@ -113,7 +114,10 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     cluster = open_cluster(cluster_file)
     observatory = open_observatory(cluster_file)
     # Before the daemon is there: its schedules compute on what is in the lake.
-    pretend_past(observatory.lake, now=cluster.clock.now(), weeks=2, plan=PAST)
+    with console.status("pretending a year before the start"):
+        began_at = cluster.clock.now()  # of both: the year ends in the weeks
+        pretend_past(observatory.lake, now=began_at, weeks=2, plan=PAST)
+        pretend_year(observatory.lake, now=began_at, weeks=2, plan=PAST)
     try:
         with console.status("starting the Dagster processes") as status:
             stack.start(lambda what: status.update(f"starting the {what}"))
@@ -130,6 +134,9 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
         console.print(f"quotas of the morning wait for a yes ({pages_url}/quotas), and a job of science for its GPUs:")
         for words in quota_commands(str(cluster_file)):
+            console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"what to order by when is told once the quarter's run is over ({pages_url}/capacity), or now:")
+        for words in capacity_commands(str(cluster_file)):
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
         _endless(desk, observatory)
         return 0
@@ -195,7 +202,7 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
         runs.launch(LOOK_AT_VERSIONS)
         fill = fill_lake(stack, observatory, hour_count=2, may_be_empty=_NOT_PRETENDED, pass_time=view.pass_time)
         # Costs, advice and the week are made of what accounting has, which the fill has just brought.
-        runs.launch_all(after_the_fill(cluster.clock.now()))
+        runs.launch_all({**after_the_fill(cluster.clock.now()), **quarter_run(cluster.clock.now())})
         runs.await_all(view.pass_time)
         pages = show_pages(
             cluster,
@@ -211,6 +218,8 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
     console.print(f"{fill}", soft_wrap=True, highlight=False)
     for line in pages.lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+    line = capacity_line(desk.state, now=cluster.clock.now(), pages_url=desk.pages_url)
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
     lost = read_lost_gpu_hours(twin)
     console.print(
         f"{(cluster.clock.now() - since).total_seconds():.0f} s, {lost.total:.2f} GPU-hours lost, "
@@ -353,7 +362,7 @@ def _endless(desk: _Desk, observatory: Observatory) -> None:
             answer_what_waits(asked)
             break_something(twin, chance)
             mend_what_waits(desk.cluster, twin, state=desk.state, call=desk.call)
-            morning.go_on(lambda: after_the_fill(desk.cluster.clock.now()))
+            morning.go_on(lambda: {**quarter_run(desk.cluster.clock.now()), **after_the_fill(desk.cluster.clock.now())})
             view.pass_time(chance.uniform(*_FAULT_EVERY_SECONDS))
 
 

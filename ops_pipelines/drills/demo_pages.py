@@ -60,6 +60,7 @@ def show_pages(
         "chargeback": "chargeback",
         "advice": "advice",
         "placement": "placement",
+        "capacity": "capacity",
     }
     folder = state / PAGES_DIRECTORY
     folder.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.resources.comparison_pages import PAGE_NAME
 from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY
-from ops_pipelines.resources.statement_files import CHARGEBACK_DIRECTORY
+from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, CHARGEBACK_DIRECTORY
 from ops_pipelines.wiring import TWIN_DIRECTORY
 
 _POLICY = """\
@@ -63,7 +63,7 @@ _LEFTOVERS = (
 
 def clear(state: Path) -> None:
     """Remove what an earlier demo left; what anybody else put there stays."""
-    beside = (BUNDLE_DIRECTORY, REPORT_DIRECTORY, PAGES_DIRECTORY, CHARGEBACK_DIRECTORY)
+    beside = (BUNDLE_DIRECTORY, REPORT_DIRECTORY, PAGES_DIRECTORY, CHARGEBACK_DIRECTORY, CAPACITY_DIRECTORY)
     for leftover in ("dagster", TWIN_DIRECTORY, "lake", *beside):
         shutil.rmtree(state / leftover, ignore_errors=True)
     for pattern in _LEFTOVERS:
@@ -86,7 +86,8 @@ def write_configuration(state: Path, *, pages_url: str) -> Path:
     key.touch(mode=0o600)
     key.write_text(secrets.token_urlsafe(_KEY_BYTES))
     (state / "policy.yaml").write_text(POLICY)
-    (state / "teams.yaml").write_text(project_file("teams.yaml").read_text())
+    for name in ("teams.yaml", "capacity.yaml", "projects.yaml"):
+        (state / name).write_text(project_file(name).read_text())
     write_releases(state)
     JobFactsFile(state).keep_costs(_COSTS)
     return cluster_file

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
+from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
+from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.cost.price import PriceModel
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.contracts import Agreements
@@ -55,6 +57,15 @@ class TeamsDesk:
     advice: AdviceSettings = field(default_factory=AdviceSettings)
     read_listing: Callable[[], bytes] | None = None
     """The listing of files that policy.yaml names under `advice`; None: it names none. Raises OSError, ValueError."""
+    capacity: CapacitySettings | None = None
+    """What can be bought, comes and goes; None: cluster.yaml names no file `capacity`."""
+    capacity_policy: CapacityPolicy = field(default_factory=CapacityPolicy)
+    projects: tuple[PlannedProject, ...] = ()
+    """All planned demand, of projects.yaml and of teams.yaml."""
+    projects_trouble: str = ""
+    """What is the matter with these files, though something holds; empty: nothing is."""
+    plan_files: StatementFiles | None = None
+    """Where reports of quarters are kept; None keeps none."""
 
     @property
     def lake(self) -> Lake:

@@ -85,11 +85,12 @@ def past_demand(plan: PastPlan, *, end: datetime, weeks: int, seed: int) -> Iter
         hour = end - (weeks * 7 * 24 - number) * _HOUR
         for habit in sorted(plan.habits, key=lambda each: each.team):
             chance = random.Random(f"{seed} {habit.team} {hour.timestamp():.0f}")
-            wanted = _wanted(habit, hour, plan=plan, launch=launch, holiday=holiday)
-            yield _row(habit, hour, wanted=wanted * (1 + plan.noise_ratio * chance.uniform(-1, 1)), plan=plan)
+            wanted = wanted_at(habit, hour, plan=plan, launch=launch, holiday=holiday)
+            yield demand_row(habit, hour, wanted=wanted * (1 + plan.noise_ratio * chance.uniform(-1, 1)), plan=plan)
 
 
-def _wanted(habit: TeamHabit, hour: datetime, *, plan: PastPlan, launch: date, holiday: date) -> float:
+def wanted_at(habit: TeamHabit, hour: datetime, *, plan: PastPlan, launch: date, holiday: date) -> float:
+    """Return what a team wants in the mean of an hour, before chance."""
     local = hour.astimezone(plan.zone)
     day = local.date()
     # From 0 at three in the morning to 1 at three in the afternoon.
@@ -101,7 +102,8 @@ def _wanted(habit: TeamHabit, hour: datetime, *, plan: PastPlan, launch: date, h
     return habit.base + habit.by_day * share + (habit.launch_gpus if day >= launch else 0.0)
 
 
-def _row(habit: TeamHabit, hour: datetime, *, wanted: float, plan: PastPlan) -> Row:
+def demand_row(habit: TeamHabit, hour: datetime, *, wanted: float, plan: PastPlan) -> Row:
+    """Return the row of an hour: up to its quota a team runs what it wants, the rest waits."""
     running = float(habit.quota) if habit.holds_quota else min(wanted, float(habit.quota))
     pending = max(0.0, wanted - running)
     return {

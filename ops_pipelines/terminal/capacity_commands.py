@@ -1,30 +1,145 @@
-"""`ops-pipelines capacity`: how much will be wanted at most, and how far such forecasts can be trusted.
+"""`ops-pipelines capacity`: peaks ahead, what to order by when, the quarter's report; and how good forecasts were.
 
-Reads files; touches no cluster. What is computed is `frames.forecast`'s.
+Orders nothing and keeps nothing: what is kept of a quarter is the asset's. What is computed is `flow.capacity`'s and
+`frames.forecast`'s; the shape of answers stands in `capacity_views`, their print in `capacity_tables`.
 """
 
 import json as documents
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ops_pipelines.terminal.caller import AsJson
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
+    from datetime import date
+
+    from ops_pipelines.domain.capacity.plan import CapacityReport
+    from ops_pipelines.flow.teams_desk import TeamsDesk
     from ops_pipelines.frames.forecast.backtest import Backtest
-    from ops_pipelines.frames.forecast.measures import Measured
+
+Made = TypeVar("Made")
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", help="A local day, as 2026-10-01: days before it are known. Left out: today."),
+]
 
 capacity_app = typer.Typer(
-    help="Peaks of demand ahead, and how good such forecasts were.", no_args_is_help=True, rich_markup_mode=None
+    help="Peaks of demand ahead, what to order by when, and how good such forecasts were.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
-@capacity_app.callback()
-def _capacity() -> None:
-    """One command needs a group around it, or it would be the group."""
+@capacity_app.command()
+@at_the_edge
+def forecast(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    as_of: AsOf = None,
+    json: AsJson = False,
+) -> None:
+    """Show the peaks of GPUs that are expected, week by week with planned projects, and what will be usable.
+
+    \b
+    JSON: cluster, quarter, as_of, timezone, vouched_weeks, shortage_probability_max, weeks [{gpu_type, week, first_day,
+    peak_median, peak_90, usable, installed, shortage_probability, is_vouched}], series [{resource, gpu_type, name,
+    treatment, peak_90, notes}] (the highest 90 % bound of its weeks; null: nothing can be said), notes [text]. usable
+    is a mean; usable, installed and shortage_probability are null where the supply of a type is not known.
+    """
+    from ops_pipelines.flow.capacity.forecasting import forecast_quarter
+    from ops_pipelines.terminal.capacity_tables import print_forecast
+    from ops_pipelines.terminal.capacity_views import view_forecast
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.tables import console
+
+    desk = _open(ctx, cluster_file)
+    day = _day(as_of, desk)
+    made = _made(lambda: forecast_quarter(desk, as_of=day))
+    view = view_forecast(made, shortage_probability_max=desk.capacity_policy.shortage_probability_max)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_forecast(console(), view)
+
+
+@capacity_app.command()
+@at_the_edge
+def plan(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    as_of: AsOf = None,
+    json: AsJson = False,
+) -> None:
+    """Show what runs short when, what to order by when, what else could be done, and what each would cost.
+
+    \b
+    JSON: cluster, quarter, as_of, currency, shortage_probability_max, orders [{what, gpu_type, resource, name, count,
+    order_by, is_overdue, short_from, earliest_relief, cents, why}], alternatives [{gpu_type, way, gpus,
+    worst_shortage_probability, short_gpu_hours, cents, takes_effect_on, said}], regret_ratios, regret [{gpu_type,
+    nodes, short_gpu_hours, idle_gpu_hours, cents_by_ratio, regret_by_ratio}], refresh [{asset, racks, gpu_type, gpus,
+    age_months, replacement, is_due, said}], notes [text]. Cents are whole; null: no price, or no date, is known.
+    """
+    from ops_pipelines.flow.capacity.forecasting import forecast_quarter
+    from ops_pipelines.flow.capacity.planning import plan_quarter
+    from ops_pipelines.terminal.capacity_tables import print_plan
+    from ops_pipelines.terminal.capacity_views import view_plan
+    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.terminal.tables import console
+
+    desk = _open(ctx, cluster_file)
+    day = _day(as_of, desk)
+    view = view_plan(_made(lambda: plan_quarter(desk, forecast_quarter(desk, as_of=day))))
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_plan(console(), view)
+
+
+@capacity_app.command()
+@at_the_edge
+def report(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    quarter: Annotated[
+        str | None, typer.Option("--quarter", help="As 2026Q4; that of --as-of, or the running one, unless given.")
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", help="Make it anew from the days before this local day, which is of the quarter."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write QUARTER.html and QUARTER.json there; the directory is made.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show the report of a quarter: the one that was kept, or else one made from the days before the quarter.
+
+    With --out it is written as a page and as JSON, each whole or not at all, and their places are printed.
+
+    \b
+    JSON: version, forecast, plan, hindsight, history, headline [text], assumptions [text]: the whole report, as it is
+    kept (docs/CAPACITY.md).
+    """
+    from ops_pipelines.flow.capacity.document import json_of
+    from ops_pipelines.terminal.capacity_tables import print_report
+    from ops_pipelines.terminal.capacity_views import view_plan
+    from ops_pipelines.terminal.tables import console
+
+    desk = _open(ctx, cluster_file)
+    found = _report(quarter, as_of, desk)
+    if out is not None:
+        for place in _write(desk, found, out):
+            # Beside JSON on standard output nothing else may stand.
+            typer.echo(place, err=json)
+    if json:
+        typer.echo(json_of(found).decode("utf-8"), nl=False)
+    elif out is None:
+        print_report(console(), headline=found.headline, plan=view_plan(found.plan))
 
 
 @capacity_app.command("backtest")
@@ -52,6 +167,8 @@ def backtest(
     from ops_pipelines.frames.forecast.backtest import TooShort
     from ops_pipelines.frames.forecast.backtest import backtest as judge
     from ops_pipelines.frames.forecast.recorded_peaks import read_peaks
+    from ops_pipelines.terminal.capacity_tables import print_backtest
+    from ops_pipelines.terminal.tables import console
 
     try:
         recorded = read_peaks(demand, timezone=timezone, renamed=_renamed(renamed or []))
@@ -64,7 +181,97 @@ def backtest(
     if json:
         typer.echo(documents.dumps(_document(found)))
     else:
-        _print(found, horizon_days=horizon_days)
+        print_backtest(console(), found, horizon_days=horizon_days)
+
+
+def _open(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
+    """Return the desk; say on standard error what is not stated, for then nothing can be ordered."""
+    from ops_pipelines.terminal.quota_propose_commands import open_desk
+
+    desk = open_desk(ctx, cluster_file)
+    if desk.capacity is None:
+        complain(
+            "cluster.yaml names no `capacity` file: no prices and lead times are known, and nothing can be ordered "
+            "(docs/CAPACITY.md)"
+        )
+    if desk.projects_trouble:
+        complain(desk.projects_trouble)
+    return desk
+
+
+def _day(text: str | None, desk: "TeamsDesk") -> "date":
+    """Return the day that is named, or today in the cluster's zone; end the call where it is none, or lies ahead."""
+    from datetime import date
+
+    today = desk.clock.now().astimezone(desk.zone).date()
+    if text is None:
+        return today
+    try:
+        # ISO has more ways to write a day, such as 20261001 and 2026-W40-4; one is enough.
+        named = date.fromisoformat(text) if len(text) == len("2026-10-01") and text[4] == text[7] == "-" else None
+    except ValueError:
+        named = None
+    if named is None:
+        complain(f"--as-of is {text[:40]!r}; expected a day, as 2026-10-01")
+        raise typer.Exit(ExitCode.USAGE)
+    if named > today:
+        complain(f"--as-of is {named}, and today is {today} in {desk.zone.key}; expected no later day")
+        raise typer.Exit(ExitCode.USAGE)
+    return named
+
+
+def _made(make: Callable[[], Made]) -> Made:
+    """Return what is made; end the call where too few days are known."""
+    from ops_pipelines.flow.capacity.forecasting import NoHistory
+
+    try:
+        return make()
+    except NoHistory as problem:
+        complain(str(problem))
+        raise typer.Exit(ExitCode.REFUSED) from problem
+
+
+def _report(quarter: str | None, as_of: str | None, desk: "TeamsDesk") -> "CapacityReport":
+    from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_of
+    from ops_pipelines.flow.capacity.kept import kept_report
+    from ops_pipelines.flow.capacity.reporting import report_quarter
+
+    day = _day(as_of, desk)
+    name = quarter_of(day) if quarter is None else quarter
+    try:
+        first = first_day_of(name)
+    except ValueError as problem:
+        complain(f"--quarter: {problem}")
+        raise typer.Exit(ExitCode.USAGE) from problem
+    if as_of is not None:
+        if quarter_of(day) != name:
+            complain(f"--as-of is {day}, which is in {quarter_of(day)}; expected a day of {name}")
+            raise typer.Exit(ExitCode.USAGE)
+        return _made(lambda: report_quarter(desk, as_of=day))
+    if first > day:
+        complain(
+            f"--quarter is {name}, which begins on {first}; today is {day} in {desk.zone.key}: expected no later one"
+        )
+        raise typer.Exit(ExitCode.USAGE)
+    kept = kept_report(desk, name)
+    if kept is not None:
+        return kept
+    complain(f"no report of {name} is kept yet; this one is made now, from the days before {first}")
+    return _made(lambda: report_quarter(desk, as_of=first))
+
+
+def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
+    """Write both files, named as they are kept, and return where they lie. Raises StatementFilesError."""
+    from ops_pipelines.flow.capacity.document import json_of
+    from ops_pipelines.flow.capacity.kept import kept_as
+    from ops_pipelines.pages.capacity import page_of
+    from ops_pipelines.resources.statement_files import PlanDirectory
+
+    shelf, name = PlanDirectory(out), kept_as(desk, found)
+    return [
+        shelf.keep(f"{name}.html", page_of(found, name=name)),
+        shelf.keep(f"{name}.json", json_of(found)),
+    ]
 
 
 def _renamed(pairs: list[str]) -> dict[str, str]:
@@ -86,42 +293,3 @@ def _document(found: "Backtest") -> dict[str, object]:
             {"team": each.team, "treatment": each.treatment.value, **asdict(each.measured)} for each in found.series
         ],
     }
-
-
-def _print(found: "Backtest", *, horizon_days: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    from ops_pipelines.terminal.tables import printable
-
-    table = Table(title=f"windows of {horizon_days} days", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("", "MASE", "WQL", "held", "bound/peak", "windows"):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
-    for name, measured in found.methods.items():
-        table.add_row(name, *_cells(measured))
-    table.add_section()
-    for each in found.series:
-        table.add_row(f"{printable(each.team)[:24]} ({each.treatment.value})", *_cells(each.measured))
-    out = Console()
-    out.print(table)
-    low, high = found.interval or (0.0, 1.0)
-    out.print(
-        f"held: how often the 90 % bound held the window's peak; 95 % interval of combined: {low:.0%} to {high:.0%}",
-        style="dim",
-        highlight=False,
-    )
-    out.print("combined is what the program uses; the teams' rows are its too", style="dim", highlight=False)
-
-
-def _cells(measured: "Measured") -> list[str]:
-    def cell(value: float | None, form: str) -> str:
-        return "" if value is None else format(value, form)
-
-    return [
-        cell(measured.mase, ".2f"),
-        cell(measured.wql, ".3f"),
-        cell(measured.peak_coverage_90, ".0%"),
-        cell(measured.bound_to_peak_ratio, ".2f"),
-        str(measured.origins),
-    ]

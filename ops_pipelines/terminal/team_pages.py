@@ -10,6 +10,7 @@ from ops_pipelines.pages.index import Tile
 from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.ports.statement_files import StatementFilesError
 from ops_pipelines.terminal.advice_pages import advice_page, advice_tile
+from ops_pipelines.terminal.capacity_pages import CapacityPages
 from ops_pipelines.terminal.cost_pages import CostPages, cost_file, cost_tile
 from ops_pipelines.terminal.placement_pages import PlacementPages
 from ops_pipelines.terminal.quota_pages import quota_tile, quotas_page
@@ -24,6 +25,7 @@ class TeamPages:
         self._at_hand = TeamsAtHand(open_cluster, cluster_file)
         self._costs = CostPages()
         self._placement = PlacementPages()
+        self._capacity = CapacityPages()
 
     def quotas(self, proposal: str | None) -> str:
         """Return the page of a proposal, the newest unless one is named."""
@@ -45,6 +47,14 @@ class TeamPages:
         """Return the page of a day, yesterday unless one is named."""
         return self._placement.page(day, self._at_hand.whole_desk())
 
+    def capacity(self, quarter: str | None) -> str:
+        """Return the page of a quarter's report, the newest unless one is named."""
+        return self._capacity.page(quarter, self._at_hand.whole_desk())
+
+    def capacity_document(self, quarter: str | None) -> bytes:
+        """Return the same report as JSON."""
+        return self._capacity.document(quarter, self._at_hand.whole_desk())
+
     def tiles(self) -> tuple[Tile, ...]:
         """Return the headline numbers; a page that has none at this moment has a dash. Raises LedgerError."""
         cluster = self._open_cluster()
@@ -56,6 +66,7 @@ class TeamPages:
             _told(cost_tile, desk, path="chargeback", title="Costs"),
             _told(advice_tile, desk, path="advice", title="Advice"),
             self._placement.tile(desk),
+            _told(self._capacity.tile, desk, path="capacity", title="Capacity"),
         )
 
     def _desk_or_none(self) -> TeamsDesk | None:

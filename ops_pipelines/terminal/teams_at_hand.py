@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.teams_desk import TeamsDesk
+
+if TYPE_CHECKING:
+    from ops_pipelines.resources.config.cluster_config import ClusterConfig
+    from ops_pipelines.resources.config.kept_files import Stamp
 
 
 class NotThere(LookupError):
@@ -14,7 +19,7 @@ class NotThere(LookupError):
 
 
 class TeamsAtHand:
-    """Returns the desk of one cluster. cluster.yaml is read once, as by every process; teams.yaml when it changed."""
+    """Returns the desk of one cluster. cluster.yaml is read once, as by every process; what it names on change."""
 
     def __init__(self, open_cluster: Callable[[], Cluster], cluster_file: Path | None) -> None:
         """`cluster_file` None: only the ledger is served."""
@@ -22,24 +27,24 @@ class TeamsAtHand:
         self._cluster_file = cluster_file
         self._lock = Lock()
         self._desk: TeamsDesk | None = None
-        self._teams_path: Path | None = None
-        self._stamp: tuple[int, int] | None = None
+        self._config: ClusterConfig | None = None
+        self._stamps: tuple[Stamp, ...] = ()
 
     def desk(self) -> TeamsDesk | None:
         """Return the desk; None where only the ledger is served. Raises LedgerError; PolicyError on a wrong file."""
         from ops_pipelines.resources.config.files import read_cluster
-        from ops_pipelines.resources.config.kept_teams import stamp_of
+        from ops_pipelines.resources.config.kept_teams import stated_stamps
         from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
         if self._cluster_file is None:
             return None
         cluster = self._open_cluster()
         with self._lock:
-            stamp = stamp_of(self._teams_path)
-            if self._desk is None or self._desk.cluster is not cluster or stamp != self._stamp:
+            stamps = () if self._config is None else stated_stamps(self._config)
+            if self._desk is None or self._desk.cluster is not cluster or stamps != self._stamps:
                 try:
                     config = read_cluster(self._cluster_file)
-                    self._teams_path, self._stamp = config.teams_path, stamp_of(config.teams_path)
+                    self._config, self._stamps = config, stated_stamps(config)
                     observatory = assemble_observatory(config, cluster.clock)
                     self._desk = assemble_teams_desk(config, cluster=cluster, observatory=observatory)
                 except PolicyError as problem:  # Its words hold paths of ours.

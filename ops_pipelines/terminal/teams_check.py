@@ -17,14 +17,8 @@ from ops_pipelines.domain.quota.quota_policy import LimitsOn
 from ops_pipelines.ports.quotas import Quotas
 from ops_pipelines.resources.config.cluster_config import AccountingKind, ClusterConfig, SchedulerKind
 from ops_pipelines.resources.config.installed_nodes import installed_gpus
-from ops_pipelines.resources.config.teams_file import read_teams
 
 _SHOWN_NAME_COUNT = 4
-
-
-def read_agreements(config: ClusterConfig) -> Agreements | None:
-    """Return what was agreed with teams; None where cluster.yaml names no file. Raises ConfigError on a wrong one."""
-    return None if config.teams_path is None else read_teams(config.teams_path)
 
 
 def find_team_cautions(

@@ -329,7 +329,7 @@ def installation(directory: Path, *, code_port: int) -> dict[str, str]:
     home = directory / "dagster"
     home.mkdir()
     shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
-    for name in ("policy.yaml", "teams.yaml"):
+    for name in ("policy.yaml", "teams.yaml", "capacity.yaml", "projects.yaml"):
         shutil.copyfile(ROOT / name, directory / name)
     cluster = directory / "cluster.yaml"
     cluster.write_text(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.config.kept_teams import read_kept_teams, stamp_of
+from ops_pipelines.resources.config.kept_files import stamp_of
+from ops_pipelines.resources.config.kept_teams import read_kept_teams
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.wiring import open_teams_desk
 
@@ -16,7 +17,7 @@ BROKEN = GOOD.replace("guarantee", "garantee")
 
 def guarantee(path: Path, kept: Path) -> tuple[float, str]:
     told = read_kept_teams(path, kept=kept)
-    return told.agreements.contracts[0].terms.guarantee, told.trouble
+    return told.content.contracts[0].terms.guarantee, told.trouble
 
 
 def test_a_broken_file_leaves_what_was_said_before_and_says_so_until_it_is_mended(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_file_that_is_not_there_has_no_stamp(tmp_path: Path) -> None:
 
 
 def test_the_desk_is_another_once_the_file_has_changed(tmp_path: Path) -> None:
-    for name in ("cluster.yaml", "policy.yaml", "teams.yaml"):
+    for name in ("cluster.yaml", "policy.yaml", "teams.yaml", "capacity.yaml", "projects.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
     before = open_teams_desk(tmp_path / "cluster.yaml")
 

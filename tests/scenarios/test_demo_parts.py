@@ -176,7 +176,7 @@ def test_what_an_earlier_demo_left_is_cleared_and_other_files_stay(tmp_path: Pat
     clear(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("cluster.yaml", "notes.txt", "policy.yaml", "releases", "teams.yaml")
+        *("capacity.yaml", "cluster.yaml", "notes.txt", "policy.yaml", "projects.yaml", "releases", "teams.yaml")
     ]
 
 

@@ -140,7 +140,7 @@ def test_without_a_file_of_teams_the_desk_says_what_to_write(tmp_path: Path) -> 
 
 def test_a_limit_that_one_opening_sets_another_reads(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text((ROOT / "cluster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    for name in ("policy.yaml", "teams.yaml"):
+    for name in ("policy.yaml", "teams.yaml", "capacity.yaml", "projects.yaml"):
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
     desk = open_teams_desk(tmp_path / "cluster.yaml")
     science = TeamName("science")

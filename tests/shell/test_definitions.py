@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -41,6 +42,12 @@ def test_asset_graph_follows_the_flow() -> None:
         "monitoring_coverage": sorted([*TELEMETRY_TABLES, "inventory"]),
         "gpu_demand": ["gpu_efficiency", "inventory", "job_accounting", "job_allocations"],
         "gpu_demand_daily": ["gpu_demand"],
+        "daily_peaks": sorted(
+            [
+                *("gpu_demand", "inventory", "job_accounting", "job_allocations", "storage_telemetry"),
+                *("node_telemetry", "fabric_telemetry", "facility_telemetry"),
+            ]
+        ),
         "gpu_quotas": ["gpu_demand"],
         "applied_quotas": ["gpu_quotas"],
         "placement_report": ["gpu_efficiency", "inventory", "job_accounting", "job_allocations"],
@@ -52,6 +59,8 @@ def test_asset_graph_follows_the_flow() -> None:
             "job_logs",
             "job_steps",
         ],
+        "capacity_forecast": ["daily_peaks"],
+        "capacity_plan": ["capacity_forecast"],
         "usage_ledger": ["gpu_efficiency", "inventory", "job_allocations", "storage_telemetry"],
         "chargeback": ["job_accounting", "job_allocations", "job_logs", "usage_ledger"],
         "lemon_scores": ["inventory", "job_accounting", "kernel_events"],
@@ -93,6 +102,7 @@ def test_every_asset_has_a_group_and_a_description() -> None:
         **dict.fromkeys(["job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"], "jobs"),
         **dict.fromkeys(MEANING, "telemetry_meaning"),
         **dict.fromkeys(["gpu_demand", "gpu_demand_daily"], "quotas"),
+        **dict.fromkeys(["daily_peaks", "capacity_forecast", "capacity_plan"], "capacity"),
         **dict.fromkeys(["usage_ledger", "chargeback"], "costs"),
         "placement_report": "advice",
         **dict.fromkeys(["gpu_quotas", "applied_quotas"], "quotas"),
@@ -169,6 +179,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "charge_teams",
         "rebalance_quotas",
         "report_placement",
+        "plan_capacity",
         "compare_policies",
         "keep_lake",
         "pause_autopilot",
@@ -202,6 +213,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "charge_schedule",
         "quota_schedule",
         "placement_schedule",
+        "capacity_schedule",
         "keep_lake_schedule",
         "rollout_schedule",
         "version_schedule",
@@ -234,6 +246,7 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "charge_schedule": dg.DefaultScheduleStatus.RUNNING,
         "quota_schedule": dg.DefaultScheduleStatus.RUNNING,
         "placement_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "capacity_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
 
 
@@ -274,13 +287,13 @@ def test_what_looks_back_over_weeks_is_no_hour_of_the_lake() -> None:
     assert not set(HISTORY) & set(LAKE_ASSETS)
 
 
-def asked_at_two_past(filled: list[str]) -> list[str | None]:
-    """Return the hours that the schedule asks for at 00:02, where these hours were filled."""
+def asked_at_two_past(filled: list[str], *, uncounted: Sequence[str] = ()) -> list[str | None]:
+    """Return the hours that the schedule asks for at 00:02, where these were filled; of some no demand was counted."""
     at = datetime(2026, 11, 21, 0, 2, tzinfo=UTC)
     repository = defs.get_repository_def()
     with dg.instance_for_test() as instance:
-        for name in ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs"):
-            for key in filled:
+        for name in ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs", "gpu_demand"):
+            for key in filled if name != "gpu_demand" else [each for each in filled if each not in uncounted]:
                 instance.report_runless_asset_event(dg.AssetMaterialization(name, partition=key))
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=at, repository_def=repository)
         requests = repository.get_schedule_def("hour_schedule").evaluate_tick(context).run_requests or ()
@@ -297,3 +310,9 @@ def test_hours_whose_source_was_silent_are_asked_for_again_for_six_hours() -> No
     filled = [f"2026-11-20-{hour:02}:00" for hour in (19, 20, 22)]
 
     assert asked_at_two_past(filled) == ["2026-11-20-23:00", "2026-11-20-21:00", "2026-11-20-18:00"]
+
+
+def test_an_hour_whose_demand_alone_failed_is_asked_for_again() -> None:
+    filled = [f"2026-11-20-{hour:02}:00" for hour in range(18, 23)]
+
+    assert asked_at_two_past(filled, uncounted=["2026-11-20-20:00"]) == ["2026-11-20-23:00", "2026-11-20-20:00"]

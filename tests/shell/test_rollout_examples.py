@@ -18,7 +18,7 @@ REFUSED = "driver-580.126.20-nvl72"
 @pytest.fixture
 def shipped(tmp_path: Path) -> Path:
     """Return the cluster.yaml of a fresh checkout; what it keeps does not lie in ours."""
-    for name in ("cluster.yaml", "policy.yaml", "teams.yaml"):
+    for name in ("cluster.yaml", "policy.yaml", "teams.yaml", "capacity.yaml", "projects.yaml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "releases", tmp_path / "releases")
     return tmp_path / "cluster.yaml"

@@ -150,7 +150,7 @@ def _gather(desk: TeamsDesk, *, start: datetime, end: datetime, notes: list[str]
     return _Gathered(
         machines=machines.machines,
         stays=stays.stays,
-        absences=_absences(states.states, since=since),
+        absences=absences_of(states.states, since=since),
         waits=waits.waits,
         needs=dict(needs_of(elapsed_of(ended, until=end))),
         efficiency=efficiency,
@@ -183,7 +183,7 @@ def _part(since: datetime, until: datetime) -> BilledPart:
     return BilledPart(month=month, since=first, until=last)
 
 
-def _absences(states: Sequence[NodeState], *, since: datetime) -> tuple[Absence, ...]:
+def absences_of(states: Sequence[NodeState], *, since: datetime) -> tuple[Absence, ...]:
     """Return when nodes took no jobs; a single GPU that fell off its bus keeps its node in service."""
     return tuple(
         Absence(

@@ -24,6 +24,8 @@ _ROUNDING = 1e-9
 _LONG_DAYS = 28
 _STRIDE_DAYS = 7
 """Of windows longer than four weeks, every seventh day is calibrated and speaks for the six after it."""
+_OTHERS_WORTH_WINDOWS = 20.0
+"""What all other scores together count for series that are calibrated apart: so many windows that are over just now."""
 _MIDDLE_PRIOR_ERRORS = 1_400.0
 """Errors of days before half of a bias that they show is believed."""
 
@@ -41,7 +43,8 @@ class Calibrated:
 class Outlook:
     """One method from one origin of a pass."""
 
-    def __init__(self, rolled: Rolled, *, method: str, number: int) -> None:
+    def __init__(self, rolled: Rolled, *, method: str, number: int, half_life_days: float | None = None) -> None:
+        """`half_life_days`: after which a past window counts half; None: the length of one."""
         self._rolled = rolled
         self._foreseen = rolled.foreseen[method]
         self._method = method
@@ -52,14 +55,18 @@ class Outlook:
         self._is_over[:over] = (rolled.is_known & ~np.isnan(rolled.came))[:over]
         lag = rolled.origins.lag
         ages = np.asarray((number - lag - np.arange(count)) * rolled.origins.step_days, dtype=np.float64)
-        weights = recency_weights(ages, half_life_days=_HALF_LIFE_WINDOWS * rolled.origins.horizon_days)
+        half_life_days = half_life_days or _HALF_LIFE_WINDOWS * rolled.origins.horizon_days
+        weights = recency_weights(ages, half_life_days=half_life_days)
         self._worth = np.broadcast_to(weights[:, None], self._is_over.shape)
         self._level = rolled.level[:count]
         self._signs = np.stack([np.stack([each.change, each.spread], axis=-1) for each in rolled.seen[:count]])
         self._pools = [(idle, self._pool_of(is_idle=idle)) for idle in (True, False)]
 
-    def peak_quantiles(self, quantiles: Sequence[float]) -> Floats:
-        """Return (quantile, series) in GPUs; NaN for a series that is not there."""
+    def peak_quantiles(self, quantiles: Sequence[float], *, apart: Flags | None = None) -> Floats:
+        """Return (quantile, series) in GPUs; NaN for a series that is not there.
+
+        `apart`: series whose scores are their own, the others' counting as a few windows. None: no series is.
+        """
         found = np.full((len(quantiles), self._is_over.shape[1]), np.nan)
         for is_idle, pool in self._pools:
             here = self._here(is_idle=is_idle)
@@ -68,6 +75,10 @@ class Outlook:
             said = self._peak_of_idle(pool) if is_idle else self._peak(pool)
             scores = weighted_quantiles(said.scores, said.worth, quantiles=quantiles)
             found[:, here] = (said.place + scores[:, None] * said.scale)[:, here]
+            if apart is not None and (own := here & apart).any():
+                worth = _worth_apart(said.worth, np.broadcast_to(apart, pool.is_learnt.shape)[pool.is_learnt])
+                scores = weighted_quantiles(said.scores, worth, quantiles=quantiles)
+                found[:, own] = (said.place + scores[:, None] * said.scale)[:, own]
         # A root squared again may fall short of the whole GPUs that it came from.
         return squared(found) * (1 + _ROUNDING)
 
@@ -169,6 +180,11 @@ class Outlook:
             believed = len(drawn) / (len(drawn) + _MIDDLE_PRIOR_ERRORS)
             found.append((day, np.where(np.array(quantiles) == 0.5, offsets * believed, offsets)))
         return found
+
+
+def _worth_apart(worth: Floats, is_own: Flags) -> Floats:
+    others = float(worth[~is_own].sum())
+    return np.where(is_own, worth, worth * min(1.0, _OTHERS_WORTH_WINDOWS / max(others, _ROUNDING)))
 
 
 _PRIOR = np.array([0.3, 0.0, 0.3, 0.4, 0.0, 0.0, 0.0, 0.0, 0.0])

@@ -1,7 +1,8 @@
 """Recorded demand -> daily maxima: a Parquet file with a row for each hour and team, as for replays of quotas.
 
-Here: local days, hours and days that are missing, teams that were renamed, and a note for each thing that was done.
-What may stand in a row is `demand.recorded_rows`'; hours told twice, negative and endless numbers refuse the file.
+Here: local days and their hours, teams that were renamed, and a note for each thing that was done. What becomes of days
+that are missing is `treated_days`'. What may stand in a row is `demand.recorded_rows`'; hours told twice, negative and
+endless numbers refuse the file.
 
 A day counts with three quarters of its hours. A day with fewer is missing: at a team's edges it is left out, between
 others it is carried from the day before; after a longer gap than two weeks the team begins anew.
@@ -18,14 +19,11 @@ import pyarrow.parquet as pq
 
 from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.frames.demand.recorded_rows import RecordedRows, RefusedDemand, read_rows
-from ops_pipelines.frames.forecast.daily_peaks import IDLE_BELOW_GPUS, DailyPeaks, Floats, without_caps
+from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Floats, without_caps
+from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO, edges, fill, look_renamed
 from ops_pipelines.frames.local_days import LocalDay, days_of
 
 _HOUR = 3600
-_WHOLE_RATIO = 0.75
-_LONGEST_CARRIED_DAYS = 14
-_RENAMED_WITHIN_DAYS = 3
-_ALIKE_RATIO = 0.5
 _READ = ("hour_ts", "team", "gpus_demand_avg")
 _NOT_READ = ("capacity_gpus", "gpus_running_avg")
 
@@ -60,14 +58,22 @@ def peaks_of(table: pa.Table, *, zone: ZoneInfo, name: str, renamed: Mapping[str
     teams, demand, notes = _join(rows, demand, renamed=renamed, name=name)
     days = days_of(hours, zone=zone)
     maxima, part_notes = _daily(demand, days, teams=teams)
-    filled, gap_notes = _fill(maxima, days, teams=teams)
+    filled, done = fill(
+        maxima, [each.day for each in days], no_day="no day has three quarters of its hours; nothing is forecast"
+    )
     if not len(filled) or np.isnan(filled).all():
         raise RefusedDemand(name, ["no day has three quarters of its hours; expected whole days of demand"])
-    first, after = _edges(filled)
+    first, after = edges(filled)
     filled = filled[first:after]
+    gap_notes = [f"{teams[each.column]}: {each.words}" for each in done]
+    hints = [
+        f"{teams[pair.new]} begins where {teams[pair.old]} ends, and is of its size; if it is the same team, "
+        f"say so: --renamed {teams[pair.old]}={teams[pair.new]}"
+        for pair in look_renamed(filled)
+    ]
     return RecordedPeaks(
         series=without_caps(teams, days[first].day, filled),
-        notes=(*notes, *part_notes, *gap_notes, *_look_renamed(filled, teams=teams)),
+        notes=(*notes, *part_notes, *gap_notes, *hints),
     )
 
 
@@ -110,7 +116,7 @@ def _daily(demand: Floats, days: Sequence[LocalDay], *, teams: Sequence[TeamName
     for place, day in enumerate(days):
         hours = demand[day.first : day.after]
         is_there = ~np.isnan(hours)
-        is_whole = is_there.sum(axis=0) >= _WHOLE_RATIO * day.whole
+        is_whole = is_there.sum(axis=0) >= WHOLE_RATIO * day.whole
         maxima[place] = np.where(is_whole, np.where(is_there, hours, 0.0).max(axis=0), np.nan)
         partial += is_there.any(axis=0) & ~is_whole
     notes = [
@@ -121,56 +127,3 @@ def _daily(demand: Floats, days: Sequence[LocalDay], *, teams: Sequence[TeamName
     if len(teams) > 1 and len(notes) == len(teams) and len(set(partial.tolist())) == 1:
         notes = [notes[0].replace(teams[0], "every team", 1)]
     return maxima, notes
-
-
-def _fill(maxima: Floats, days: Sequence[LocalDay], *, teams: Sequence[TeamName]) -> tuple[Floats, list[str]]:
-    """Return days without gaps: carried where they are short, begun anew after long ones, 0 after a team's last day."""
-    filled = maxima.copy()
-    notes = []
-    known_until = int(np.flatnonzero(~np.isnan(maxima).all(axis=1)).max(initial=-1)) + 1
-    for column, team in enumerate(teams):
-        told = np.flatnonzero(~np.isnan(maxima[:, column]))
-        if not len(told):
-            notes.append(f"{team}: no day has three quarters of its hours; nothing is forecast")
-            continue
-        for one, other in zip(told[:-1].tolist(), told[1:].tolist(), strict=True):
-            gap = other - one - 1
-            if gap > _LONGEST_CARRIED_DAYS:
-                filled[:other, column] = np.nan
-                notes.append(f"{team}: {gap} days are missing from {days[one + 1].day} on; it begins after them")
-            elif gap:
-                filled[one + 1 : other, column] = maxima[one, column]
-                notes.append(
-                    f"{team}: {gap} day{'s' if gap > 1 else ''} from {days[one + 1].day} on carried from the day before"
-                )
-        last = int(told[-1]) + 1
-        if last < known_until:
-            filled[last:known_until, column] = 0.0
-            notes.append(f"{team}: no hours from {days[last].day} on; taken as no demand")
-    return filled, notes
-
-
-def _edges(filled: Floats) -> tuple[int, int]:
-    told = np.flatnonzero(~np.isnan(filled).all(axis=1))
-    return int(told[0]), int(told[-1]) + 1
-
-
-def _look_renamed(filled: Floats, *, teams: Sequence[TeamName]) -> list[str]:
-    """Return a note for each team that begins as another of its size ends for good."""
-    wanted = np.nan_to_num(filled) > 0
-    notes = []
-    spans = [(np.flatnonzero(column)[[0, -1]].tolist() if column.any() else None) for column in wanted.T]
-    for old, ended in enumerate(spans):
-        for new, began in enumerate(spans):
-            if ended is None or began is None or ended[1] + _LONGEST_CARRIED_DAYS >= len(filled) or began[0] == 0:
-                continue
-            if not 0 < began[0] - ended[1] <= _RENAMED_WITHIN_DAYS:
-                continue
-            before = float(np.median(filled[max(0, ended[1] - 13) : ended[1] + 1, old]))
-            after = float(np.median(filled[began[0] : began[0] + 14, new]))
-            if max(before, after) >= IDLE_BELOW_GPUS and min(before, after) >= _ALIKE_RATIO * max(before, after):
-                notes.append(
-                    f"{teams[new]} begins where {teams[old]} ends, and is of its size; if it is the same team, "
-                    f"say so: --renamed {teams[old]}={teams[new]}"
-                )
-    return notes

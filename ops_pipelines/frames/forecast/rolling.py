@@ -60,14 +60,19 @@ def roll(
     keep: Sequence[str],
     tree: Hierarchy | None = None,
     most_windows: int | None = None,
+    step_days: int | None = None,
+    judged_days: int | None = None,
 ) -> Rolled:
     """Return what was foreseen at all origins by the methods named in `keep`; the last columns are the tree's sums.
 
+    Origins lie `step_days` apart. Methods are weighed by the first `judged_days` of their paths; None: by all of them.
     Windows older than `most_windows` windows are not foreseen; days are learned from whatever their age.
     Paths of methods that nobody keeps are forgotten as soon as they are weighed: they are most of the memory.
     """
     values = root(series.gpus)
-    origins = lay_origins(len(values), horizon_days=horizon_days, most_windows=most_windows)
+    judged = judged_days or horizon_days
+    origins = lay_origins(len(values), horizon_days=horizon_days, most_windows=most_windows, step_days=step_days)
+    weighed = Origins(places=origins.places, step_days=origins.step_days, horizon_days=judged)
     own = values.shape[1] - (0 if tree is None else len(tree.names))
     fitted = fit(values[:, :own], origins=origins.places)
     came = window_maxima(values, origins=origins)
@@ -79,17 +84,17 @@ def roll(
     for number, place in enumerate(origins.places):
         seen.append(look_back(values, origin=place, horizon_days=horizon_days))
         each = fitted.paths(place, day_count=horizon_days)
-        over = origins.over_at(number)
+        over = weighed.over_at(number)
         weights = weigh_methods(errors[max(0, over - MOST_WEIGHED) : over, :, :own])
         every = {**dict(zip(METHODS, each, strict=True)), COMBINED: np.einsum("ms,mds->ds", weights, each)}
         if tree is not None:
             every = {name: np.concatenate([path, add_up_roots(path, tree)], axis=1) for name, path in every.items()}
         for name in keep:
             paths[name][number] = every[name]
-        if place + horizon_days <= len(values):
-            days = values[place : place + horizon_days]
-            errors[number] = [np.abs(every[name] - days).mean(axis=0) for name in METHODS]
-            combined_errors[number] = np.abs(every[COMBINED] - days).mean(axis=0)
+        if place + judged <= len(values):
+            days = values[place : place + judged]
+            errors[number] = [np.abs(every[name][:judged] - days).mean(axis=0) for name in METHODS]
+            combined_errors[number] = np.abs(every[COMBINED][:judged] - days).mean(axis=0)
     by_name = {**{name: errors[:, place] for place, name in enumerate(METHODS)}, COMBINED: combined_errors}
     last = np.stack([values[place - 1] for place in origins.places])
     return Rolled(

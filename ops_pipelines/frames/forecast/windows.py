@@ -28,19 +28,24 @@ class Origins:
     @property
     def lag(self) -> int:
         """How many origins earlier a window must begin to be over at an origin."""
-        return self.horizon_days // self.step_days
+        return -(-self.horizon_days // self.step_days)
 
     def over_at(self, number: int) -> int:
         """Return how many of the first windows were over when that origin came."""
         return max(0, number - self.lag + 1)
 
 
-def lay_origins(day_count: int, *, horizon_days: int, most_windows: int | None = None) -> Origins:
-    """Return the origins of all windows, or of the newest, up to the one that begins after the last day."""
+def lay_origins(
+    day_count: int, *, horizon_days: int, most_windows: int | None = None, step_days: int | None = None
+) -> Origins:
+    """Return the origins of all windows, or of the newest, up to the one that begins after the last day.
+
+    `step_days` apart; None: so far that there are `_STEPS_A_WINDOW` of them in a window.
+    """
     if horizon_days < 1:
         raise ValueError(f"a window of {horizon_days} days was asked for; expected 1 or more")
     most = max(1, horizon_days // _STEPS_A_WINDOW)
-    step = next(each for each in range(most, 0, -1) if horizon_days % each == 0)
+    step = step_days or next(each for each in range(most, 0, -1) if horizon_days % each == 0)
     begin = day_count - max(0, day_count - _FIRST_ORIGIN) // step * step
     if most_windows is not None:
         begin = max(begin, day_count - most_windows * horizon_days)

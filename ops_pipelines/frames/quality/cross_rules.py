@@ -210,6 +210,27 @@ CROSS_RULES = (
         meaning="the mean of what waits is no more than the most that waits at once",
     ),
     CrossRule(
+        table="daily_peaks",
+        name="peak_is_a_number",
+        broken_if="peak IS NULL OR NOT isfinite(peak) OR peak < 0",
+        severity=Severity.ERROR,
+        meaning="a day without a peak is no row; a quarter that is forecast from one below 0 would order nothing",
+    ),
+    CrossRule(
+        table="daily_peaks",
+        name="mean_within_peak",
+        broken_if="mean > peak * (1 + 1e-9) + 1e-9",
+        severity=Severity.ERROR,
+        meaning="the mean of a day is no more than its highest hour",
+    ),
+    CrossRule(
+        table="daily_peaks",
+        name="hours_of_one_day",
+        broken_if="hour_count > 25 OR near_peak_hours > hour_count OR censored_hours > hour_count",
+        severity=Severity.ERROR,
+        meaning="a local day has 25 hours at most, and no more of them are near its peak or at a cap than are known",
+    ),
+    CrossRule(
         table="inventory",
         name="gpu_on_one_node",
         broken_if="count(DISTINCT node) FILTER (kind = 'gpu') > 1",

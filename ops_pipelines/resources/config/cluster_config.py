@@ -259,6 +259,10 @@ class ClusterConfig:
     """What was promised to teams; empty: nothing was."""
     teams_path: Path | None = None
     """What was agreed with teams; None: no file is named."""
+    capacity_path: Path | None = None
+    """What can be bought, comes and goes; None: no file is named."""
+    projects_path: Path | None = None
+    """Planned demand beside that of `teams_path`; None: no file is named."""
     limits: LimitSettings = field(default_factory=LimitSettings)
     prices: PriceModel | None = None
     """None: nothing can be charged."""

@@ -124,6 +124,8 @@ def read_cluster(path: Path) -> ClusterConfig:
         releases_directory=_absolute(top.releases, here=here),
         objectives=objectives,
         teams_path=None if top.teams is None else _absolute(top.teams, here=here),
+        capacity_path=None if top.capacity is None else _absolute(top.capacity, here=here),
+        projects_path=None if top.projects is None else _absolute(top.projects, here=here),
         limits=limits,
         prices=prices,
         bought=_read_bought(top.racks),

@@ -1,65 +1,79 @@
-"""What teams.yaml says by now, and where it cannot be read any more, what it said last.
+"""What teams.yaml, capacity.yaml and projects.yaml say by now, or said last: one `kept_files` for each.
 
-A copy of the last good file lies in the state directory, so that a slip in a new one stops no morning, in whichever
-process it is met. What the file means is `teams_file`'s; `check-config` reads it without the copy, and names faults.
+Without agreements nothing can be shared out, so a teams.yaml that was never right is refused. Of the other two a plan
+can do without: then nothing of such a file counts, and what is the matter is told.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ops_pipelines.domain.capacity.hardware import CapacitySettings
+from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.quota.contracts import Agreements
+from ops_pipelines.resources.config.capacity_file import read_capacity
+from ops_pipelines.resources.config.cluster_config import ClusterConfig
+from ops_pipelines.resources.config.kept_files import Stamp, Told, read_kept, stamps_of
+from ops_pipelines.resources.config.projects_file import all_projects, read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
-from ops_pipelines.resources.whole_file import put_whole_bytes
 
 LAST_GOOD_FILE = "last_good_teams.yaml"
-_HOLDS = "cannot be used as it stands, and what it said before holds; `ops-pipelines check-config` names the fault"
+LAST_GOOD_CAPACITY_FILE = "last_good_capacity.yaml"
+LAST_GOOD_PROJECTS_FILE = "last_good_projects.yaml"
+_NOTHING = "cannot be used, so nothing of it counts; `ops-pipelines check-config` names the fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldOfTeams:
-    """What was agreed, and what is the matter with the file that says so."""
+class ToldOfPlans:
+    """What is planned, and what is the matter with the files that say so."""
 
-    agreements: Agreements
+    capacity: CapacitySettings | None
+    """None: cluster.yaml names no such file, or it was never right."""
+    projects: tuple[PlannedProject, ...]
     trouble: str = ""
-    """Why an earlier file counts; empty: the present one does."""
 
 
-def read_kept_teams(path: Path, *, kept: Path) -> ToldOfTeams:
+def read_kept_teams(path: Path, *, kept: Path) -> Told[Agreements]:
     """Return what `path` says, or what `kept` holds of it from before. Raises ConfigError where neither can be used."""
-    before = _content(path)
-    try:
-        agreements = read_teams(path)
-    except ConfigError:
-        if not kept.exists():
-            raise
-        return ToldOfTeams(agreements=read_teams(kept), trouble=f"{path.name} {_HOLDS}")
-    # Changed while it was read: the next reading keeps it.
-    if before is not None and before == _content(path) and before != _content(kept):
+    return read_kept(path, kept=kept, read=read_teams)
+
+
+def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> ToldOfPlans:
+    """Return what capacity.yaml and projects.yaml say, or said last. Raises nothing: their troubles are told."""
+    troubles = []
+    capacity: CapacitySettings | None = None
+    stated: tuple[PlannedProject, ...] = ()
+    if config.capacity_path is not None:
+        kept = config.state_directory / LAST_GOOD_CAPACITY_FILE
         try:
-            put_whole_bytes(kept, before)
-        except OSError as problem:
-            why = problem.strerror or type(problem).__name__
-            return ToldOfTeams(
-                agreements=agreements,
-                trouble=f"no copy of {path.name} could be kept ({why}): make the state directory writable",
+            settings = read_kept(config.capacity_path, kept=kept, read=partial(read_capacity, config=config))
+        except ConfigError:
+            troubles.append(f"{config.capacity_path.name} {_NOTHING}")
+        else:
+            capacity = settings.content
+            troubles.append(settings.trouble)
+    if config.projects_path is not None:
+        try:
+            projects = read_kept(
+                config.projects_path,
+                kept=config.state_directory / LAST_GOOD_PROJECTS_FILE,
+                read=partial(read_projects, agreements=agreements, teams_path=config.teams_path),
+                # teams.yaml may have changed since: what was planned then is planned still.
+                read_again=partial(read_projects, agreements=None, teams_path=None),
             )
-    return ToldOfTeams(agreements=agreements)
+        except ConfigError:
+            troubles.append(f"{config.projects_path.name} {_NOTHING}")
+        else:
+            stated = projects.content
+            troubles.append(projects.trouble)
+    return ToldOfPlans(
+        capacity=capacity,
+        projects=all_projects(agreements, stated),
+        trouble="; ".join(each for each in troubles if each),
+    )
 
 
-def stamp_of(path: Path | None) -> tuple[int, int] | None:
-    """Return what tells one content of a file from the next; None without a file."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
+def stated_stamps(config: ClusterConfig) -> tuple[Stamp, ...]:
+    """Return what tells whether a file that is read anew when it changes has changed."""
+    return stamps_of((config.teams_path, config.capacity_path, config.projects_path))

@@ -20,6 +20,7 @@ from ops_pipelines.domain.policy import (
 )
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.advice_section import AdviceModel
+from ops_pipelines.resources.config.capacity_section import CapacityPolicyModel
 from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
 from ops_pipelines.resources.config.price_models import PricesModel
 from ops_pipelines.resources.config.quota_models import LimitsModel, QuotasModel
@@ -412,6 +413,7 @@ class PolicyModel(StrictModel):
     rollouts: RolloutsModel = RolloutsModel()
     quotas: QuotasModel = QuotasModel()
     advice: AdviceModel = AdviceModel()
+    capacity: CapacityPolicyModel = CapacityPolicyModel()
     maintenance_windows: list[WeeklyWindowModel] | None = None
     maintenance_calendars: list[Text] = Field(default_factory=list)
     freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
@@ -441,6 +443,8 @@ class ClusterModel(StrictModel):
     alertmanager: AlertmanagerModel | None = None
     objectives: list[ObjectiveModel] = Field(default_factory=list)
     teams: Text | None = None
+    capacity: Text | None = None
+    projects: Text | None = None
     quotas: LimitsModel = LimitsModel()
     prices: PricesModel | None = None
 

@@ -19,6 +19,9 @@ from ops_pipelines.domain.policy import PolicyError
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MERGE = "tag:yaml.org,2002:merge"
+_BOOL = "tag:yaml.org,2002:bool"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_STRING = "tag:yaml.org,2002:str"
 _MOST_BYTES = 5_000_000
 """# Assumption: a cluster of ten thousand nodes is told in a tenth of it."""
 KeyPath = tuple[str | int, ...]
@@ -46,12 +49,18 @@ class YamlFile:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
         self._faults: list[tuple[int, str]] = []
+        self._impossible: set[KeyPath] = set()
+        """Where days stand that are none: told once, by us and not by the models again."""
         self.values: Mapping[str, object] = self._parse()
 
     def add_fault(self, at: KeyPath, sentence: str) -> None:
         """Keep one fault of the value at `at`; the file is read on, so that one attempt shows all of them."""
-        line = next((self._lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in self._lines), 1)
+        line = self.line_of(at)
         self._faults.append((line, f"line {line}: {dotted(at)}: {sentence}" if at else f"line {line}: {sentence}"))
+
+    def line_of(self, at: KeyPath) -> int:
+        """Return the line of the value at `at`, or of what holds it; 1 where neither is there."""
+        return next((self._lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in self._lines), 1)
 
     def check(self, model: type[Model], value: object, *, at: KeyPath) -> Model | None:
         """Return `value` as `model`, or None after keeping every fault in it."""
@@ -60,6 +69,8 @@ class YamlFile:
         except ValidationError as error:
             for fault in error.errors(include_url=False, include_context=False):
                 where = at + tuple(fault["loc"])
+                if where in self._impossible:
+                    continue
                 if fault["type"] == "extra_forbidden":
                     known = _section_of(model, tuple(fault["loc"])).model_fields
                     valid = [each.alias or name for name, each in known.items()]
@@ -122,7 +133,7 @@ class YamlFile:
             self._walk(node, at=(), visited=set())
             values = loader.construct_document(node)
         except (yaml.YAMLError, ValueError, OverflowError) as exc:
-            # PyYAML turns `2026-13-45` into a date and fails on it with a bare error.
+            # As a key, PyYAML turns `2026-13-45` into a date and fails on it with a bare error.
             raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
         except RecursionError as exc:
             raise ConfigError(f"{self.path} is nested too deeply to be a configuration") from exc
@@ -144,6 +155,8 @@ class YamlFile:
         elif isinstance(node, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key_node, value_node in node.value:
+                if key_node.tag == _BOOL:
+                    key_node.tag = _STRING  # In YAML a bare `on` is true; no key of ours is a truth.
                 key = str(key_node.value)
                 line = key_node.start_mark.line + 1
                 self._lines[(*at, key)] = line
@@ -154,10 +167,22 @@ class YamlFile:
                     self.add_fault((*at, key), f"this key was given before, on line {seen[key]}; keep one")
                 seen.setdefault(key, line)
                 self._walk(value_node, at=(*at, key), visited=visited)
+        elif isinstance(node, yaml.ScalarNode) and node.tag == _TIMESTAMP and not _is_time(node):
+            self.add_fault(at, f"{node.value[:40]} is no day of the calendar; write one that is, such as 2026-01-31")
+            self._impossible.add(at)
+            node.tag = _STRING  # PyYAML would fail on it, and the other faults would not be told.
         elif node.tag in _NUMBERS and ":" in node.value:
             self.add_fault(
                 at, f"{node.value} is a number to the base of 60 in YAML; write seconds, or put it in quotes"
             )
+
+
+def _is_time(node: yaml.ScalarNode) -> bool:
+    try:
+        yaml.SafeLoader("").construct_yaml_timestamp(node)
+    except (ValueError, OverflowError, AttributeError):  # The last: text under an explicit tag.
+        return False
+    return True
 
 
 def dotted(at: KeyPath) -> str:

@@ -1,0 +1,213 @@
+"""From a forecast to a plan: weeks that are short, what to order by when, what else could be done, what each costs.
+
+Only joins what the other modules of this package decide. What is not known is not taken as 0 in silence: a note says
+what is missing and what stands in its place. Same inputs, same plan, whatever their order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+
+from ops_pipelines.domain.capacity.alternatives import Means, compare_ways
+from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of
+from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
+from ops_pipelines.domain.capacity.need import TypeWeek, find_need
+from ops_pipelines.domain.capacity.order import Places, order_line
+from ops_pipelines.domain.capacity.outlook import SeriesOutlook
+from ops_pipelines.domain.capacity.plan import (
+    Alternative,
+    CapacityForecast,
+    CapacityPlan,
+    OrderLine,
+    RefreshLine,
+    RegretRow,
+    ShortWeek,
+)
+from ops_pipelines.domain.capacity.regret import regret_rows
+from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.domain.capacity.shortage import DayProfile, judge_week
+from ops_pipelines.domain.capacity.tails import Tail
+from ops_pipelines.domain.quota.terms import GpuType
+
+ASSUMED_PROFILE = DayProfile(near_peak_hours=8.0)
+"""Where the hours near the peak were not measured: a working day, every day."""
+_HOURS_A_WEEK = 168
+_NOT_GPUS = (Resource.STORAGE_BYTES, Resource.NETWORK_RATIO, Resource.RACK_WATTS, Resource.COOLING_WATTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """What a plan needs beside the forecast. What is not named was not measured, or nobody said."""
+
+    settings: CapacitySettings = field(default_factory=CapacitySettings)
+    policy: CapacityPolicy = field(default_factory=CapacityPolicy)
+    currency: str = ""
+    """Empty: no prices are stated."""
+    profiles: Mapping[GpuType, DayProfile] = field(default_factory=dict)
+    idle_ratio: Mapping[GpuType, float] = field(default_factory=dict)
+    movable_ratio: Mapping[GpuType, float] = field(default_factory=dict)
+    followed_ratio: float | None = None
+    limits: Mapping[SeriesKey, float] = field(default_factory=dict)
+    """Of further resources: sizes, rates, watts."""
+    refresh: Sequence[RefreshLine] = ()
+    room: Mapping[str, Places] = field(default_factory=dict)
+    """By SKU: how many nodes may be put up."""
+
+
+def make_plan(forecast: CapacityForecast, inputs: PlanInputs) -> CapacityPlan:
+    """Return what follows from the forecast."""
+    notes: list[str] = []
+    weeks_by_type = _weeks_by_type(forecast, inputs.policy, notes)
+    short_weeks: list[ShortWeek] = []
+    orders: list[OrderLine] = []
+    alternatives: list[Alternative] = []
+    regret: list[RegretRow] = []
+    for gpu_type, (outlook, weeks) in weeks_by_type.items():
+        profile = inputs.profiles.get(gpu_type)
+        if profile is None:
+            profile = ASSUMED_PROFILE
+            notes.append(f"{gpu_type}: how many hours are near the peak was not measured; 8 of each day are assumed")
+        short_weeks.extend(
+            judge_week(peak, week.supply, profile) for peak, week in zip(outlook.weeks, weeks, strict=False)
+        )
+        found = _decide(forecast, inputs, outlook.key, weeks, profile)
+        orders.append(found[0])
+        alternatives.extend(found[1])
+        regret.extend(found[2])
+        if found[1] and profile.counted_hours < _HOURS_A_WEEK:
+            notes.append(
+                f"{gpu_type}: GPU-hours short and idle are those near each day's peak, {profile.counted_hours:g} of "
+                "the week's 168: what the other hours want was not measured"
+            )
+    orders.extend(_further(forecast, inputs, notes))
+    notes.extend(_statements(inputs))
+    return CapacityPlan(
+        cluster=forecast.cluster,
+        quarter=forecast.quarter,
+        as_of=forecast.as_of,
+        currency=inputs.currency,
+        short_weeks=tuple(short_weeks),
+        orders=tuple(sorted(orders, key=_urgency)),
+        alternatives=tuple(alternatives),
+        regret=tuple(regret),
+        refresh=tuple(inputs.refresh),
+        shortage_probability_max=inputs.policy.shortage_probability_max,
+        regret_ratios=tuple(inputs.policy.regret_ratios),
+        notes=tuple(notes),
+    )
+
+
+def _weeks_by_type(
+    forecast: CapacityForecast, policy: CapacityPolicy, notes: list[str]
+) -> dict[GpuType, tuple[SeriesOutlook, tuple[TypeWeek, ...]]]:
+    """Return demand and supply side by side, in the order of types; weeks that only one of them has are left out."""
+    supply = {(each.gpu_type, each.first_day): each for each in forecast.supply}
+    types = {gpu_type for gpu_type, _ in supply}
+    found: dict[GpuType, tuple[SeriesOutlook, tuple[TypeWeek, ...]]] = {}
+    for outlook in sorted(forecast.with_projects, key=lambda each: each.key):
+        gpu_type = outlook.key.gpu_type
+        if outlook.key.kind is not Resource.GPUS or outlook.key.name:
+            continue
+        if not outlook.weeks:
+            notes.append(f"{gpu_type}: nothing can be said of its demand, so no shortage either")
+            continue
+        if gpu_type not in types:
+            notes.append(f"{gpu_type}: is wanted, and nothing is known of its supply; not judged")
+            continue
+        known = [each for each in outlook.weeks if (gpu_type, each.first_day) in supply][: policy.horizon_weeks]
+        weeks = tuple(
+            TypeWeek(first_day=each.first_day, tail=Tail(each), supply=supply[gpu_type, each.first_day])
+            for each in known
+        )
+        if len(weeks) < policy.horizon_weeks:
+            notes.append(f"{gpu_type}: {len(weeks)} weeks are known of {policy.horizon_weeks} that the policy asks for")
+        if weeks:
+            judged = SeriesOutlook(
+                key=outlook.key, treatment=outlook.treatment, weeks=tuple(known), notes=outlook.notes
+            )
+            found[gpu_type] = (judged, weeks)
+    for gpu_type in sorted(types - {each.key.gpu_type for each in forecast.with_projects}):
+        notes.append(f"{gpu_type}: is installed, and nothing is known of its demand; not judged")
+    return found
+
+
+def _decide(
+    forecast: CapacityForecast,
+    inputs: PlanInputs,
+    series: SeriesKey,
+    weeks: Sequence[TypeWeek],
+    profile: DayProfile,
+) -> tuple[OrderLine, tuple[Alternative, ...], tuple[RegretRow, ...]]:
+    """Return the order for one type of GPU, and where it runs short the other ways and the regret."""
+    gpu_type, policy, as_of = series.gpu_type, inputs.policy, forecast.as_of
+    skus = [each for each in inputs.settings.skus if each.gpu_type == gpu_type]
+    need = find_need(weeks, skus, policy=policy, as_of=as_of)
+    line = order_line(need, weeks, series=series, policy=policy, as_of=as_of, room=inputs.room)
+    if need.short_from is None:
+        return line, (), ()
+    means = Means(
+        profile=profile,
+        movable_ratio=inputs.movable_ratio.get(gpu_type),
+        idle_ratio=inputs.idle_ratio.get(gpu_type),
+        followed_ratio=inputs.followed_ratio,
+        cloud_cents_per_gpu_hour=inputs.settings.cloud_cents_per_gpu_hour.get(gpu_type),
+    )
+    ways = compare_ways(gpu_type, weeks, need, means, policy=policy, as_of=as_of)
+    rows: tuple[RegretRow, ...] = ()
+    if need.sku is not None and need.is_enough:
+        rows = regret_rows(
+            gpu_type,
+            weeks,
+            need.sku,
+            profile,
+            nodes=need.nodes,
+            since=need.in_service_on or need.short_from,
+            ratios=policy.regret_ratios,
+        )
+    return line, ways, rows
+
+
+def _further(forecast: CapacityForecast, inputs: PlanInputs, notes: list[str]) -> list[OrderLine]:
+    """Return a line for each further series that runs full within the horizon; how many do not is a note."""
+    found, held, unlimited = [], 0, []
+    for outlook in sorted(forecast.outlooks, key=lambda each: each.key):
+        if outlook.key.kind not in _NOT_GPUS or not outlook.weeks:
+            continue
+        limit = inputs.limits.get(outlook.key)
+        if limit is None:
+            unlimited.append(f"{outlook.key.resource} {outlook.key.name}".strip())
+            continue
+        line = expansion_line(
+            outlook,
+            limit=limit,
+            expansion=expansion_of(outlook.key, inputs.settings.expansions),
+            policy=inputs.policy,
+            as_of=forecast.as_of,
+        )
+        if line is None:
+            held += 1
+        else:
+            found.append(line)
+    if held:
+        notes.append(f"{held} further series (storage, links, power, cooling) stay within their limits")
+    if unlimited:
+        notes.append(f"no limit is known of {', '.join(unlimited)}; not judged")
+    return found
+
+
+def _statements(inputs: PlanInputs) -> list[str]:
+    notes = [
+        f"{each.sku}: no lead time is stated; no date can be named for it"
+        for each in sorted(inputs.settings.skus, key=lambda each: each.sku)
+        if each.lead_time is None
+    ]
+    if not inputs.currency and inputs.settings.skus:
+        notes.append(
+            "no prices are stated in cluster.yaml: amounts are in the currency of capacity.yaml, whichever it is"
+        )
+    return notes
+
+
+def _urgency(line: OrderLine) -> tuple[date, date, str, SeriesKey]:
+    """Order first what has the earliest date; what has none by when it is short; then what is not short."""
+    return line.order_by or line.short_from or date.max, line.short_from or date.max, line.what, line.series

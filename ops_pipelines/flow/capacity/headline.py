@@ -1,0 +1,110 @@
+"""What a director must know of a quarter, in at most four sentences; and what the numbers rest on. Words alone."""
+
+from ops_pipelines.domain.capacity.hardware import CapacityPolicy
+from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, Hindsight, OrderLine
+
+_NAMED_AT_MOST = 2
+
+
+def headline_of(
+    forecast: CapacityForecast, plan: CapacityPlan, hindsight: Hindsight | None, *, policy: CapacityPolicy
+) -> tuple[str, ...]:
+    """Return what to order by when, how sure that is, how the last forecast did, and what is not known."""
+    return (
+        _orders(forecast, plan),
+        _sureness(forecast, policy),
+        _last_one(hindsight),
+        _unknown(forecast, plan),
+    )
+
+
+def assumptions_of(
+    forecast: CapacityForecast, plan: CapacityPlan, *, policy: CapacityPolicy, notes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return what the report rests on: the policy, the model, and each note that was made on the way."""
+    return tuple(
+        dict.fromkeys(
+            (
+                f"a week counts as short where its peak exceeds what is usable with more than "
+                f"{100 * policy.shortage_probability_max:g} %, and so {policy.least_short_weeks} of the four weeks "
+                "from it on",
+                f"an order must be there in time with {100 * policy.lead_time_quantile:g} %; the horizon is "
+                f"{policy.horizon_weeks} weeks from {forecast.as_of} in {forecast.timezone}",
+                "demand and supply are taken as independent, as are planned projects of each other",
+                f"the width of peaks is measured on past weeks up to {forecast.vouched_weeks} weeks ahead; further "
+                "ahead it is drawn on by a stated rule (docs/FORECAST.md)",
+                "what may wait is taken to be what did wait in the last 13 weeks",
+                *notes,
+                *plan.notes,
+                *forecast.notes,
+            )
+        )
+    )
+
+
+def _orders(forecast: CapacityForecast, plan: CapacityPlan) -> str:
+    short = [each for each in plan.orders if each.short_from is not None]
+    if not short:
+        weeks = len({each.first_day for each in forecast.supply})
+        return f"Nothing has to be ordered: no limit is passed within {weeks} weeks."
+    told = [_order(each) for each in short[:_NAMED_AT_MOST]]
+    more = len(short) - _NAMED_AT_MOST
+    if more > 0:
+        told.append(f"{more} more in the table")
+    sentence = "; ".join(told)
+    # A name stays as it is written, also at the beginning.
+    return f"O{sentence[1:]}." if sentence.startswith("order ") else f"{sentence}."
+
+
+def _order(line: OrderLine) -> str:
+    if line.order_by is None:
+        return f"{line.what} runs short from {line.short_from} on, and no date to order can be named"
+    if not line.count:
+        return f"{line.what} runs short from {line.short_from} on, and what comes anyway is enough after it"
+    unit = "step" if line.gpu_type is None else "node"
+    what = f"order {line.count} {unit}{'' if line.count == 1 else 's'} of {line.what}"
+    if line.is_overdue:
+        relief = f", which helps from {line.earliest_relief} on" if line.earliest_relief else ""
+        return (
+            f"{what} at once{relief}: it runs short from {line.short_from} on, and the day for it was {line.order_by}"
+        )
+    return f"{what} by {line.order_by}: it runs short from {line.short_from} on"
+
+
+def _sureness(forecast: CapacityForecast, policy: CapacityPolicy) -> str:
+    weeks = len({each.first_day for each in forecast.supply})
+    vouched = min(forecast.vouched_weeks, weeks)
+    rest = weeks - vouched
+    further = f", for the {rest} week{'s' if rest > 1 else ''} after that it is drawn on" if rest > 0 else ""
+    return (
+        f"Dates keep the risk of a short week below {100 * policy.shortage_probability_max:g} %; how wide peaks spread "
+        f"is measured on the past for {vouched} weeks ahead{further}."
+    )
+
+
+def _last_one(hindsight: Hindsight | None) -> str:
+    if hindsight is None:
+        return "How the last forecast did cannot be told: too little was known then."
+    if hindsight.coverage_ratio is None:
+        return f"How the forecast of {hindsight.quarter} did cannot be told yet: no week of it is over."
+    held = sum(each.is_held for each in hindsight.bounds)
+    source = "" if hindsight.is_kept else ", made afterwards from what was known then"
+    return (
+        f"Of {len(hindsight.bounds)} bounds of 90 % from {hindsight.quarter}{source}, {held} held: "
+        f"{100 * hindsight.coverage_ratio:.0f} %."
+    )
+
+
+def _unknown(forecast: CapacityForecast, plan: CapacityPlan) -> str:
+    """Say how much is to be read with care; the report has each note."""
+    censored = sum(any("censored" in note for note in each.notes) for each in forecast.outlooks)
+    undated = sum(each.short_from is not None and each.order_by is None for each in plan.orders)
+    words = []
+    if censored:
+        some = "1 series" if censored == 1 else f"{censored} series"
+        words.append(f"what {some} at a cap would have wanted")
+    if undated:
+        words.append("when to order 1 thing that runs short" if undated == 1 else f"when to order {undated} things")
+    count = len({*forecast.notes, *plan.notes})
+    more = f"{count} note{'s' if count != 1 else ''} in the report name{'s' if count == 1 else ''} what is assumed"
+    return f"Not known: {'; '.join(words)}; {more}." if words else f"{more[0].upper()}{more[1:]}."

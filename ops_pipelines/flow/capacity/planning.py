@@ -1,0 +1,83 @@
+"""What follows from a forecast: prices, policy and what is measured, gathered for `domain.capacity.planning`."""
+
+from collections.abc import Mapping
+
+from ops_pipelines.domain.capacity.hardware import CapacitySettings
+from ops_pipelines.domain.capacity.order import Places
+from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan
+from ops_pipelines.domain.capacity.planning import PlanInputs, make_plan
+from ops_pipelines.domain.capacity.refresh import judge_batches
+from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.domain.capacity.room import drawn_watts, find_room
+from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.flow.capacity.batches import gather_batches
+from ops_pipelines.flow.capacity.past import Past, read_past
+from ops_pipelines.flow.teams_desk import TeamsDesk
+
+_NOT_GPUS = (Resource.STORAGE_BYTES, Resource.NETWORK_RATIO, Resource.RACK_WATTS, Resource.COOLING_WATTS)
+
+
+def plan_quarter(desk: TeamsDesk, forecast: CapacityForecast) -> CapacityPlan:
+    """Return the plan. Raises NoHistory where the days of the forecast are no longer known, LakeError, LedgerError."""
+    return plan_from(desk, forecast, read_past(desk, as_of=forecast.as_of))
+
+
+def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> CapacityPlan:
+    """Return the plan from a past that is read already. Raises LedgerError."""
+    settings = desk.capacity or CapacitySettings()
+    shapes = past.recorded.week_shapes()
+    return make_plan(
+        forecast,
+        PlanInputs(
+            settings=settings,
+            policy=desk.capacity_policy,
+            currency="" if desk.prices is None else desk.prices.currency,
+            profiles={kind: shape.profile for kind, shape in shapes.items() if shape.profile is not None},
+            idle_ratio=_idle(past),
+            # What may wait is not recorded; what did wait is, and is taken for it.
+            movable_ratio={
+                kind: shape.waited_ratio for kind, shape in shapes.items() if shape.waited_ratio is not None
+            },
+            limits=_limits(past, settings),
+            refresh=judge_batches(
+                gather_batches(desk, past),
+                skus=settings.skus,
+                prices=desk.prices,
+                policy=desk.capacity_policy,
+                as_of=forecast.as_of,
+            ),
+            room=_room(settings, forecast),
+        ),
+    )
+
+
+def _room(settings: CapacitySettings, forecast: CapacityForecast) -> Mapping[str, Places]:
+    """Return what fits of each SKU; of what nobody stated any room, nothing is said."""
+    drawn = drawn_watts(forecast.outlooks, weeks=forecast.vouched_weeks or len(forecast.supply))
+    rooms = (
+        find_room(sku, racks=settings.racks, drawn=drawn, room_limit_watts=settings.room_limit_watts)
+        for sku in settings.skus
+    )
+    return {each.sku: Places(nodes=each.nodes, bound_by=each.binds.value) for each in rooms if each.nodes is not None}
+
+
+def _idle(past: Past) -> Mapping[GpuType, float]:
+    history = past.history.of(Resource.GPUS)
+    return {} if history is None else {key.gpu_type: each for key, each in history.idle_ratio.items() if not key.name}
+
+
+def _limits(past: Past, settings: CapacitySettings) -> Mapping[SeriesKey, float]:
+    """Return the limits of further resources that are known and can be held: 0 is no limit.
+
+    All that is drawn is heat: where cooling has no limit of its own, that of the room's power holds it.
+    """
+    room = settings.room_limit_watts
+    found: dict[SeriesKey, float] = {}
+    for resource in _NOT_GPUS:
+        history = past.history.of(resource)
+        if history is None:
+            continue
+        found |= {key: limit for key, limit in history.limits.items() if limit > 0}
+        if resource is Resource.COOLING_WATTS and room is not None:
+            found |= {key: room for key in history.keys if not key.name and key not in found}
+    return found

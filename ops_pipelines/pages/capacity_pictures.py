@@ -1,0 +1,290 @@
+"""Which pictures the page of capacity has, each with the same in numbers beside it. Chooses and scales."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from markupsafe import Markup
+
+from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek
+from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityReport, OrderLine, ShortWeek
+from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.frames.pictures.capacity_fan import Fan, FanWeek, ThereWeek, fan_svg
+from ops_pipelines.frames.pictures.capacity_shortage import ShortColumn, shortage_svg
+from ops_pipelines.pages.capacity_words import Scale, chance, scale_of, series_name, type_name, usable_at
+from ops_pipelines.pages.render import drawn
+
+_NARROW_PAST_WEEKS = 40
+_LEVELS = ((0.01, 0.99), (0.05, 0.95), (0.1, 0.9), (0.25, 0.75))
+_BAND_WORDS = ("98 % within", "90 %", "80 %", "50 %")
+_TOLD_WEEKS = (1, 13, 26, 52)
+_WIDE, _NARROW = 720, 336
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture, for a desk and for a phone, and what it says."""
+
+    title: str
+    wide: Markup
+    narrow: Markup
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSection:
+    """All about one type of GPU."""
+
+    name: str
+    verdict: str
+    mood: str
+    peaks: Picture | None
+    """None: nothing can be forecast; the treatments say why."""
+    shortage: Picture | None
+
+
+def type_sections(report: CapacityReport) -> tuple[TypeSection, ...]:
+    """Return the types of GPU, the one with the likeliest short week first."""
+    weeks: dict[str, list[ShortWeek]] = {}
+    for each in report.plan.short_weeks:
+        weeks.setdefault(each.gpu_type, []).append(each)
+    ordered = sorted(
+        report.forecast.with_projects,
+        key=lambda each: (
+            -max((week.shortage_probability for week in weeks.get(each.key.gpu_type, ())), default=-1.0),
+            each.key,
+        ),
+    )
+    return tuple(_section(each, weeks.get(each.key.gpu_type, []), report) for each in ordered)
+
+
+def resource_pictures(report: CapacityReport) -> tuple[Picture, ...]:
+    """Return the further resources, those that run short first, then those that grow most."""
+    lines = {each.series: each for each in report.plan.orders}
+    others = [each for each in report.forecast.outlooks if each.key.kind is not Resource.GPUS and each.weeks]
+    never = date.max
+    others.sort(key=lambda each: (_short_from(lines.get(each.key)) or never, -_growth(each), each.key))
+    return tuple(_small(each, lines.get(each.key), report) for each in others)
+
+
+def hindsight_pictures(report: CapacityReport) -> tuple[Picture, ...]:
+    """Return how the last forecast of each type of GPU did, the worst first."""
+    if report.hindsight is None:
+        return ()
+    by_key: dict[SeriesKey, list[BoundHeld]] = {}
+    for each in report.hindsight.bounds:
+        if each.key.kind is Resource.GPUS and not each.key.name:
+            by_key.setdefault(each.key, []).append(each)
+    ordered = sorted(by_key.items(), key=lambda item: (-sum(not each.is_held for each in item[1]), item[0]))
+    return tuple(_judged(key, bounds) for key, bounds in ordered)
+
+
+def _section(outlook: SeriesOutlook, short: Sequence[ShortWeek], report: CapacityReport) -> TypeSection:
+    order = next((each for each in report.plan.orders if each.series == outlook.key), None)
+    limit = report.plan.shortage_probability_max
+    worst = max(short, key=lambda each: each.shortage_probability, default=None)
+    found = _short_from(order)
+    if found is not None:
+        verdict, mood = f"short from {found} on", "bad"
+    elif worst is None:
+        verdict, mood = "whether it runs short is not known", "warn"
+    else:
+        verdict, mood = f"not short within {len(short)} weeks", "good"
+    return TypeSection(
+        name=type_name(outlook.key.gpu_type),
+        verdict=verdict,
+        mood=mood,
+        peaks=_peaks(outlook, order, report) if outlook.weeks else None,
+        shortage=_shortage(outlook, short, limit=limit) if short else None,
+    )
+
+
+def _peaks(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityReport) -> Picture:
+    name = type_name(outlook.key.gpu_type)
+    supply = [each for each in report.forecast.supply if each.gpu_type == outlook.key.gpu_type]
+    by_day = {each.first_day: each for each in supply}
+    numbers = []
+    for number in _TOLD_WEEKS:
+        if number > len(outlook.weeks):
+            break
+        week = outlook.weeks[number - 1]
+        there = by_day.get(week.first_day)
+        usable = "" if there is None else f"; usable {_gpus(there.mean_gpus)} of {_gpus(there.installed)} installed"
+        numbers.append(
+            f"Week {number}, from {week.first_day}: peak {_gpus(week.at(0.5))} (median), at most "
+            f"{_gpus(week.at(0.9))} with 90 %{usable}"
+        )
+    by_rule = sum(not each.is_vouched for each in outlook.weeks)
+    if by_rule:
+        numbers.append(f"{by_rule} of {len(outlook.weeks)} weeks are striped: no past window was that long")
+    if not supply:
+        numbers.append("What will be usable is not known")
+    return _fan_picture(
+        f"{name}: weekly peaks and what is usable",
+        outlook,
+        tuple(numbers),
+        past=_past(report, outlook.key),
+        there=_there(supply),
+        short_from=_short_from(order),
+        as_of=report.forecast.as_of,
+        scale=Scale(divisor=1.0, unit="GPUs"),
+    )
+
+
+def _small(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityReport) -> Picture:
+    first, last = outlook.weeks[0], outlook.weeks[-1]
+    past = _past(report, outlook.key)
+    scale = scale_of(outlook.key, [last.quantiles[-1], first.quantiles[-1], *(peak for _, peak in past)])
+    found = _short_from(order)
+    numbers = (
+        f"Week 1: at most {scale.said(first.at(0.9))} with 90 %",
+        f"Week {len(outlook.weeks)}: at most {scale.said(last.at(0.9))} with 90 %",
+        "No limit is passed, or none is known" if found is None else f"Its limit is passed from {found} on",
+    )
+    return _fan_picture(
+        series_name(outlook.key),
+        outlook,
+        numbers,
+        past=past,
+        there=(),
+        short_from=found,
+        as_of=report.forecast.as_of,
+        scale=scale,
+        wide=336,
+        height=180,
+    )
+
+
+def _fan_picture(
+    title: str,
+    outlook: SeriesOutlook,
+    numbers: tuple[str, ...],
+    *,
+    past: Sequence[tuple[date, float]],
+    there: Sequence[ThereWeek],
+    short_from: date | None,
+    as_of: date,
+    scale: Scale,
+    wide: int = _WIDE,
+    height: int = 300,
+) -> Picture:
+    def drawn_as(width: int, shown: Sequence[tuple[date, float]]) -> Markup:
+        fan = Fan(
+            title=title,
+            said="; ".join(numbers),
+            unit=scale.unit,
+            past=[(each, peak / scale.divisor) for each, peak in shown],
+            weeks=[
+                FanWeek(
+                    first_day=week.first_day,
+                    median=week.at(0.5) / scale.divisor,
+                    bands=tuple((week.at(low) / scale.divisor, week.at(high) / scale.divisor) for low, high in _LEVELS),
+                    is_measured=week.is_vouched,
+                )
+                for week in outlook.weeks
+            ],
+            band_words=_BAND_WORDS,
+            there=there,
+            marked=short_from,
+            marked_words="" if short_from is None else f"short from {short_from}",
+            as_of=as_of,
+        )
+        return drawn(fan_svg(fan, width=width, height=height))
+
+    narrow_past = past[-_NARROW_PAST_WEEKS:]
+    return Picture(
+        title=title,
+        wide=drawn_as(wide, past if wide > _NARROW else narrow_past),
+        narrow=drawn_as(_NARROW, narrow_past),
+        numbers=numbers,
+    )
+
+
+def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: float) -> Picture:
+    measured = {each.first_day for each in outlook.weeks if each.is_vouched}
+    columns = [
+        ShortColumn(
+            first_day=each.first_day,
+            probability=each.shortage_probability,
+            is_measured=each.first_day in measured,
+        )
+        for each in short
+    ]
+    worst = max(short, key=lambda each: each.shortage_probability)
+    over = [each for each in short if each.shortage_probability > limit]
+    hours = sum(each.expected_short_gpu_hours for each in short)
+    numbers = (
+        f"Worst week: from {worst.first_day}, {chance(worst.shortage_probability)}; then "
+        f"{_gpus(worst.expected_short_gpus)} GPUs are missing at the peak on average",
+        f"{len(over)} of {len(short)} weeks are above the limit of {100 * limit:g} %"
+        + (f", the first from {over[0].first_day}" if over else ""),
+        f"GPU-hours expected to be missing over all weeks: {hours:,.0f}",
+    )
+    title = f"{type_name(outlook.key.gpu_type)}: how likely each week is short"
+    said = "; ".join(numbers)
+    return Picture(
+        title=title,
+        wide=drawn(shortage_svg(columns, limit=limit, title=title, said=said, width=_WIDE)),
+        narrow=drawn(shortage_svg(columns, limit=limit, title=title, said=said, width=_NARROW)),
+        numbers=numbers,
+    )
+
+
+def _judged(key: SeriesKey, bounds: Sequence[BoundHeld]) -> Picture:
+    missed = [each for each in bounds if not each.is_held]
+    numbers = (
+        f"{len(bounds) - len(missed)} of {len(bounds)} bounds of 90 % held",
+        *(
+            f"Week from {each.first_day}: {_gpus(each.peak)} came, the bound was {_gpus(each.bound_90)}"
+            for each in missed[:5]
+        ),
+        *((f"and {len(missed) - 5} more were passed",) if len(missed) > 5 else ()),
+    )
+    title = f"{type_name(key.gpu_type)}: what was said, and what came"
+    fan = Fan(
+        title=title,
+        said="; ".join(numbers),
+        unit="GPUs",
+        weeks=[
+            FanWeek(first_day=each.first_day, median=each.median, bands=((each.median, each.bound_90),))
+            for each in bounds
+        ],
+        band_words=("median to bound of 90 %",),
+        dots=[(each.first_day, each.peak, each.is_held) for each in bounds],
+    )
+    return Picture(
+        title=title,
+        wide=drawn(fan_svg(fan, width=_WIDE, height=220)),
+        narrow=drawn(fan_svg(fan, width=_NARROW, height=220)),
+        numbers=numbers,
+    )
+
+
+def _there(supply: Sequence[SupplyWeek]) -> tuple[ThereWeek, ...]:
+    return tuple(
+        ThereWeek(
+            first_day=each.first_day,
+            low=usable_at(each, 0.05),
+            middle=each.mean_gpus,
+            high=usable_at(each, 0.95),
+            whole=each.installed,
+        )
+        for each in supply
+    )
+
+
+def _past(report: CapacityReport, key: SeriesKey) -> tuple[tuple[date, float], ...]:
+    return next((weeks for each, weeks in report.history if each == key), ())
+
+
+def _short_from(order: OrderLine | None) -> date | None:
+    return None if order is None else order.short_from
+
+
+def _growth(outlook: SeriesOutlook) -> float:
+    first = outlook.weeks[0].at(0.9)
+    return outlook.weeks[-1].at(0.9) / first if first > 0 else 0.0
+
+
+def _gpus(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10 or count == 0 else f"{count:,.1f}"

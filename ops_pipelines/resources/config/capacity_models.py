@@ -1,0 +1,86 @@
+"""The shape of capacity.yaml: one model a section, nothing but keys, types and bounds.
+
+Amounts are text in quotes, as in `prices`: a number without them has no exact cents. What the sections become is
+`capacity_file`'s.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ops_pipelines.resources.config.price_models import AmountText
+from ops_pipelines.resources.config.strict_yaml import StrictModel
+from ops_pipelines.resources.config.team_models import Day, GpuTypeName
+
+SkuName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+PlaceName = Annotated[str, Field(max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+# Assumption: nothing takes ten years to be delivered, and no site orders more at once; more is a slip.
+DayCount = Annotated[int, Field(ge=0, le=3660)]
+SomeDays = Annotated[float, Field(gt=0, le=3660)]
+Some = Annotated[int, Field(ge=1, le=100_000)]
+Watts = Annotated[float, Field(gt=0, le=1e10)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+class LeadTimeModel(StrictModel):
+    """Either the first two, or the days that past deliveries took: five or more."""
+
+    median_days: SomeDays | None = None
+    p90_days: SomeDays | None = None
+    seen_days: list[SomeDays] | None = None
+
+
+class SkuModel(StrictModel):
+    sku: SkuName
+    gpu_type: GpuTypeName = ""
+    gpus_per_node: Annotated[int, Field(ge=1, le=128)]
+    node_price: AmountText
+    watts_per_node: Watts
+    nodes_per_rack: Some
+    lead_time: LeadTimeModel | None = None
+    rack_days: DayCount = 0
+    burn_in_days: DayCount = 0
+    support_per_month: AmountText = "0"
+    work_ratio: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    amortized_months: Annotated[int, Field(ge=1, le=600)] = 48
+
+
+class ArrivalModel(StrictModel):
+    sku: SkuName
+    nodes: Some
+    on: Day
+    probability: Probability = 1.0
+
+
+class RetirementModel(StrictModel):
+    nodes: Annotated[str, Field(min_length=1)]
+    """A host list, as in `racks` of cluster.yaml."""
+    on: Day
+
+
+class ExpansionModel(StrictModel):
+    resource: Literal["storage_bytes", "network_ratio", "rack_watts", "cooling_watts"]
+    names: Annotated[list[PlaceName], Field(min_length=1)]
+    step: Annotated[float, Field(gt=0, le=1e20)]
+    step_price: AmountText
+    lead_time: LeadTimeModel | None = None
+    usable_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class RackRoomModel(StrictModel):
+    rack: Annotated[str, Field(min_length=1, max_length=253)]
+    free_nodes: Annotated[int, Field(ge=0, le=100_000)]
+    limit_watts: Watts | None = None
+
+
+class CapacityModel(StrictModel):
+    """capacity.yaml. The entries of lists are checked one by one, so that a slip in one hides nothing in another."""
+
+    skus: list[object] = Field(default_factory=list)
+    arrivals: list[object] = Field(default_factory=list)
+    retirements: list[object] = Field(default_factory=list)
+    expansions: list[object] = Field(default_factory=list)
+    racks: list[object] = Field(default_factory=list)
+    room_limit_watts: Watts | None = None
+    cloud: dict[GpuTypeName, AmountText] = Field(default_factory=dict)
+    holidays: list[Day] = Field(default_factory=list)

@@ -1,0 +1,155 @@
+"""The page of a quarter's capacity for the web process: shows what was kept; forecasts nothing while somebody waits.
+
+Reports are kept by the asset `capacity_plan` and by the command; each is read once and remembered as long as its file
+holds the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from threading import Lock
+
+from ops_pipelines.domain.capacity.plan import CapacityReport
+from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before, quarter_of
+from ops_pipelines.flow.capacity.document import json_of, report_in
+from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.pages.capacity import CapacityMatter, next_order, write_capacity
+from ops_pipelines.pages.index import Tile
+from ops_pipelines.ports.statement_files import StatementFilesError
+from ops_pipelines.terminal.teams_at_hand import NotThere
+
+_OFFERED = 8
+"""Quarters, the present one and those before it."""
+_REMEMBERED = 4
+_CHECK = "-check-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    content: bytes
+    report: CapacityReport
+
+
+class CapacityPages:
+    """Reports of one cluster, remembered by name."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: dict[str, _Known] = {}
+
+    def page(self, asked: str | None, desk: TeamsDesk) -> str:
+        """Return the page of a report, as 2026Q4 or 2026Q4-check-2026-11; None: of the newest quarter that has one.
+
+        Raises NotThere, StatementFilesError.
+        """
+        now = desk.clock.now()
+        present = quarter_of(now.astimezone(desk.zone).date())
+        name = (_newest(desk, present) or present) if asked is None else _named(asked)
+        report = self._report(name, desk)
+        if report is None and asked is not None:
+            raise _missing(name, desk, present)
+        quarter = name.partition(_CHECK)[0]
+        return write_capacity(
+            CapacityMatter(
+                cluster=desk.cluster.name,
+                quarter=quarter,
+                report=report,
+                why_not="" if report is not None else _why_not(desk),
+                name=name,
+                quarters=_offered(desk, present, quarter),
+                now=now,
+            )
+        )
+
+    def document(self, asked: str | None, desk: TeamsDesk) -> bytes:
+        """Return the same report as JSON. Raises NotThere, StatementFilesError."""
+        present = quarter_of(desk.clock.now().astimezone(desk.zone).date())
+        name = (_newest(desk, present) or present) if asked is None else _named(asked)
+        report = self._report(name, desk)
+        if report is None:
+            raise _missing(name, desk, present)
+        return json_of(report)
+
+    def tile(self, desk: TeamsDesk) -> Tile:
+        """Return by when something must be ordered. Raises StatementFilesError."""
+        name = _newest(desk, quarter_of(desk.clock.now().astimezone(desk.zone).date()))
+        report = None if name is None else self._report(name, desk)
+        if report is None:
+            return Tile(path="capacity", title="Capacity", value="-", about="no quarter was planned yet")
+        found = next_order(report.plan)
+        return Tile(path="capacity", title="Capacity", value=found.value, about=f"{found.about} ({name})")
+
+    def _report(self, name: str, desk: TeamsDesk) -> CapacityReport | None:
+        content = _read(desk, name)
+        if content is None:
+            return None
+        with self._lock:
+            known = self._known.get(name)
+        if known is None or known.content != content:
+            try:
+                known = _Known(content=content, report=report_in(content))
+            except ValueError as problem:
+                raise StatementFilesError(
+                    f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter anew."
+                ) from problem
+            with self._lock:
+                while len(self._known) >= _REMEMBERED:
+                    self._known.pop(next(iter(self._known)))
+                self._known[name] = known
+        return known.report
+
+
+def _read(desk: TeamsDesk, name: str) -> bytes | None:
+    return None if desk.plan_files is None else desk.plan_files.read(f"{name}.json")
+
+
+def _newest(desk: TeamsDesk, present: str) -> str | None:
+    return next((each for each in _quarters(present) if _read(desk, each) is not None), None)
+
+
+def _quarters(present: str) -> list[str]:
+    """Return the present quarter and those before it, newest first."""
+    found = [present]
+    while len(found) < _OFFERED:
+        found.append(quarter_before(found[-1]))
+    return found
+
+
+def _offered(desk: TeamsDesk, present: str, shown: str) -> tuple[str, ...]:
+    """Return the names of reports that are kept, newest first; of the quarter that is shown its checks, too."""
+    kept: list[str] = []
+    for quarter in dict.fromkeys((*_quarters(present), shown)):
+        names: Sequence[str] = (*(_checks(quarter) if quarter == shown else ()), quarter)
+        kept += [each for each in names if _read(desk, each) is not None]
+    return tuple(kept)
+
+
+def _checks(quarter: str) -> tuple[str, ...]:
+    """Return the names that checks of a quarter have, the newest first."""
+    first = first_day_of(quarter)
+    months = (date(first.year, first.month + number, 1) for number in (2, 1, 0))
+    return tuple(f"{quarter}{_CHECK}{each:%Y-%m}" for each in months)
+
+
+def _named(asked: str) -> str:
+    """Return the name of a report as it was asked for. Raises NotThere."""
+    quarter, mark, _ = asked.partition(_CHECK)
+    try:
+        first_day_of(quarter)
+    except ValueError as problem:
+        raise NotThere(f"{asked[:40]} is no quarter; expected one as 2026Q4") from problem
+    if mark and asked not in _checks(quarter):
+        raise NotThere(f"{asked[:40]} is no check of {quarter}; expected one as {_checks(quarter)[0]}")
+    return asked
+
+
+def _missing(name: str, desk: TeamsDesk, present: str) -> NotThere:
+    kept = _offered(desk, present, name.partition(_CHECK)[0])
+    there = f"there are {', '.join(kept)}" if kept else _why_not(desk)
+    return NotThere(f"no capacity report {name} was kept; {there}")
+
+
+def _why_not(desk: TeamsDesk) -> str:
+    if desk.plan_files is None:
+        return "This installation keeps no capacity reports: it has no state directory."
+    return f"No quarter of the last {_OFFERED} was planned yet."

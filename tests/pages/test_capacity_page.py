@@ -1,0 +1,279 @@
+"""The page of capacity: what a director must know on top, what an engineer audits below, and nothing that runs."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
+import pytest
+
+from ops_pipelines.domain.capacity.outlook import SupplyPoint, SupplyWeek
+from ops_pipelines.domain.capacity.plan import CapacityPlan, CapacityReport
+from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.pages.capacity import CapacityMatter, next_order, page_of, write_capacity
+from ops_pipelines.pages.capacity_tables import ROWS
+from ops_pipelines.pages.capacity_words import amount, chance, scale_of, series_name, usable_at
+from tests.pages.capacity_sample import ALL_H100, LUSTRE, ORDERS, order, whole_report
+
+EVIL = '"><script>alert(1)</script>\u202e'
+NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def report() -> CapacityReport:
+    return whole_report()
+
+
+def page(report: CapacityReport | None, **changed: object) -> str:
+    given: dict[str, object] = {"cluster": "small", "quarter": "2026Q4", "report": report, "now": NOW}
+    return write_capacity(CapacityMatter(**{**given, **changed}))  # type: ignore[arg-type]  # fields by name
+
+
+def section(shown: str, title: str) -> str:
+    return shown.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
+
+
+def words(shown: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", shown))
+
+
+def with_plan(report: CapacityReport, **changed: object) -> CapacityReport:
+    return replace(report, plan=replace(report.plan, **changed))  # type: ignore[arg-type]  # fields by name
+
+
+# -- on top --
+
+
+def test_headline_and_tiles_stand_before_everything_else(report: CapacityReport) -> None:
+    top = words(page(report).split("<h2>")[0])
+
+    assert "Of 26 bounds of 90 % from 2026Q3, 25 held: 96 %." in top
+    assert "96 % chance that h100 is short in the worst week, from 2027-09-23" in top
+    assert "2026-09-14 overdue since then: order 2 of lustre, 200 TiB, and 1 more" in top
+    assert "1,900,000 EUR for all that is to be ordered; 1 of 3 have no price and are not in it" in top
+    assert "96 % of 26 bounds of 2026Q3 held; 90 % should" in top
+
+
+@pytest.mark.parametrize(
+    ("orders", "value"),
+    [
+        ((order("a", ALL_H100),), "2027-01-12"),
+        ((order("a", ALL_H100), order("b", LUSTRE, order_by=date(2027, 1, 11))), "2027-01-11"),
+        ((order("a", ALL_H100, order_by=None),), "no date"),
+        ((order("a", ALL_H100, count=0, order_by=None, short_from=None),), "nothing"),
+        ((), "nothing"),
+    ],
+    ids=["one", "the earlier", "undated", "not short", "none"],
+)
+def test_the_tile_names_the_first_day_to_order(report: CapacityReport, orders: tuple[object, ...], value: str) -> None:
+    plan: CapacityPlan = with_plan(report, orders=orders).plan
+
+    assert next_order(plan).value == value
+
+
+def test_what_has_no_price_is_not_called_free(report: CapacityReport) -> None:
+    shown = page(with_plan(report, orders=(order("a", ALL_H100, cents=None),)))
+
+    assert "not known what the orders cost: no price is stated" in words(shown)
+
+
+# -- below --
+
+
+def test_an_order_that_is_late_says_so_in_words(report: CapacityReport) -> None:
+    shown = words(section(page(report), "What to order"))
+
+    assert "2026-09-14: OVERDUE" in shown
+    assert "no lead time of gb200-nvl is stated in capacity.yaml" in shown
+    assert "no date known" in shown
+    assert "not foreseen" in shown
+
+
+def test_each_type_has_its_picture_with_the_numbers_beside_it(report: CapacityReport) -> None:
+    shown = section(page(report), "GPUs: what will be wanted and what will be usable")
+
+    assert re.findall(r"<h3><bdi>(\w+)</bdi>", shown) == ["h100", "b200", "l40s", "a100"]
+    assert shown.count("<svg") == 3 * 4
+    assert shown.count("<desc>") == shown.count("<svg")
+    assert "Week 52, from 2027-09-23: peak 496 (median), at most 553 with 90 %; usable 510 of 528 installed" in shown
+    assert "26 of 52 weeks are striped" in shown
+    assert "whether it runs short is not known" in shown
+
+
+def test_ways_regret_resources_refresh_and_projects_are_shown(report: CapacityReport) -> None:
+    shown = page(report)
+
+    assert "burst to cloud" in section(shown, "What else could be done")
+    assert words(section(shown, "Ordering too much or too little")).count("10,000 EUR: best") == 3
+    assert "Its limit is passed from 2026-12-03 on" in section(shown, "Storage, power, cooling, network")
+    assert "240 / 249 kW" in section(shown, "Storage, power, cooling, network")
+    assert words(section(shown, "Hardware that is due")).index("DUE: ") < section(shown, "Hardware that is due").index(
+        "hgx-h100 of 2024"
+    )
+    assert "60 %" in section(shown, "Planned projects")
+    assert "censored: at its cap in 31 hours" in section(shown, "How series were treated")
+    assert "demand and supply are taken as independent" in section(shown, "What it rests on")
+
+
+def test_the_last_forecast_is_judged_with_the_week_that_it_missed(report: CapacityReport) -> None:
+    shown = section(page(report), "How the last forecast did")
+
+    assert "25 of 26 bounds of 90 % that 2026Q3 said as of 2026-07-01 held" in words(shown)
+    assert "Week from 2026-08-27: 437 came, the bound was 406" in shown
+    assert "the plan before said 2027-02-20" in shown
+
+
+def test_a_forecast_made_afterwards_is_called_so(report: CapacityReport) -> None:
+    assert report.hindsight is not None
+    afterwards = replace(report, hindsight=replace(report.hindsight, is_kept=False))
+
+    assert "Nothing was kept then" in page(afterwards)
+    assert "Nothing was kept then" not in page(report)
+
+
+def test_a_report_with_nothing_in_it_says_what_is_missing(report: CapacityReport) -> None:
+    empty = replace(
+        report,
+        forecast=replace(report.forecast, outlooks=(), with_projects=(), supply=(), projects=(), notes=()),
+        plan=replace(report.plan, short_weeks=(), orders=(), alternatives=(), regret=(), refresh=(), notes=()),
+        hindsight=None, history=(), headline=(), assumptions=(),
+    )  # fmt: skip
+
+    shown = words(page(empty))
+
+    assert "No type of GPU is known." in shown
+    assert "Too little was known a quarter ago for a forecast." in shown
+    assert "None is stated in projects.yaml" in shown
+
+
+def test_without_a_report_the_page_says_what_makes_one() -> None:
+    shown = page(None, why_not="No quarter was planned yet.")
+
+    assert "No quarter was planned yet." in shown
+    assert "<code>plan_capacity</code>" in shown
+    assert "<code>ops-pipelines capacity report</code>" in shown
+
+
+# -- kept, hostile, large --
+
+
+def test_the_kept_page_is_the_same_each_time_and_leads_nowhere(report: CapacityReport) -> None:
+    kept = page_of(report, name="2026Q4-check-2026-11")
+
+    assert kept == page_of(whole_report(), name="2026Q4-check-2026-11")
+    assert b"href" not in kept.split(b"</style>")[1]
+    assert b"Capacity plan 2026Q4-check-2026-11" in kept
+
+
+def test_reports_to_choose_are_linked_but_the_shown_one(report: CapacityReport) -> None:
+    shown = page(report, quarters=("2026Q4", "2026Q3"))
+
+    assert '<b>2026Q4</b><a href="capacity?quarter=2026Q3">2026Q3</a>' in shown
+    assert 'href="capacity.json?quarter=2026Q4"' in shown
+
+
+def test_names_of_strangers_stay_text(report: CapacityReport) -> None:
+    evil_key = SeriesKey(resource=Resource.STORAGE_BYTES.value, name=EVIL)
+    forecast, plan = report.forecast, report.plan
+    hostile = replace(
+        report,
+        forecast=replace(
+            forecast,
+            timezone=EVIL,
+            outlooks=tuple(
+                replace(each, notes=(EVIL,), treatment=EVIL, key=replace(each.key, name=EVIL))
+                for each in forecast.outlooks
+            ),
+            with_projects=tuple(
+                replace(each, key=replace(each.key, gpu_type=GpuType(EVIL))) for each in forecast.with_projects
+            ),
+            projects=tuple(replace(each, name=EVIL, team=EVIL) for each in forecast.projects),  # type: ignore[arg-type]
+        ),
+        plan=replace(
+            plan,
+            currency=EVIL,
+            orders=tuple(replace(each, what=EVIL, why=EVIL, series=evil_key) for each in plan.orders),
+            short_weeks=tuple(replace(each, gpu_type=GpuType(EVIL)) for each in plan.short_weeks),
+            alternatives=tuple(replace(each, gpu_type=GpuType(EVIL), said=EVIL) for each in plan.alternatives),
+            refresh=tuple(replace(each, asset=EVIL, said=EVIL) for each in plan.refresh),
+        ),
+        headline=(EVIL,), assumptions=(EVIL,),
+    )  # fmt: skip
+
+    shown = page(hostile, cluster=EVIL, quarters=(EVIL,))
+
+    assert "<script" not in shown
+    assert "\u202e" not in shown
+
+
+def test_long_names_and_words_are_cut(report: CapacityReport) -> None:
+    endless = "x" * 5_000
+    shown = page(
+        replace(with_plan(report, orders=(order(endless, ALL_H100, why=endless),)), headline=(endless,)),
+        cluster=endless,
+    )
+
+    assert "x" * 600 not in shown
+
+
+@pytest.mark.parametrize(("count", "left"), [(ROWS, None), (ROWS + 1, "and 1 more")])
+def test_a_long_table_says_how_much_it_leaves_out(report: CapacityReport, count: int, left: str | None) -> None:
+    shown = section(page(with_plan(report, orders=(ORDERS[1],) * count)), "What to order")
+
+    assert shown.count("<tr>") == ROWS + 1
+    assert (left in shown) if left else ("more" not in words(shown).split("What")[-1].replace("10 more", ""))
+
+
+def test_nothing_runs_and_nothing_is_fetched(report: CapacityReport) -> None:
+    shown = page(report)
+
+    assert "default-src &#39;none&#39;" in shown
+    assert not re.search(r"<script|<img|<link|url\(|@import|\son\w+=", shown)
+
+
+def test_it_prints_and_fits_a_phone(report: CapacityReport) -> None:
+    style = page(report).split("</style>")[0]
+
+    for rule in ("@page { size: A4", "break-inside: avoid", 'content: " (" attr(href)', "@media (max-width: 40rem)"):
+        assert rule in style
+
+
+# -- words --
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (0.0, "0 %"), (0.005, "below 1 %"), (0.0051, "1 %"), (0.1, "10 %"),
+        (0.994, "99 %"), (0.995, "above 99 %"), (1.0, "100 %"),
+    ],
+)  # fmt: skip
+def test_what_may_happen_is_neither_called_sure_nor_impossible(ratio: float, said: str) -> None:
+    assert chance(ratio) == said
+
+
+def test_units_fit_their_size() -> None:
+    tib = 2.0**40
+
+    assert scale_of(LUSTRE, [4_095 * tib]).said(900 * tib) == "900 TiB"
+    assert scale_of(LUSTRE, [4_096 * tib]).said(5_120 * tib) == "5 PiB"
+    assert scale_of(SeriesKey(resource="rack_watts"), [1.0]).said(31_400.0) == "31.4 kW"
+    assert scale_of(SeriesKey(resource="network_ratio"), [1.0]).said(0.5) == "50 % used"
+
+
+@pytest.mark.parametrize("resource", list(Resource))
+def test_every_series_has_a_name(resource: Resource) -> None:
+    assert series_name(SeriesKey(resource=resource.value))
+    assert "a" * 41 not in series_name(SeriesKey(resource=resource.value, name="a" * 100))
+
+
+def test_money_is_whole_and_unknown_money_is_no_price() -> None:
+    assert (amount(None, "EUR"), amount(123_456_78, "EUR"), amount(0, "")) == ("no price", "123,457 EUR", "0")
+
+
+@pytest.mark.parametrize(("level", "gpus"), [(0.05, 10.0), (0.25, 10.0), (0.26, 20.0), (1.0, 20.0)])
+def test_what_is_usable_at_least_is_read_from_its_points(level: float, gpus: float) -> None:
+    points = (SupplyPoint(gpus=10.0, probability=0.25), SupplyPoint(gpus=20.0, probability=0.75))
+    week = SupplyWeek(gpu_type=GpuType("h100"), first_day=date(2026, 10, 1), installed=24.0, points=points)
+
+    assert usable_at(week, level) == gpus

@@ -1,0 +1,125 @@
+"""The quarter of the demo, on the demo's files and its pretended year: worth reading, and made by the program alone."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain.capacity.plan import CapacityReport, OrderLine
+from ops_pipelines.domain.capacity.resources import Resource
+from ops_pipelines.drills.demand_past import pretend_past, pretend_year
+from ops_pipelines.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
+from ops_pipelines.drills.demo_quotas import PAST, with_limits
+from ops_pipelines.drills.demo_rollout import with_racks
+from ops_pipelines.drills.demo_setup import write_configuration
+from ops_pipelines.flow.capacity.kept import keep_report
+from ops_pipelines.flow.capacity.reporting import report_quarter
+from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.simulator.scenario import demo_scenario
+from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
+from tests.simulator.fake_clock import FakeClock
+
+PAGES_URL = "http://127.0.0.1:9750"
+QUARTER = date(2026, 10, 1)
+
+
+class CapacityDemo:
+    """The demo's cluster as it is when the quarter's run begins."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.clock = FakeClock()
+        config = read_cluster(write_configuration(state, pages_url=PAGES_URL))
+        scenario = with_limits(with_racks(demo_scenario()))
+        Twin.create(state / TWIN_DIRECTORY, scenario, seed=7, clock=self.clock, past=timedelta(minutes=1))
+        observatory = assemble_observatory(config, self.clock)
+        cluster = assemble(config, self.clock)
+        self.desk: TeamsDesk = assemble_teams_desk(config, cluster=cluster, observatory=observatory)
+        pretend_past(observatory.lake, now=self.clock.now(), weeks=2, plan=PAST)
+        self.day_count = pretend_year(observatory.lake, now=self.clock.now(), weeks=2, plan=PAST)
+        self.report: CapacityReport = report_quarter(self.desk, as_of=QUARTER)
+
+    def orders(self, resource: Resource) -> Sequence[OrderLine]:
+        return [each for each in self.report.plan.orders if each.series.kind is resource and each.short_from]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> CapacityDemo:
+    return CapacityDemo(tmp_path_factory.mktemp("demo"))
+
+
+def test_more_than_a_year_lies_behind_the_demo(demo: CapacityDemo) -> None:
+    assert demo.day_count == 399
+    assert demo.report.forecast.vouched_weeks >= 26
+
+
+def test_nodes_had_to_be_ordered_already_and_run_short_some_months_ahead(demo: CapacityDemo) -> None:
+    (nodes,) = demo.orders(Resource.GPUS)
+
+    assert nodes.is_overdue
+    assert nodes.count > 0
+    assert nodes.short_from is not None
+    assert QUARTER + timedelta(days=28) <= nodes.short_from <= QUARTER + timedelta(days=183)
+
+
+def test_the_file_system_can_still_be_ordered_in_time(demo: CapacityDemo) -> None:
+    (store,) = demo.orders(Resource.STORAGE_BYTES)
+
+    assert store.series.name == "scratch"
+    assert not store.is_overdue
+    assert store.order_by is not None
+    assert store.order_by > demo.clock.now().date()
+
+
+def test_one_rack_nears_what_it_may_draw(demo: CapacityDemo) -> None:
+    assert [each.series.name for each in demo.orders(Resource.RACK_WATTS)] == ["r3"]
+
+
+def test_the_last_forecast_was_mostly_right_and_missed_the_launch(demo: CapacityDemo) -> None:
+    hindsight = demo.report.hindsight
+    assert hindsight is not None
+    assert hindsight.coverage_ratio is not None
+
+    assert 0.85 <= hindsight.coverage_ratio < 1
+    assert "science" in {each.key.name for each in hindsight.bounds if not each.is_held}
+
+
+def test_who_hardly_came_is_treated_as_near_idle(demo: CapacityDemo) -> None:
+    treated = {
+        each.key.name: each.treatment for each in demo.report.forecast.outlooks if each.key.kind is Resource.GPUS
+    }
+
+    assert treated["visitors"] == "near_idle"
+    assert treated["research"] == "ordinary"
+
+
+# -- what the demo launches and tells --
+
+
+@pytest.mark.parametrize(
+    ("at", "partition"),
+    [
+        (datetime(2026, 9, 30, 23, 59, tzinfo=UTC), "2026-07-01"),
+        (datetime(2026, 10, 1, tzinfo=UTC), "2026-10-01"),
+        (datetime(2027, 1, 1, tzinfo=UTC), "2027-01-01"),
+    ],
+)
+def test_the_running_quarter_is_planned(at: datetime, partition: str) -> None:
+    assert quarter_run(at) == {"plan_capacity": partition}
+
+
+def test_the_headline_and_the_page_are_told_once_the_report_is_kept(demo: CapacityDemo) -> None:
+    before = capacity_line(demo.state, now=demo.clock.now(), pages_url=PAGES_URL)
+    keep_report(demo.desk, demo.report)
+
+    line = capacity_line(demo.state, now=demo.clock.now(), pages_url=PAGES_URL)
+
+    assert before == "capacity: no report of 2026Q4 was kept"
+    assert line == f"capacity: {demo.report.headline[0]} {PAGES_URL}/capacity"
+
+
+def test_commands_name_the_demos_own_cluster_file() -> None:
+    assert capacity_commands(".demo/cluster.yaml")[0] == "ops-pipelines capacity report --cluster .demo/cluster.yaml"
