@@ -75,7 +75,7 @@ def expansion_line(
     words.append(
         f"not even {MOST_ORDERED} steps are enough"
         if found is None
-        else f"{steps} of {_amount(outlook.key, expansion.step)} each hold until the horizon's end"
+        else f"{steps} x {_amount(outlook.key, expansion.step)} is enough until the horizon's end"
     )
     if days is None or relief is None:
         words.append("no lead time is known, so no date can be named: state it in capacity.yaml")

@@ -5,7 +5,10 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
+from ops_pipelines.domain.capacity.outlook import LEVELS as CAPACITY_LEVELS
 from ops_pipelines.frames.forecast.by_week import (
     forecast_weeks,
     pass_over,
@@ -138,6 +141,38 @@ def test_a_sum_is_told_as_often_right_as_its_members() -> None:
     assert 0.04 <= low <= 0.16
     assert 0.42 <= middle <= 0.58
     assert 0.84 <= high <= 0.96
+
+
+@given(
+    days=some.integers(28, 150),
+    begins=some.lists(some.integers(0, 27), min_size=4, max_size=4),
+    sizes=some.lists(some.sampled_from([0.0, 0.02, 1.0, 500.0]), min_size=4, max_size=4),
+    cap_gpus=some.sampled_from([5.0, 60.0, np.inf]),
+    seed=some.integers(0, 50),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_whatever_the_days_no_level_falls_and_no_sum_is_below_a_member(
+    days: int, begins: list[int], sizes: list[float], cap_gpus: float, seed: int
+) -> None:
+    gpus = steady(day_count=days, series_count=4, seed=seed) * np.array(sizes)
+    for column, begin in enumerate(begins):
+        gpus[:begin, column] = np.nan
+    series = replace(named(gpus), cap_gpus=np.full(4, cap_gpus))
+    tree = hierarchy(series.names, {"all": series.names, "two": series.names[:2]})
+    found = forecast_weeks(series, weeks=9, tree=tree)
+    peaks = found.peaks
+
+    assert found.levels == CAPACITY_LEVELS
+    assert np.isfinite(peaks).all()
+    assert (peaks >= 0).all()
+    assert (np.diff(peaks, axis=0) >= 0).all()
+    assert (peaks[:, :, 4] >= peaks[:, :, :4].max(axis=2)).all()
+    assert (peaks[:, :, 5] >= peaks[:, :, :2].max(axis=2)).all()
+    upper = CAPACITY_LEVELS.index(0.5)
+    assert (peaks[upper:, :, 4] <= peaks[upper:, :, :4].sum(axis=2) * (1 + 1e-9)).all()
+    # A cap that was passed is none.
+    kept = np.nan_to_num(gpus).max(axis=0) <= cap_gpus
+    assert (peaks[:, :, :4][:, :, kept] <= cap_gpus).all()
 
 
 def test_a_series_that_is_not_there_yet_is_not_foretold_and_the_others_are() -> None:
