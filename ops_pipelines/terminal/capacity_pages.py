@@ -21,6 +21,7 @@ from ops_pipelines.terminal.teams_at_hand import NotThere
 _OFFERED = 8
 """Quarters, the present one and those before it."""
 _REMEMBERED = 4
+_FIRST_YEAR = 1970
 _CHECK = "-check-"
 
 
@@ -135,9 +136,12 @@ def _named(asked: str) -> str:
     """Return the name of a report as it was asked for. Raises NotThere."""
     quarter, mark, _ = asked.partition(_CHECK)
     try:
-        first_day_of(quarter)
+        first = first_day_of(quarter)
     except ValueError as problem:
         raise NotThere(f"{asked[:40]} is no quarter; expected one as 2026Q4") from problem
+    # The calendar's first quarters have none before them that could be offered.
+    if first.year < _FIRST_YEAR:
+        raise NotThere(f"{asked[:40]} lies before any that was planned; expected one as 2026Q4")
     if mark and asked not in _checks(quarter):
         raise NotThere(f"{asked[:40]} is no check of {quarter}; expected one as {_checks(quarter)[0]}")
     return asked

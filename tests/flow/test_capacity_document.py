@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -139,3 +139,38 @@ def test_a_missing_field_is_named_and_one_with_a_default_is_not_missed() -> None
 def test_what_is_no_document_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError):
         report_in(content)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("version",), True),
+        (("version",), 1.0),
+        (("forecast", "outlooks", 0, "weeks", 0, "quantiles", 0), float("nan")),
+        (("forecast", "outlooks", 0, "weeks", 0, "quantiles", 0), float("inf")),
+        (("forecast", "outlooks", 0, "weeks", 0, "quantiles", 0), 10**400),
+        (("forecast", "outlooks", 0, "weeks", 0, "quantiles"), []),
+        (("forecast", "outlooks", 0, "weeks", 0, "first_day"), "9999-12-31"),
+        (("forecast", "outlooks", 0, "key", "resource"), "disks"),
+        (("forecast", "as_of"), "0001-01-01"),
+        (("forecast", "cluster"), "\ud800"),
+        (("history", 0, 0, "resource"), "disks"),
+        (("history", 0, 1, 0, 0), "9999-12-31"),
+        (("history", 0, 1, 0, 1), -1e31),
+        (("plan", "regret_ratios"), []),
+    ],
+)
+def test_what_no_page_could_reckon_with_is_refused_when_it_is_read(path: tuple[str | int, ...], value: object) -> None:
+    told: Any = json.loads(json_of(samples.report()))
+    place = told
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+
+    with pytest.raises(ValueError, match=r"."):
+        report_in(json.dumps(told).encode())
+
+
+def test_a_report_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        report_in(b"[" * 200_000)

@@ -276,3 +276,11 @@ def test_assumptions_name_the_policy_and_each_note_once() -> None:
     assert "more than 10 %" in found[0]
     assert {"no report of 2026Q3 was kept", "no limit is known of lustre"} < set(found)
     assert "2 of the last 28 days are not known" in found
+
+
+def test_a_number_that_was_not_found_is_not_told_as_enough() -> None:
+    endless = replace(samples.order(count=0), cents=None)
+
+    (first, *_) = headline_of(samples.forecast(), samples.plan(endless), None, policy=POLICY)
+
+    assert first == "hgx-h100 runs short from 2027-06-03 on, and no number that could be ordered is enough."

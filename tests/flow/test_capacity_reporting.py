@@ -195,3 +195,17 @@ def test_a_check_within_the_quarter_is_of_the_same_quarter(tmp_path: Path) -> No
     kept = kept_report(desk, "2026Q4")
     assert kept is not None
     assert kept.forecast.as_of == QUARTER
+
+
+def test_a_day_of_the_calendars_beginning_is_refused_as_too_early(tmp_path: Path) -> None:
+    for early in (date.min, date(1969, 12, 31)):
+        with pytest.raises(NoHistory, match=f"no day before {early} is known"):
+            forecast_quarter(CapacityStage(directory=tmp_path).desk(), as_of=early)
+
+
+def test_where_too_little_is_known_for_peaks_nobody_reads_that_all_is_well(tmp_path: Path) -> None:
+    desk = CapacityStage(directory=tmp_path, first=QUARTER - timedelta(days=27)).desk()
+
+    assert report_quarter(desk, as_of=QUARTER).headline[0] == (
+        "Whether anything has to be ordered cannot be told: of h100 too little is known."
+    )

@@ -629,3 +629,7 @@ def test_host_list_that_is_none_is_refused(text: str) -> None:
 )
 def test_catalogue_answers_the_codes_that_matter(code: int, response: Response) -> None:
     assert RESPONSES[read_catalogue().xids[code].first_action] is response
+
+
+def test_a_long_list_of_nodes_is_split_in_one_pass() -> None:
+    assert len(expand_host_list("a," * 60_000 + "gpu[1,3]")) == 60_002

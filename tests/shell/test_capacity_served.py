@@ -103,7 +103,7 @@ def test_a_report_that_was_made_anew_is_shown_at_once(desk: Desk, app: Starlette
 
 @pytest.mark.parametrize(
     "asked",
-    ["2019Q1", "2026Q5", "0000Q1", "", "../2026Q4", "2026Q4-check-2026-09", "2026Q4-check-",
+    ["2019Q1", "2026Q5", "0000Q1", "0001Q1", "", "../2026Q4", "2026Q4-check-2026-09", "2026Q4-check-",
      "2026Q4.json", "%00", "x" * 900],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/capacity", "/capacity.json"])

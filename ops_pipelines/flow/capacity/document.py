@@ -14,12 +14,17 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
+from ops_pipelines.domain.capacity.outlook import LEVELS
 from ops_pipelines.domain.capacity.plan import CapacityReport
+from ops_pipelines.domain.capacity.resources import Resource
 
 DOCUMENT_VERSION = 1
 """Rises when a field goes or changes its meaning; a new one with a default needs no new version."""
 _VERSION = "version"
 _DIGITS = 9
+_MOST = 1e30
+"""No number of a report is larger; pages can still reckon with it."""
+_YEARS, _FIRST_YEAR, _LAST_YEAR = 20, 1970, 9000
 
 
 def document_of(report: CapacityReport) -> dict[str, object]:
@@ -32,7 +37,7 @@ def document_of(report: CapacityReport) -> dict[str, object]:
 def report_of(document: Mapping[str, object]) -> CapacityReport:
     """Return the report that was kept. Raises ValueError: it says where something else stands than is expected."""
     version = document.get(_VERSION)
-    if version != DOCUMENT_VERSION:
+    if type(version) is not int or version != DOCUMENT_VERSION:
         raise ValueError(
             f"a capacity report of version {version!r}; this program reads version {DOCUMENT_VERSION}: "
             "read it with the program that wrote it, or make it anew"
@@ -40,7 +45,43 @@ def report_of(document: Mapping[str, object]) -> CapacityReport:
     rest = {name: value for name, value in document.items() if name != _VERSION}
     found = _read(rest, CapacityReport, "report")
     assert isinstance(found, CapacityReport)  # what was asked for
+    _refuse_impossible(found)
     return found
+
+
+def _refuse_impossible(report: CapacityReport) -> None:
+    """Raise ValueError for what has the right shape and can be no week or series: pages reckon with them."""
+    forecast = report.forecast
+    held = () if report.hindsight is None else report.hindsight.bounds
+    outlooks = (*forecast.outlooks, *forecast.with_projects)
+    keys = (
+        *(each.key for each in outlooks),
+        *(each.key for each in held),
+        *(key for key, _ in report.history),
+        *(each.series for each in report.plan.orders),
+    )
+    known = {each.value for each in Resource}
+    for key in keys:
+        if key.resource not in known:
+            raise _not_as(key.resource, f"one of {', '.join(sorted(known))}", "the resource of a series")
+    ratios = len(report.plan.regret_ratios)
+    for row in report.plan.regret:
+        if not len(row.cents_by_ratio) == len(row.regret_by_ratio) == ratios:
+            raise _not_as(len(row.cents_by_ratio), f"{ratios} ratios", f"the regret of {row.gpu_type} {row.nodes}")
+    weeks = [week for each in outlooks for week in each.weeks]
+    for week in weeks:
+        if len(week.quantiles) != len(LEVELS):
+            raise _not_as(len(week.quantiles), f"{len(LEVELS)} quantiles", f"the week of {week.first_day}")
+    for at in (
+        *(day for _, peaks in report.history for day, _ in peaks),
+        *(each.first_day for each in weeks),
+        *(each.first_day for each in forecast.supply),
+        *(each.first_day for each in report.plan.short_weeks),
+        *(each.first_day for each in held),
+        forecast.as_of,
+    ):
+        if abs(at.year - forecast.as_of.year) > _YEARS or not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+            raise _not_as(at, f"a day within {_YEARS} years of the forecast's", "the first day of a week")
 
 
 def json_of(report: CapacityReport) -> bytes:
@@ -51,7 +92,10 @@ def json_of(report: CapacityReport) -> bytes:
 
 def report_in(content: bytes) -> CapacityReport:
     """Return the report that bytes hold. Raises ValueError, also where they are no JSON."""
-    document = json.loads(content)
+    try:
+        document = json.loads(content)
+    except RecursionError as problem:
+        raise ValueError("a capacity report is nested too deeply; no program wrote that") from problem
     if not isinstance(document, dict):
         raise ValueError(f"a capacity report is {type(document).__name__}; expected a JSON object")
     return report_of(document)
@@ -111,8 +155,12 @@ def _read(told: object, kind: object, place: str) -> object:
             return date.fromisoformat(told)
     except ValueError as problem:
         raise _not_as(told, f"one of {kind.__name__}", place) from problem
-    if kind is float and isinstance(told, int | float) and not isinstance(told, bool) and math.isfinite(told):
+    if isinstance(told, int | float) and not isinstance(told, bool) and not abs(told) <= _MOST:
+        raise _not_as("a number too large, or none", f"a number up to {_MOST:g}", place)
+    if kind is float and isinstance(told, int | float) and not isinstance(told, bool):
         return float(told)
+    if isinstance(told, str) and not _is_text(told):
+        raise _not_as(ascii(told[:40]), "text that can be written", place)
     if isinstance(told, kind) and isinstance(told, bool) == (kind is bool):
         return told
     raise _not_as(told, kind.__name__, place)
@@ -132,6 +180,15 @@ def _read_fields(told: object, kind: type, place: str) -> object:
         return kind(**{name: _read(told[name], of, f"{place}.{name}") for name, of in hints.items() if name in told})
     except TypeError as problem:
         raise ValueError(f"{place}: {problem}") from problem
+
+
+def _is_text(told: str) -> bool:
+    """Return whether it can be written: half of a pair of surrogates cannot."""
+    try:
+        told.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _not_as(told: object, expected: str, place: str) -> ValueError:

@@ -2,8 +2,10 @@
 
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, Hindsight, OrderLine
+from ops_pipelines.domain.capacity.resources import Resource
 
 _NAMED_AT_MOST = 2
+_NAME_LENGTH = 40
 
 
 def headline_of(
@@ -44,21 +46,38 @@ def assumptions_of(
 
 def _orders(forecast: CapacityForecast, plan: CapacityPlan) -> str:
     short = [each for each in plan.orders if each.short_from is not None]
+    unjudged = _unjudged(forecast, plan)
     if not short:
+        if unjudged:
+            return f"Whether anything has to be ordered cannot be told: of {unjudged} too little is known."
         weeks = len({each.first_day for each in forecast.supply})
         return f"Nothing has to be ordered: no limit is passed within {weeks} weeks."
     told = [_order(each) for each in short[:_NAMED_AT_MOST]]
     more = len(short) - _NAMED_AT_MOST
     if more > 0:
         told.append(f"{more} more in the table")
+    if unjudged:
+        told.append(f"of {unjudged} too little is known to tell")
     sentence = "; ".join(told)
     # A name stays as it is written, also at the beginning.
     return f"O{sentence[1:]}." if sentence.startswith("order ") else f"{sentence}."
 
 
+def _unjudged(forecast: CapacityForecast, plan: CapacityPlan) -> str:
+    """Return which types of GPU are wanted or installed and have no week that was judged; empty: none."""
+    judged = {each.gpu_type for each in plan.short_weeks}
+    wanted = {each.key.gpu_type for each in forecast.outlooks if each.key.kind is Resource.GPUS}
+    missing = sorted({*wanted, *(each.gpu_type for each in forecast.supply)} - judged)
+    if len(missing) > _NAMED_AT_MOST:
+        return f"{len(missing)} types of GPU"
+    return " and ".join((each or "GPUs")[:_NAME_LENGTH] for each in missing)
+
+
 def _order(line: OrderLine) -> str:
     if line.order_by is None:
         return f"{line.what} runs short from {line.short_from} on, and no date to order can be named"
+    if not line.count and line.cents is None:
+        return f"{line.what} runs short from {line.short_from} on, and no number that could be ordered is enough"
     if not line.count:
         return f"{line.what} runs short from {line.short_from} on, and what comes anyway is enough after it"
     unit = "step" if line.gpu_type is None else "node"

@@ -21,6 +21,8 @@ CAUGHT_UP_DAYS = 2
 READ_DAYS = 3 * 366
 """Older days change no forecast of a year, and are not read."""
 _LEAST_RECENT_RATIO = 0.9
+_EPOCH = date(1970, 1, 1)
+"""Nothing was measured before; the calendar's first days have no days before them to read."""
 
 
 class NoHistory(LookupError):
@@ -85,25 +87,32 @@ def read_past(desk: TeamsDesk, *, as_of: date) -> Past:
     Raises NoHistory, LakeError, and ValueError where the day lies in the future.
     """
     from ops_pipelines.frames.peaks.history import read_history
+    from ops_pipelines.frames.peaks.read_series import SumsAlone
     from ops_pipelines.frames.peaks.weekly import RecordedDays
 
     today = desk.clock.now().astimezone(desk.zone).date()
     if as_of > today:
         raise ValueError(f"a forecast as of {as_of} was asked for, and today is {today} in {desk.zone.key}; no later")
+    if as_of < _EPOCH:
+        _refuse_too_little(frozenset(), as_of=as_of)
     # A day of another zone begins up to 14 hours from where the same date begins in UTC.
     midnight = datetime(as_of.year, as_of.month, as_of.day, tzinfo=UTC)
     rows = desk.lake.read(TABLE, start=midnight - timedelta(days=READ_DAYS), end=midnight + timedelta(days=1))
     recorded = RecordedDays(rows, until=as_of, zone=desk.zone)
     known = recorded.known_days()
     _refuse_too_little(known, as_of=as_of)
-    return Past(
-        as_of=as_of,
-        history=read_history(
+    try:
+        history = read_history(
             rows,
             until=as_of,
             zone=desk.zone,
             holidays=() if desk.capacity is None else tuple(desk.capacity.holidays),
-        ),
+        )
+    except SumsAlone as problem:
+        raise NoHistory(str(problem)) from problem
+    return Past(
+        as_of=as_of,
+        history=history,
         recorded=recorded,
         completeness=_completeness(known, as_of=as_of),
     )

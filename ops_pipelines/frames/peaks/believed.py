@@ -28,6 +28,12 @@ NUMBERS = (
 )
 _MOST = 1e24
 """No resource has so much in base units: bytes of a million million disks."""
+_MOST_GPUS = 1e7
+"""No cluster has so many."""
+_OF_GPUS = frozenset({Resource.GPUS.value, Resource.GPUS_OUT.value, Resource.GPUS_STRANDED.value})
+_MOST_HOURS = 25
+"""Of the longest local day."""
+_HOURS = ("hour_count", "near_peak_hours", "censored_hours")
 _OPTIONAL = ("running_mean",)
 """Rows of other writers may lack it."""
 
@@ -152,7 +158,8 @@ def _keys(rows: pa.Table) -> tuple[list[SeriesKey], Places]:
 def _numbers(rows: pa.Table, name: str) -> Floats:
     if name not in rows.column_names:
         return np.full(rows.num_rows, np.nan)
-    found: Floats = rows[name].cast(pa.float64()).to_numpy().astype(np.float64)
+    # A whole number that no float has exactly is no reason to stop: it is refused as too many.
+    found: Floats = rows[name].cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
     return found
 
 
@@ -169,6 +176,10 @@ def _wrong(
     for name in NUMBERS:
         yield columns[name] > _MOST, f"has a {name} without end or beyond {_MOST:g}; expected a number"
         yield columns[name] < 0, f"has a {name} below 0; expected 0 or more"
+    for name in _HOURS:
+        yield columns[name] > _MOST_HOURS, f"has a {name} above {_MOST_HOURS}; expected no more than a day has"
+    is_of_gpus = np.array([key.resource in _OF_GPUS for key in keys], dtype=bool)
+    yield is_of_gpus[series] & (columns["peak"] > _MOST_GPUS), f"has a peak beyond {_MOST_GPUS:g} GPUs; no cluster does"
     highest = np.minimum(columns["peak"], _MOST) * (1 + 1e-9) + 1e-9
     yield columns["mean"] > highest, "has a mean above its peak; expected none higher"
     yield columns["hour_count"] < WHOLE_RATIO * days.whole, "is told by less than three quarters of the hours"

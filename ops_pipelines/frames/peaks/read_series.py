@@ -19,8 +19,14 @@ from ops_pipelines.frames.peaks.believed import BelievedRows
 from ops_pipelines.frames.peaks.beside_days import SeriesOfResource, measure
 
 _WEEK = 7
+_RECENT_DAYS = 28
+_ROUNDING = 1e-6
 _LEVELS = frozenset({Resource.STORAGE_BYTES, Resource.GPUS_OUT, Resource.GPUS_STRANDED})
 """What a holiday changes nothing of: bytes stay where they are, and what is broken is so on any day."""
+
+
+class SumsAlone(ValueError):
+    """All teams together are told, and no team: says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,7 @@ class _Reading:
         silent = len(peaks) - told_until
         own = [place for place in range(len(self._keys)) if not is_sum[place]]
         if not own:
-            raise ValueError(
+            raise SumsAlone(
                 "daily_peaks has rows of all teams together and of no team; expected rows of teams beside them: "
                 "materialise daily_peaks again"
             )
@@ -180,6 +186,15 @@ class _Reading:
             if place and np.array_equal(own[place], own[place - 1], equal_nan=True):
                 found[place], is_carried[place] = found[place - 1], True
         is_added = is_open & ~is_carried
+        # A sum of peaks is never below the peak of the sum. Less than a week may be days that were carried.
+        is_above = told & ~nobody & (recorded > added * (1 + _ROUNDING) + _ROUNDING)
+        if is_above[-_RECENT_DAYS:].sum() >= _WEEK:
+            when = days[len(days) - min(len(days), _RECENT_DAYS) + int(np.argmax(is_above[-_RECENT_DAYS:]))]
+            self._notes[key].append(
+                f"{_days(is_above[-_RECENT_DAYS:])} from {when} on all teams together wanted more than the known "
+                "teams' peaks add up to: rows of teams are missing, and the forecast is held to the known ones, "
+                "which is too low"
+            )
         if is_added.any():
             when = days[int(np.argmax(is_added))]
             self._notes[key].append(

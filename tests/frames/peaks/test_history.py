@@ -337,3 +337,31 @@ def test_same_rows_in_another_order_give_the_same_history() -> None:
 
     assert (one.keys, one.notes, one.limits) == (other.keys, other.notes, other.limits)
     np.testing.assert_array_equal(one.series.gpus, other.series.gpus)
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ({"hour_count": 10**18}, "has a hour_count above 25"),
+        ({"hour_count": 26}, "has a hour_count above 25"),
+        ({"near_peak_hours": 1e18}, "has a near_peak_hours above 25"),
+        ({"peak": 1.1e7, "mean": 1.0}, "has a peak beyond 1e+07 GPUs"),
+    ],
+)
+def test_more_than_a_day_or_a_cluster_can_have_is_left_out_and_said(cells: dict[str, object], says: str) -> None:
+    wrong = [{**each, **cells} for each in told("a", {3: 8.0})]
+
+    found = gpus(history([*told("a", every((0, 1, 2, 4, 5))), *wrong], days=6))
+
+    assert any(says in each for each in found.notes[key("a")]), found.notes
+
+
+@pytest.mark.parametrize(("above", "is_said"), [(6, False), (7, True)])
+def test_a_week_in_which_all_teams_wanted_more_than_the_known_ones_is_said(above: int, is_said: bool) -> None:
+    whole = told("", every(range(40 - above), 8.0)) + told("", every(range(40 - above, 40), 9.0))
+
+    found = gpus(history(told("a", every(range(40), 8.0)) + whole, days=40))
+
+    said = [each for each in found.notes.get(key(""), ()) if "rows of teams are missing" in each]
+    assert bool(said) is is_said
+    assert all(each.startswith(f"{above} days from {day(40 - above)} on") for each in said)
