@@ -20,8 +20,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in waiting)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Before anything is set up, as after each test: fixtures of a module open and close instances of their own."""
+    _forget_instance()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
+    _forget_instance()
+
+
+def _forget_instance() -> None:
     """Forget the instance that a test opened and closed.
 
     An instance that is entered twice (a context built inside `with instance`) leaves its state storage behind in a

@@ -62,7 +62,7 @@ def test_an_empty_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     for name in (*TABLES, *AGGREGATES, "gpu_latest", "node_latest"):
         answer = query(lake.root, f"SELECT * FROM {name}")
         assert answer.rows == ()
-        assert {"node", "source", "job", "account", "team"} & set(answer.columns), name
+        assert {"node", "source", "job", "account", "team", "resource"} & set(answer.columns), name
     assert query(lake.root, f"SELECT * FROM {TABLE}").columns == (*TABLES[TABLE].arrow().names, "date", "hour")
 
 
