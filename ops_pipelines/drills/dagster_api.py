@@ -1,4 +1,4 @@
-"""Asks Dagster's web server what a click in its UI asks: start a back-fill, see how runs end. GraphQL on loopback."""
+"""Asks Dagster's web server what a click in its UI asks: start a back-fill, see how runs end, stop schedules. GraphQL on loopback."""
 
 import json
 import urllib.error
@@ -55,7 +55,23 @@ query Checks($key: AssetKeyInput!) {
   }
 }
 """
+_TICKING = """
+query Ticking($repository: RepositorySelector!) {
+  schedulesOrError(repositorySelector: $repository) { ... on Schedules { results { name scheduleState { id } } } }
+  sensorsOrError(repositorySelector: $repository) { ... on Sensors { results { name sensorState { id } } } }
+}
+"""
+_STOP = """
+mutation Stop($id: String!) {
+  stopped: %s(id: $id) {
+    __typename
+    ... on PythonError { message }
+    ... on UnauthorizedError { message }
+  }
+}
+"""
 _LOCATION = "ops_pipelines"
+_REPOSITORY = {"repositoryLocationName": _LOCATION, "repositoryName": "__repository__"}
 ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -91,7 +107,7 @@ class DagsterApi:
 
     def launch_job(self, job: str, *, partition: str | None = None) -> str:
         """Start a job that needs nothing to be said but a partition, if it has some; return the id of its run."""
-        selector = {"repositoryLocationName": _LOCATION, "repositoryName": "__repository__", "pipelineName": job}
+        selector = {**_REPOSITORY, "pipelineName": job}
         tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
         params = {"selector": selector, "runConfigData": {}, "executionMetadata": {"tags": tags}}
         answer = self._ask(_LAUNCH, {"params": params})["launchRun"]
@@ -119,6 +135,19 @@ class DagsterApi:
             latest = check["executionForLatestMaterialization"]
             found[check["name"]] = None if latest is None else latest["status"]
         return found
+
+    def stop_automation(self) -> None:
+        """Stop every schedule and sensor: from now on only what somebody starts runs."""
+        found = self._ask(_TICKING, {"repository": _REPOSITORY})
+        for each in found["schedulesOrError"]["results"]:
+            self._stop("stopRunningSchedule", each["scheduleState"]["id"], "ScheduleStateResult", each["name"])
+        for each in found["sensorsOrError"]["results"]:
+            self._stop("stopSensor", each["sensorState"]["id"], "StopSensorMutationResult", each["name"])
+
+    def _stop(self, mutation: str, state: str, expected: str, name: str) -> None:
+        answer = self._ask(_STOP % mutation, {"id": state})["stopped"]
+        if answer["__typename"] != expected:
+            raise DagsterApiError(f"{name} was not stopped: {answer}")
 
     def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, dict]:  # type: ignore[type-arg] # JSON
         body = json.dumps({"query": query, "variables": variables}).encode()

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.domain.capacity.chance_words import percent
 from ops_pipelines.domain.capacity.plan import CapacityPlan, CapacityReport
 from ops_pipelines.domain.cost.cents import Cents
 from ops_pipelines.pages import capacity_tables as tables
 from ops_pipelines.pages.capacity_pictures import hindsight_pictures, resource_pictures, type_sections
-from ops_pipelines.pages.capacity_words import amount, chance, type_name
+from ops_pipelines.pages.capacity_words import amount, type_name
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollouts import clipped
 
@@ -132,7 +133,7 @@ def _worst(plan: CapacityPlan) -> CapacityTile:
     if worst is None:
         return CapacityTile(value="-", about="nothing is known of any week")
     return CapacityTile(
-        value=chance(worst.shortage_probability),
+        value=percent(worst.shortage_probability),
         about=f"chance that {type_name(worst.gpu_type)} is short in the worst week, from {worst.first_day}",
         mood="bad" if worst.shortage_probability > plan.shortage_probability_max else "good",
     )

@@ -6,12 +6,13 @@ from datetime import date
 
 from markupsafe import Markup
 
+from ops_pipelines.domain.capacity.chance_words import percent
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek
-from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityReport, OrderLine, ShortWeek
+from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.frames.pictures.capacity_fan import Fan, FanWeek, ThereWeek, fan_svg
 from ops_pipelines.frames.pictures.capacity_shortage import ShortColumn, shortage_svg
-from ops_pipelines.pages.capacity_words import Scale, chance, scale_of, series_name, type_name, usable_at
+from ops_pipelines.pages.capacity_words import Scale, scale_of, series_name, type_name, usable_at
 from ops_pipelines.pages.render import drawn
 
 _NARROW_PAST_WEEKS = 40
@@ -19,6 +20,8 @@ _LEVELS = ((0.01, 0.99), (0.05, 0.95), (0.1, 0.9), (0.25, 0.75))
 _BAND_WORDS = ("98 % within", "90 %", "80 %", "50 %")
 _TOLD_WEEKS = (1, 13, 26, 52)
 _WIDE, _NARROW = 720, 336
+_DWARFED = 3.0
+"""A limit so many times above all that is foreseen is told, and not drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +64,11 @@ def type_sections(report: CapacityReport) -> tuple[TypeSection, ...]:
 def resource_pictures(report: CapacityReport) -> tuple[Picture, ...]:
     """Return the further resources, those that run short first, then those that grow most."""
     lines = {each.series: each for each in report.plan.orders}
+    limits = {each.series: each for each in report.plan.limits}
     others = [each for each in report.forecast.outlooks if each.key.kind is not Resource.GPUS and each.weeks]
     never = date.max
     others.sort(key=lambda each: (_short_from(lines.get(each.key)) or never, -_growth(each), each.key))
-    return tuple(_small(each, lines.get(each.key), report) for each in others)
+    return tuple(_small(each, lines.get(each.key), limits.get(each.key), report) for each in others)
 
 
 def hindsight_pictures(report: CapacityReport) -> tuple[Picture, ...]:
@@ -131,7 +135,9 @@ def _peaks(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityRepo
     )
 
 
-def _small(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityReport) -> Picture:
+def _small(
+    outlook: SeriesOutlook, order: OrderLine | None, limit: SeriesLimit | None, report: CapacityReport
+) -> Picture:
     first, last = outlook.weeks[0], outlook.weeks[-1]
     past = _past(report, outlook.key)
     scale = scale_of(outlook.key, [last.quantiles[-1], first.quantiles[-1], *(peak for _, peak in past)])
@@ -139,7 +145,7 @@ def _small(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityRepo
     numbers = (
         f"Week 1: at most {scale.said(first.at(0.9))} with 90 %",
         f"Week {len(outlook.weeks)}: at most {scale.said(last.at(0.9))} with 90 %",
-        "No limit is passed, or none is known" if found is None else f"Its limit is passed from {found} on",
+        _limit_words(limit, found, scale),
     )
     return _fan_picture(
         series_name(outlook.key),
@@ -147,12 +153,31 @@ def _small(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityRepo
         numbers,
         past=past,
         there=(),
+        levels=_levels(limit, most=max(each.quantiles[-1] for each in outlook.weeks)),
         short_from=found,
         as_of=report.forecast.as_of,
         scale=scale,
         wide=336,
         height=180,
     )
+
+
+def _limit_words(limit: SeriesLimit | None, passed_on: date | None, scale: Scale) -> str:
+    if limit is None:
+        return "No limit of it is known"
+    share = "" if limit.usable == limit.limit else f", {percent(limit.usable / limit.limit)} of its limit,"
+    passed = "are not passed" if passed_on is None else f"are passed from {passed_on} on"
+    return f"{scale.said(limit.usable)}{share} {passed}"
+
+
+def _levels(limit: SeriesLimit | None, *, most: float) -> tuple[tuple[float, str], ...]:
+    """Return the lines to draw: what may be used and the limit itself, where they do not dwarf the forecast."""
+    if limit is None:
+        return ()
+    lines = [(limit.usable, "may be used")]
+    if limit.limit != limit.usable:
+        lines.append((limit.limit, "limit"))
+    return tuple(each for each in lines if each[0] <= _DWARFED * most)
 
 
 def _fan_picture(
@@ -162,6 +187,7 @@ def _fan_picture(
     *,
     past: Sequence[tuple[date, float]],
     there: Sequence[ThereWeek],
+    levels: Sequence[tuple[float, str]] = (),
     short_from: date | None,
     as_of: date,
     scale: Scale,
@@ -185,6 +211,7 @@ def _fan_picture(
             ],
             band_words=_BAND_WORDS,
             there=there,
+            levels=[(value / scale.divisor, words) for value, words in levels],
             marked=short_from,
             marked_words="" if short_from is None else f"short from {short_from}",
             as_of=as_of,
@@ -214,7 +241,7 @@ def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: floa
     over = [each for each in short if each.shortage_probability > limit]
     hours = sum(each.expected_short_gpu_hours for each in short)
     numbers = (
-        f"Worst week: from {worst.first_day}, {chance(worst.shortage_probability)}; then "
+        f"Worst week: from {worst.first_day}, {percent(worst.shortage_probability)}; then "
         f"{_gpus(worst.expected_short_gpus)} GPUs are missing at the peak on average",
         f"{len(over)} of {len(short)} weeks are above the limit of {100 * limit:g} %"
         + (f", the first from {over[0].first_day}" if over else ""),

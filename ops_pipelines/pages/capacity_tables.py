@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ops_pipelines.domain.capacity.chance_words import percent
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityPlan, CapacityReport, OrderLine, RegretRow
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.pages.amounts import gpus, hours
-from ops_pipelines.pages.capacity_words import amount, chance, day, scale_of, series_name, type_name
+from ops_pipelines.pages.capacity_words import amount, day, scale_of, series_name, type_name
 from ops_pipelines.pages.rollouts import clipped
 
 ROWS = 40
@@ -68,7 +69,7 @@ def alternative_table(plan: CapacityPlan) -> Table:
                 Cell(said=type_name(each.gpu_type), kind="name"),
                 Cell(said=each.way.value),
                 Cell(said=gpus(each.gpus), kind="number"),
-                Cell(said=chance(each.worst_shortage_probability), kind="number"),
+                Cell(said=percent(each.worst_shortage_probability), kind="number"),
                 Cell(said=hours(each.short_gpu_hours), kind="number"),
                 Cell(said=amount(each.cents, plan.currency), kind="number"),
                 Cell(said=day(each.takes_effect_on), kind="day"),
@@ -185,7 +186,7 @@ def project_table(report: CapacityReport) -> Table:
                 Cell(said=day(each.starts_on), kind="day"),
                 Cell(said=f"{each.ramp_days} days" if each.ramp_days else "at once"),
                 Cell(said=day(each.ends_on, otherwise="no end known"), kind="day"),
-                Cell(said=chance(each.probability), kind="number"),
+                Cell(said=percent(each.probability), kind="number"),
             )
             for each in sorted(report.forecast.projects, key=lambda each: -each.gpus * each.probability)
         ],

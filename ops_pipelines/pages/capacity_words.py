@@ -1,4 +1,4 @@
-"""How the page of capacity calls series, scales their units and writes chances, days and money. Words alone."""
+"""How the page of capacity calls series, scales their units and writes days and money. Words alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,15 +62,6 @@ def series_name(key: SeriesKey) -> str:
         return f"{type_name(key.gpu_type)}{team}"
     name = clipped(key.name, at_most=NAME_AT_MOST) or _ALL.get(key.kind, "all")
     return f"{_KINDS[key.kind]}: {name}"
-
-
-def chance(ratio: float) -> str:
-    """Return a probability as whole percent; what is not 0 and not sure is not called so."""
-    if 0 < ratio <= 0.005:
-        return "below 1 %"
-    if 0.995 <= ratio < 1:
-        return "above 99 %"
-    return f"{100 * ratio:.0f} %"
 
 
 def day(found: date | None, *, otherwise: str = "-") -> str:

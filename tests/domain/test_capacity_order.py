@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of
+from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of, usable_limit
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, LeadTime, Sku, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, TypeWeek, days_to_serve, fewest, find_need
 from ops_pipelines.domain.capacity.order import Places, order_line
@@ -210,7 +210,8 @@ def more(*, lead: float | None = 14.0, step: float = 50.0, ratio: float = 0.85) 
 
 
 def full_line(outlook: SeriesOutlook, expansion: StoreExpansion | None, *, limit: float = 100.0) -> OrderLine | None:
-    return expansion_line(outlook, limit=limit, expansion=expansion, policy=POLICY, as_of=AS_OF)
+    held = usable_limit(outlook.key, limit, expansion=expansion, policy=POLICY)
+    return expansion_line(outlook, limit=held, expansion=expansion, policy=POLICY, as_of=AS_OF)
 
 
 def test_a_file_system_is_enlarged_before_it_passes_what_may_be_used_of_it() -> None:

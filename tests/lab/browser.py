@@ -14,6 +14,7 @@ import pytest
 _ATTEMPTS = 5
 _PAGE_SECONDS = 20
 _LIMIT_SECONDS = 90
+_WINDOW = (1600, 1400)
 
 
 def find_browser() -> str:
@@ -33,27 +34,28 @@ class Browser:
         self._program = find_browser()
         self._directory = directory
 
-    def open(self, url: str, *, until: Sequence[str]) -> str:
+    def open(self, url: str, *, until: Sequence[str], window: tuple[int, int] = _WINDOW) -> str:
         """Return the page's document once it shows every text of `until`; fail the test if it never does.
 
-        A page that asks its server is as slow as the machine, so it is opened again a few times.
+        A page that asks its server is as slow as the machine, so it is opened again a few times. What lies outside the
+        window may not be in the document: Dagster draws no node of a graph that nobody sees.
         """
         shown = ""
         for _ in range(_ATTEMPTS):
-            shown = self._dump(url)
+            shown = self._dump(url, window)
             if all(text in shown for text in until):
                 return shown
         lacking = [text for text in until if text not in shown]
         return pytest.fail(f"{url} never showed {lacking}; it ends with {shown[-500:]!r}")
 
-    def _dump(self, url: str) -> str:
+    def _dump(self, url: str, window: tuple[int, int]) -> str:
         done = subprocess.run(
             [
                 self._program,
                 *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
                 f"--user-data-dir={self._directory / 'profile'}",
                 f"--virtual-time-budget={_PAGE_SECONDS * 1000}",
-                "--window-size=1600,1400",
+                f"--window-size={window[0]},{window[1]}",
                 "--dump-dom",
                 url,
             ],

@@ -39,6 +39,15 @@ class Site(SlurmWorld):
         self.scheduler.drain([name], reason=drain_reason(CAUSE, "wave 1"))
         return record(Verb.DRAIN, self.node(name))
 
+    def reboot(self, name: NodeName) -> datetime:
+        """Reboot a node, and return when it booted before. Slurm dates in whole seconds; no boot shares one with it."""
+        before = self.node(name)
+        assert before.booted_at is not None
+        next_second = max(filter(None, (before.booted_at, before.reason_set_at))) + timedelta(seconds=1)
+        wait_until("the next second", lambda: self.now() >= next_second, timeout_seconds=SOON_SECONDS)
+        self.reboots.reboot(name)
+        return before.booted_at
+
     def await_boot(self, name: NodeName, *, after: datetime) -> NodeStatus:
         def has_booted() -> bool:
             node = self.node(name)
@@ -71,18 +80,13 @@ def site(cluster: SlurmCluster) -> Site:
 def test_rebooted_node_is_drained_by_us_until_we_return_it(site: Site) -> None:
     name = site.node_names[0]
     drain = site.drain(name)
-    before = site.node(name)
-    assert before.booted_at is not None
-    assert before.reason_set_at is not None
-    # Slurm dates in whole seconds: in the second of the drain the date of the reboot would be the same.
-    next_second = before.reason_set_at + timedelta(seconds=1)
-    wait_until("the next second", lambda: site.now() >= next_second, timeout_seconds=SOON_SECONDS)
+    drained_at = site.node(name).reason_set_at
+    assert drained_at is not None
 
-    site.reboots.reboot(name)
-    after = site.await_boot(name, after=before.booted_at)
+    after = site.await_boot(name, after=site.reboot(name))
 
     assert after.is_drained
-    assert after.reason_set_at != before.reason_set_at
+    assert after.reason_set_at != drained_at
     assert drain_owner(after, (drain,)) is None
     assert drain_owner(after, (drain, record(Verb.REBOOT, after))) == CAUSE
     site.scheduler.resume(name)
@@ -92,19 +96,17 @@ def test_rebooted_node_is_drained_by_us_until_we_return_it(site: Site) -> None:
 def test_drain_is_ours_while_the_node_boots(site: Site) -> None:
     name = site.node_names[0]
     drain = site.drain(name)
-    before = site.node(name)
-    assert before.booted_at is not None
     under_way = ActionRecord(
-        action=record(Verb.REBOOT, before).action, plan=None, begun_at=SystemClock().now(), outcome=None
+        action=record(Verb.REBOOT, site.node(name)).action, plan=None, begun_at=SystemClock().now(), outcome=None
     )
     owners = set()
 
-    site.reboots.reboot(name)
+    booted_at = site.reboot(name)
 
     def has_booted() -> bool:
         node = site.node(name)
         owners.add(drain_owner(node, (drain, under_way)))
-        return node.booted_at is not None and node.booted_at > before.booted_at
+        return node.booted_at is not None and node.booted_at > booted_at
 
     wait_until(f"{name} to boot", has_booted, timeout_seconds=SOON_SECONDS, every_seconds=0.05)
     assert owners == {CAUSE}
@@ -115,10 +117,7 @@ def test_drain_stays_ours_over_several_reboots(site: Site) -> None:
     site.drain(name)
     records = []
     for _ in range(3):
-        booted_at = site.node(name).booted_at
-        assert booted_at is not None
-        site.reboots.reboot(name)
-        records.append(record(Verb.REBOOT, site.await_boot(name, after=booted_at)))
+        records.append(record(Verb.REBOOT, site.await_boot(name, after=site.reboot(name))))
 
     after = site.node(name)
     assert drain_owner(after, tuple(records)) == CAUSE
@@ -151,11 +150,8 @@ def test_node_at_work_is_not_rebooted_however_long_its_job_lasts(site: Site) -> 
 def test_drain_of_somebody_else_stays_theirs_after_a_reboot(site: Site) -> None:
     name = site.node_names[0]
     ours = site.drain(name)
-    booted_at = site.node(name).booted_at
-    assert booted_at is not None
     site.scheduler.drain([name], reason="ada: broken fan")
 
-    site.reboots.reboot(name)
-    after = site.await_boot(name, after=booted_at)
+    after = site.await_boot(name, after=site.reboot(name))
 
     assert drain_owner(after, (ours, record(Verb.REBOOT, after))) is None

@@ -14,6 +14,7 @@ from ops_pipelines.domain.capacity.plan import (
     OrderLine,
     RefreshLine,
     RegretRow,
+    SeriesLimit,
     ShortWeek,
     Way,
 )
@@ -205,6 +206,11 @@ def plan() -> CapacityPlan:
         shortage_probability_max=0.1,
         regret_ratios=(3.0, 5.0, 10.0),
         notes=("no limit is known of the room's cooling",),
+        limits=(
+            SeriesLimit(series=LUSTRE, limit=1_000 * TIB, usable=850 * TIB),
+            SeriesLimit(series=RACK, limit=40_000.0, usable=40_000.0),
+            SeriesLimit(series=key(Resource.NETWORK_RATIO, name="leaf-3"), limit=10.0, usable=8.0),
+        ),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.pages.capacity import CapacityMatter, next_order, page_of, write_capacity
 from ops_pipelines.pages.capacity_tables import ROWS
-from ops_pipelines.pages.capacity_words import amount, chance, scale_of, series_name, usable_at
+from ops_pipelines.pages.capacity_words import amount, scale_of, series_name, usable_at
 from tests.pages.capacity_sample import ALL_H100, LUSTRE, ORDERS, order, whole_report
 
 EVIL = '"><script>alert(1)</script>\u202e'
@@ -105,7 +105,9 @@ def test_ways_regret_resources_refresh_and_projects_are_shown(report: CapacityRe
 
     assert "burst to cloud" in section(shown, "What else could be done")
     assert words(section(shown, "Ordering too much or too little")).count("10,000 EUR: best") == 3
-    assert "Its limit is passed from 2026-12-03 on" in section(shown, "Storage, power, cooling, network")
+    assert "850 TiB, 85 % of its limit, are passed from 2026-12-03 on" in section(
+        shown, "Storage, power, cooling, network"
+    )
     assert "240 / 249 kW" in section(shown, "Storage, power, cooling, network")
     assert words(section(shown, "Hardware that is due")).index("DUE: ") < section(shown, "Hardware that is due").index(
         "hgx-h100 of 2024"
@@ -238,18 +240,32 @@ def test_it_prints_and_fits_a_phone(report: CapacityReport) -> None:
         assert rule in style
 
 
+def drawings(report: CapacityReport, title: str) -> str:
+    shown = section(page(report), "Storage, power, cooling, network")
+    return next(each for each in shown.split("<figure") if title in each)
+
+
+def test_a_limit_is_drawn_with_the_part_of_it_that_may_be_used(report: CapacityReport) -> None:
+    storage, rack = drawings(report, "Storage: "), drawings(report, "Power: ")
+
+    assert storage.count(">may be used</text>") == storage.count(">limit</text>") == storage.count("<svg")
+    assert rack.count(">may be used</text>") == rack.count("<svg")
+    assert ">limit</text>" not in rack
+    assert "40 kW are not passed" in rack
+
+
+def test_a_limit_far_above_all_that_is_foreseen_is_told_and_not_drawn(report: CapacityReport) -> None:
+    leaf = drawings(report, "Network: ")
+
+    assert "800 % used, 80 % of its limit, are not passed" in leaf
+    assert ">may be used</text>" not in leaf
+
+
+def test_what_has_no_known_limit_is_called_so(report: CapacityReport) -> None:
+    assert "No limit of it is known" in drawings(report, "Cooling: ")
+
+
 # -- words --
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"),
-    [
-        (0.0, "0 %"), (0.005, "below 1 %"), (0.0051, "1 %"), (0.1, "10 %"),
-        (0.994, "99 %"), (0.995, "above 99 %"), (1.0, "100 %"),
-    ],
-)  # fmt: skip
-def test_what_may_happen_is_neither_called_sure_nor_impossible(ratio: float, said: str) -> None:
-    assert chance(ratio) == said
 
 
 def test_units_fit_their_size() -> None:

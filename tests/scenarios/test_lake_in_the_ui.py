@@ -228,8 +228,10 @@ TROUBLE = (
 )
 
 
-def open_page(browser: Browser, filled: Filled, path: str, *, until: Sequence[str]) -> str:
-    page = html.unescape(browser.open(f"{filled.stage.stack.url}{path}", until=[*until]))
+def open_page(
+    browser: Browser, filled: Filled, path: str, *, until: Sequence[str], window: tuple[int, int] = (1600, 1400)
+) -> str:
+    page = html.unescape(browser.open(f"{filled.stage.stack.url}{path}", until=[*until], window=window))
     assert [text for text in TROUBLE if text in page] == []
     return page
 
@@ -295,6 +297,7 @@ def test_the_lineage_shows_what_stands_on_what(browser: Browser, filled: Filled)
         filled,
         "/locations/ops_pipelines/asset-groups/telemetry_meaning",
         until=["inventory", "gpu_efficiency", "monitoring_coverage", "fabric_telemetry"],
+        window=(4_000, 4_000),  # with all that stands on it the graph is large
     )
 
 

@@ -228,12 +228,17 @@ lake: {{step_seconds: {step}}}
 
 @contextmanager
 def set_up(home: Path, *, metrics_url: str, day: Day, instance_file: Path) -> Iterator[Stage]:
-    """Run code server, daemon and web server on a cluster whose metrics are at `metrics_url`."""
+    """Run code server, daemon and web server on a cluster whose metrics are at `metrics_url`.
+
+    Only what the test starts runs: a schedule that fills the newest hour in between would be the last run of all.
+    """
     cluster_file = write_cluster(home, metrics_url=metrics_url, day=day)
     stack = DagsterStack(home / "dagster", cluster_file=cluster_file, instance_file=instance_file, port=free_ports(1))
     try:
         stack.start(lambda _: None)
-        yield Stage(stack=stack, api=DagsterApi(stack.url), lake=home / "lake", day=day)
+        api = DagsterApi(stack.url)
+        api.stop_automation()
+        yield Stage(stack=stack, api=api, lake=home / "lake", day=day)
     finally:
         stack.stop()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
 
+from ops_pipelines.domain.capacity.chance_words import percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import Need, TypeWeek, fewest
 from ops_pipelines.domain.capacity.outlook import SupplyPoint
@@ -164,7 +165,7 @@ def _rent(
         cents=to_cents(Fraction(rented) * price),
         takes_effect_on=as_of,
         said=(
-            f"at most {gpus:.0f} GPUs rented at a time, {rented:.0f} GPU-hours expected, paid for only when used; "
+            f"at most {gpus:,.0f} GPUs rented at a time, {rented:,.0f} GPU-hours expected, paid for only when used; "
             "assumes that the cloud has them on the day and that jobs and data can go there"
         ),
     )
@@ -176,7 +177,7 @@ def _move(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: dat
     said = (
         "what may wait was not measured, so nothing is counted"
         if means.movable_ratio is None
-        else f"work that may wait is {100 * ratio:.0f} % of a peak and is moved to hours outside it; every peak "
+        else f"work that may wait is {percent(ratio)} of a peak and is moved to hours outside it; every peak "
         "becomes lower by that share, and nothing is lost but time; assumes that the hours outside have room for it"
     )
     return Alternative(
@@ -200,7 +201,7 @@ def _save(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: dat
     said = (
         "what runs idle was not measured, so nothing is counted"
         if means.idle_ratio is None
-        else f"{100 * idle:.0f} % of what runs is idle, and {100 * followed:.0f} % of advice is followed ({source}): "
+        else f"{percent(idle)} of what runs is idle, and {percent(followed)} of advice is followed ({source}): "
         f"every peak becomes lower by {100 * idle * followed:.1f} %; shows after {ADVICE_DAYS} days (assumed)"
     )
     return Alternative(

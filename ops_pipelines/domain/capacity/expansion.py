@@ -8,10 +8,11 @@ import math
 from collections.abc import Sequence
 from datetime import date, timedelta
 
+from ops_pipelines.domain.capacity.chance_words import against, percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, days_to_serve, fewest
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
-from ops_pipelines.domain.capacity.plan import OrderLine
+from ops_pipelines.domain.capacity.plan import OrderLine, SeriesLimit
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import first_short
 from ops_pipelines.domain.capacity.tails import Tail
@@ -31,30 +32,34 @@ def expansion_of(key: SeriesKey, expansions: Sequence[StoreExpansion]) -> StoreE
     return next((each for each in expansions if each.resource == key.resource and key.name in each.names), None)
 
 
+def usable_limit(
+    key: SeriesKey, limit: float, *, expansion: StoreExpansion | None, policy: CapacityPolicy
+) -> SeriesLimit:
+    """Return how much of a limit may be used. Raises ValueError for what is no limit."""
+    if not 0 < limit < math.inf:
+        raise ValueError(f"{key.resource} {key.name}: limit {limit:g}; expected more than 0")
+    return SeriesLimit(series=key, limit=limit, usable=limit * _usable_ratio(key, expansion, policy))
+
+
 def expansion_line(
     outlook: SeriesOutlook,
     *,
-    limit: float,
+    limit: SeriesLimit,
     expansion: StoreExpansion | None,
     policy: CapacityPolicy,
     as_of: date,
 ) -> OrderLine | None:
     """Return when the series passes its limit and what to order; None: not within the horizon."""
-    if not 0 < limit < math.inf:
-        raise ValueError(f"{outlook.key.resource} {outlook.key.name}: limit {limit:g}; expected more than 0")
-    ratio = _usable_ratio(outlook.key, expansion, policy)
+    ratio = limit.usable / limit.limit
     weeks = [(each.first_day, Tail(each)) for each in outlook.weeks[: policy.horizon_weeks]]
-    chances = [tail.chance_above(limit * ratio) for _, tail in weeks]
+    chances = [tail.chance_above(limit.usable) for _, tail in weeks]
     most = policy.shortage_probability_max
     place = first_short([each > most for each in chances], least_short_weeks=policy.least_short_weeks)
     if place is None:
         return None
     short_from = weeks[place][0]
-    line = f"{_amount(outlook.key, limit * ratio)}, which is {100 * ratio:.0f} % of its limit"
-    words = [
-        f"the peak exceeds {line}, with {100 * chances[place]:.0f} % in the week of {short_from}, "
-        f"limit {100 * most:.0f} %"
-    ]
+    line = f"{_amount(outlook.key, limit.usable)}, which is {percent(ratio)} of its limit"
+    words = [f"the peak exceeds {line}, {against(chances[place], most)}, in the week of {short_from}"]
     what = f"{_SAID[outlook.key.kind]} {outlook.key.name or 'the whole cluster'}"
     if expansion is None:
         words.append("nobody stated how it is enlarged: see `expansions` of capacity.yaml")
@@ -69,7 +74,7 @@ def expansion_line(
     start = relief or short_from
     judged = [tail for day, tail in weeks if day >= start] or [weeks[-1][1]]
     found = fewest(
-        lambda count: all(tail.chance_above((limit + count * expansion.step) * ratio) <= most for tail in judged)
+        lambda count: all(tail.chance_above((limit.limit + count * expansion.step) * ratio) <= most for tail in judged)
     )
     steps = found or 0
     words.append(
@@ -80,7 +85,7 @@ def expansion_line(
     if days is None or relief is None:
         words.append("no lead time is known, so no date can be named: state it in capacity.yaml")
     else:
-        words.append(f"{days} days from order to service with {100 * policy.lead_time_quantile:.0f} %")
+        words.append(f"{days} days from order to service with {percent(policy.lead_time_quantile)}")
         early = [day for (day, _), chance in zip(weeks, chances, strict=True) if day < relief and chance > most]
         if early:
             words.append(f"{len(early)} weeks from {early[0]} are short before anything can arrive on {relief}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from ops_pipelines.domain.capacity.chance_words import against, percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, Need, TypeWeek, sku_days
 from ops_pipelines.domain.capacity.plan import OrderLine
@@ -87,16 +88,16 @@ def _calm_words(weeks: Sequence[TypeWeek], policy: CapacityPolicy) -> str:
     over = sum(each.chance_with(0) > policy.shortage_probability_max for each in weeks)
     single = f"; {over} single weeks are above the limit, fewer than count" if over else ""
     return (
-        f"not short within {len(weeks)} weeks; the worst is that of {worst.first_day} with "
-        f"{_percent(worst.chance_with(0))}, limit {_percent(policy.shortage_probability_max)}{single}"
+        f"not short within {len(weeks)} weeks; the worst is that of {worst.first_day} "
+        f"{against(worst.chance_with(0), policy.shortage_probability_max)}{single}"
     )
 
 
 def _short_words(weeks: Sequence[TypeWeek], short_from: date, policy: CapacityPolicy) -> str:
     first = next(each for each in weeks if each.first_day == short_from)
     return (
-        f"peak demand exceeds {first.supply.mean_gpus:.0f} usable GPUs with {_percent(first.chance_with(0))} in the "
-        f"week of {short_from}, limit {_percent(policy.shortage_probability_max)}"
+        f"peak demand exceeds {first.supply.mean_gpus:.0f} usable GPUs "
+        f"{against(first.chance_with(0), policy.shortage_probability_max)}, in the week of {short_from}"
     )
 
 
@@ -116,7 +117,7 @@ def _enough_words(need: Need, sku: Sku, weeks: Sequence[TypeWeek], policy: Capac
 def _lead_words(sku: Sku, policy: CapacityPolicy, days: int) -> str:
     return (
         f"{days} days from order to service: delivery within {days - sku.rack_days - sku.burn_in_days} with "
-        f"{_percent(policy.lead_time_quantile)}, {sku.rack_days} to put up, {sku.burn_in_days} of burn-in"
+        f"{percent(policy.lead_time_quantile)}, {sku.rack_days} to put up, {sku.burn_in_days} of burn-in"
     )
 
 
@@ -145,7 +146,3 @@ def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
         days=sku.rack_days + sku.burn_in_days
     )
     return [f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"]
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.0f} %"

@@ -142,6 +142,17 @@ class RefreshLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLimit:
+    """What a further resource may not pass, in the unit of its series."""
+
+    series: SeriesKey
+    limit: float
+    """Size, rate or watts."""
+    usable: float
+    """The part of it that may be used; passing it counts as short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
     """What follows from a forecast: the asset `capacity_plan`."""
 
@@ -159,6 +170,8 @@ class CapacityPlan:
     shortage_probability_max: float
     regret_ratios: tuple[float, ...]
     notes: tuple[str, ...]
+    limits: tuple[SeriesLimit, ...] = ()
+    """Of each further resource that was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

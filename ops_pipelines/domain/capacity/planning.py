@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 
 from ops_pipelines.domain.capacity.alternatives import Means, compare_ways
-from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of
+from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of, usable_limit
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
 from ops_pipelines.domain.capacity.need import TypeWeek, find_need
 from ops_pipelines.domain.capacity.order import Places, order_line
@@ -21,6 +21,7 @@ from ops_pipelines.domain.capacity.plan import (
     OrderLine,
     RefreshLine,
     RegretRow,
+    SeriesLimit,
     ShortWeek,
 )
 from ops_pipelines.domain.capacity.regret import regret_rows
@@ -79,7 +80,8 @@ def make_plan(forecast: CapacityForecast, inputs: PlanInputs) -> CapacityPlan:
                 f"{gpu_type}: GPU-hours short and idle are those near each day's peak, {profile.counted_hours:g} of "
                 "the week's 168: what the other hours want was not measured"
             )
-    orders.extend(_further(forecast, inputs, notes))
+    further, limits = _further(forecast, inputs, notes)
+    orders.extend(further)
     notes.extend(_statements(inputs))
     return CapacityPlan(
         cluster=forecast.cluster,
@@ -94,6 +96,7 @@ def make_plan(forecast: CapacityForecast, inputs: PlanInputs) -> CapacityPlan:
         shortage_probability_max=inputs.policy.shortage_probability_max,
         regret_ratios=tuple(inputs.policy.regret_ratios),
         notes=tuple(notes),
+        limits=tuple(limits),
     )
 
 
@@ -167,23 +170,25 @@ def _decide(
     return line, ways, rows
 
 
-def _further(forecast: CapacityForecast, inputs: PlanInputs, notes: list[str]) -> list[OrderLine]:
-    """Return a line for each further series that runs full within the horizon; how many do not is a note."""
-    found, held, unlimited = [], 0, []
+def _further(
+    forecast: CapacityForecast, inputs: PlanInputs, notes: list[str]
+) -> tuple[list[OrderLine], list[SeriesLimit]]:
+    """Return a line for each further series that runs full within the horizon, and the limits of all that are judged.
+
+    How many stay within theirs is a note.
+    """
+    found, limits, held, unlimited = [], [], 0, []
     for outlook in sorted(forecast.outlooks, key=lambda each: each.key):
         if outlook.key.kind not in _NOT_GPUS or not outlook.weeks:
             continue
-        limit = inputs.limits.get(outlook.key)
-        if limit is None:
+        stated = inputs.limits.get(outlook.key)
+        if stated is None:
             unlimited.append(f"{outlook.key.resource} {outlook.key.name}".strip())
             continue
-        line = expansion_line(
-            outlook,
-            limit=limit,
-            expansion=expansion_of(outlook.key, inputs.settings.expansions),
-            policy=inputs.policy,
-            as_of=forecast.as_of,
-        )
+        expansion = expansion_of(outlook.key, inputs.settings.expansions)
+        limit = usable_limit(outlook.key, stated, expansion=expansion, policy=inputs.policy)
+        limits.append(limit)
+        line = expansion_line(outlook, limit=limit, expansion=expansion, policy=inputs.policy, as_of=forecast.as_of)
         if line is None:
             held += 1
         else:
@@ -192,7 +197,7 @@ def _further(forecast: CapacityForecast, inputs: PlanInputs, notes: list[str]) -
         notes.append(f"{held} further series (storage, links, power, cooling) stay within their limits")
     if unlimited:
         notes.append(f"no limit is known of {', '.join(unlimited)}; not judged")
-    return found
+    return found, limits
 
 
 def _statements(inputs: PlanInputs) -> list[str]:

@@ -15,6 +15,8 @@ from ops_pipelines.frames.pictures.capacity_axes import SOFT, Frame, cut, legend
 _BANDS = ("#e3eef9", "#c2dbf0", "#94c1e3", "#5b9fd3")
 """From the outermost inwards."""
 _MEDIAN, _PAST, _THERE, _ALL = "#08306b", "#222222", "#b34700", "#777777"
+_LEVELS = ((_THERE, "8 3"), (_ALL, "1.5 3.5"))
+"""Colours and dashes of levels, as those of what there is."""
 _STRIPE_EVERY = 5.0
 _WEEK = timedelta(days=7)
 Point = tuple[float, float]
@@ -57,6 +59,8 @@ class Fan:
     band_words: Sequence[str] = ()
     """What each band is called, the outermost first."""
     there: Sequence[ThereWeek] = ()
+    levels: Sequence[tuple[float, str]] = ()
+    """Lines across the expected weeks, the strictest first, and what each is called; at most two are told apart."""
     marked: date | None = None
     """The first day of a week that is marked, with `marked_words`."""
     marked_words: str = ""
@@ -84,6 +88,7 @@ def fan_svg(fan: Fan, *, width: int = 720, height: int = 300) -> str:
         *_stripes(fan, frame),
         *_medians(fan, frame),
         *_there(fan, frame),
+        *_levels(fan, frame),
         *_past(fan, frame),
         *_dots(fan, frame),
         *_marks(fan, frame),
@@ -100,6 +105,7 @@ def _values(fan: Fan) -> list[float]:
         *(end for week in fan.there for end in (week.low, week.high, week.middle)),
         *(week.whole for week in fan.there if week.whole is not None),
         *(peak for _, peak, _ in fan.dots),
+        *(value for value, _ in fan.levels),
     ]
 
 
@@ -142,6 +148,14 @@ def _there(fan: Fan, frame: Frame) -> Iterable[str]:
         yield line(_steps(frame, whole), colour=_ALL, thick=1.2, dash="1.5 3.5")
     middle = [(each.first_day, each.middle) for each in fan.there]
     yield line(_steps(frame, middle), colour=_THERE, thick=2.2, dash="8 3")
+
+
+def _levels(fan: Fan, frame: Frame) -> Iterable[str]:
+    if not fan.weeks:
+        return
+    left, right = frame.x(fan.weeks[0].first_day), frame.x(fan.weeks[-1].first_day + _WEEK)
+    for (value, _), (colour, dash) in zip(fan.levels, _LEVELS, strict=False):
+        yield line([(left, frame.y(value)), (right, frame.y(value))], colour=colour, thick=1.8, dash=dash)
 
 
 def _past(fan: Fan, frame: Frame) -> Iterable[str]:
@@ -200,6 +214,8 @@ def _key(fan: Fan) -> list[tuple[str, str]]:
         found.append((box + line([(0, 5), (18, 5)], colour=_THERE, thick=2.2, dash="8 3"), "usable, 5 to 95 %"))
         if any(each.whole is not None for each in fan.there):
             found.append((line([(0, 5), (18, 5)], colour=_ALL, thick=1.2, dash="1.5 3.5"), "installed"))
+    for (_, words), (colour, dash) in zip(fan.levels, _LEVELS, strict=False):
+        found.append((line([(0, 5), (18, 5)], colour=colour, thick=1.8, dash=dash), words))
     if any(is_inside for _, _, is_inside in fan.dots):
         found.append(('<circle cx="9" cy="5" r="3" fill="#222222"/>', "came, within the bound"))
     if any(not is_inside for _, _, is_inside in fan.dots):
