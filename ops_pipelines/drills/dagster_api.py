@@ -1,4 +1,4 @@
-"""Asks Dagster's web server what a click in its UI asks: start a back-fill, see how runs end, stop schedules. GraphQL on loopback."""
+"""Asks Dagster's web server what a click in its UI asks: start a back-fill, stop schedules, see how runs end. Loopback."""
 
 import json
 import urllib.error
