@@ -1,4 +1,4 @@
-"""Asks Dagster's web server what a click in its UI asks: start a back-fill, stop schedules, see how runs end. Loopback."""
+"""What clicks in the UI ask of the web server: start a back-fill, stop schedules, see how runs end. On loopback."""
 
 import json
 import urllib.error
