@@ -252,6 +252,27 @@ def test_what_is_free_goes_to_organisations_by_their_weight_and_not_by_their_hea
     assert after(found) == {"a": 27.5, "b": 27.5, "c": 45}
 
 
+@pytest.mark.parametrize(("cap", "inner", "other"), [(6.0, 6, 20), (7.0, 7, 19), (12.0, 12, 14)])
+def test_what_an_inner_organisation_may_not_have_the_others_get_of_what_is_guaranteed_above(
+    cap: float, inner: float, other: float
+) -> None:
+    # All that is guaranteed fits: 26 to the outer organisation, 3 to C; of these A alone could ask for 12.
+    terms = (
+        Terms(team=ORG, guarantee=26),
+        Terms(team=TeamName("inner"), guarantee=3, cap=cap, parent=ORG),
+        Terms(team=A, guarantee=12, cap=20, parent=TeamName("inner")),
+        Terms(team=B, guarantee=1, parent=ORG),
+        Terms(team=C, guarantee=3),
+    )
+
+    found = rebalance(
+        Today(terms=terms, quotas={A: 24, B: 4, C: 0}, chances={C: always(29)}, too_large=(), supply=29),
+        settings=SETTINGS,
+    )
+
+    assert after(found) == {"a": inner, "b": other, "c": 3}
+
+
 def test_an_organisation_itself_has_no_line() -> None:
     found = rebalance(in_organisation({}, quotas={A: 30, B: 30, C: 40}), settings=SETTINGS)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,68 @@ def test_what_a_group_has_to_spare_is_taken_where_nobody_needs_it(
     leasts = [(frozenset(each.team for each in group), least)]
 
     assert rounded((*group, *others), supply=supply, leasts=leasts, rises_max=5.0, falls_max=17.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_held", "rises_from", "expected"),
+    [
+        # A is rounded up to a whole unit: 6 GPUs more than there are.
+        (False, 34, {A: 24, B: 23, C: 43}),
+        (True, 34, {A: 24, B: 26, C: 40}),
+        # What C gives up of its rise comes first; then both give.
+        (True, 41, {A: 24, B: 26, C: 40}),
+    ],
+)
+def test_rounding_takes_from_who_turned_too_often_only_after_the_others(
+    is_held: bool, rises_from: int, expected: Mapping[TeamName, int]
+) -> None:
+    goals = (
+        goal(A, 24, 18.0, unit=8, least=18.0),
+        replace(goal(B, 26, 26.0), is_held=is_held),
+        goal(C, rises_from, 46.0),
+    )
+
+    assert rounded(goals, supply=90, rises_max=12.0, falls_max=12.0) == expected
+
+
+@pytest.mark.parametrize(("floor", "expected"), [(8, 8), (9, 8), (10, 8)])
+def test_who_turned_too_often_gives_all_the_same_before_what_others_ran_is_cut(floor: int, expected: int) -> None:
+    goals = (
+        goal(A, 8, 8.5, unit=8, least=8.5),
+        replace(goal(B, 10, 10.0), is_held=True),
+        goal(C, 10, 10.0, least=floor),
+    )
+
+    found = rounded(goals, supply=34 - (10 - floor), falls_max=12.0)
+
+    assert found == {A: 16, B: expected, C: floor}
+
+
+@pytest.mark.parametrize(("guaranteed", "inner_has"), [(13, 13), (14, 14), (15, 15)])
+def test_units_of_an_organisation_take_nothing_that_one_within_it_is_guaranteed(
+    guaranteed: int, inner_has: int
+) -> None:
+    # B has 17, and may spare what is beyond its own guarantee, when A rises by a whole unit.
+    goals = (goal(A, 8, 11.0, unit=8, least=8), goal(B, 11, 17.0, least=5), goal(C, 4, 7.0, least=4))
+    leasts = [(frozenset({B}), float(guaranteed)), (frozenset({A, B, C}), 35.0)]
+
+    found = rounded(goals, supply=36, leasts=leasts, rises_max=20.0)
+
+    assert found[B] >= inner_has
+    assert sum(found.values()) <= 36
+
+
+@pytest.mark.parametrize(("guaranteed", "expected"), [(25, 8), (26, 12), (29, 12)])
+def test_what_the_cap_of_an_organisation_takes_its_others_get_up_to_what_is_guaranteed(
+    guaranteed: int, expected: int
+) -> None:
+    # A falls to 12, the last whole unit within the cap of 14: of what the outer one is guaranteed, C has the rest.
+    goals = (goal(A, 16, 14.0, unit=4, least=4), goal(B, 12, 5.0, least=5), goal(C, 4, 10.0, unit=4, least=4))
+    leasts = [(frozenset({A}), 10.0), (frozenset({A, B, C}), float(guaranteed))]
+
+    found = rounded(goals, supply=40, bounds=[(frozenset({A}), 14.0)], leasts=leasts, rises_max=6.0, falls_max=9.0)
+
+    assert found == {A: 12, B: 5, C: expected}
 
 
 @given(

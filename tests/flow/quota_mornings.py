@@ -3,10 +3,14 @@
 Nothing of the demand ran anywhere: it is written into the lake as `gpu_demand` would have computed it.
 """
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ops_pipelines.domain.identity import NodeName
@@ -20,6 +24,7 @@ from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.ports.quotas import QuotaChange
+from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.quotas import SimulatedQuotas
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
@@ -126,8 +131,10 @@ class QuotaStage:
             quotas=self.port,
             installed=tuple(installed(node) for node in topology.places),
         )
-        if past is None or past.days:
-            self.add((past or Past()).rows())
+        if past is None:
+            shutil.copytree(_usual_lake(), directory / "lake", copy_function=os.link, dirs_exist_ok=True)
+        elif past.days:
+            self.add(past.rows())
 
     def add(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Write hours of demand into the lake."""
@@ -151,6 +158,20 @@ class QuotaStage:
     def limits(self) -> dict[str, int | None]:
         """Return what the scheduler holds each team to."""
         return {str(team): each.limit_of(NO_TYPE) for team, each in self.port.read().accounts.items()}
+
+
+@cache
+def _usual_lake() -> Path:
+    """Return a lake with the usual past, written once: most mornings begin with it. Files are replaced, not changed.
+
+    The directory lasts as long as the process.
+    """
+    _KEPT.append(kept := TemporaryDirectory(prefix="quota-past-"))
+    ParquetLake(kept.name).add("gpu_demand", TABLES["gpu_demand"].from_rows(Past().rows()))
+    return Path(kept.name)
+
+
+_KEPT: list[TemporaryDirectory[str]] = []
 
 
 class _AutopilotWithAccounts(SmallAutopilot):

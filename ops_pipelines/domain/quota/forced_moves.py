@@ -108,6 +108,24 @@ class Agreed:
             if needs[team] + self.odd_units(team) > self.terms[team].most + ROUNDING and needs[team] > ROUNDING
         )
 
+    def pressed(self, amounts: Amounts) -> frozenset[TeamName]:
+        """Return the organisations that may not have as much, whole units counted, as one above them is guaranteed.
+
+        What its other teams and organisations have no room for must be had by this one.
+        """
+        needs, rooms = dict(self.needs(amounts)), self.rooms()
+        found: set[TeamName] = set()
+        for parent in reversed(self.organisations):
+            children = self._children.get(parent, ())
+            room = math.fsum(rooms[each] for each in children)
+            for team in children:
+                pressed = needs[parent] - (room - rooms[team])
+                if team in self.below and pressed > needs[team] + ROUNDING:
+                    needs[team] = pressed
+                    if pressed + self.odd_units(team) > self.terms[team].most + ROUNDING:
+                        found.add(team)
+        return frozenset(found)
+
     def odd_units(self, team: TeamName | None = None) -> float:
         """Return what whole units may cost the guarantees of organisations, below one or of all: no full unit each."""
         inside = [each for each in self.organisations if team is None or each == team or team in self._above[each]]
@@ -149,9 +167,16 @@ class Agreed:
         for team in self.organisations:
             below = [line.team for line in self.below[team]]
             for weights in ([self._weight(each) for each in below], [1.0] * len(below)):
-                missing = needs[team] - math.fsum(asked[each] for each in below)
-                room = [max(0.0, min(self.most(self.lines[each]), needs[team]) - asked[each]) for each in below]
-                if missing > ROUNDING:
+                # Once again for each organisation within it that is full: what its teams cannot have others ask for.
+                for _ in self.organisations:
+                    had = self._had(asked)
+                    missing = needs[team] - had[team]
+                    if missing <= ROUNDING:
+                        break
+                    room = [
+                        0.0 if self._is_full(each, had, within=team) else max(0.0, min(most, needs[team]) - asked[each])
+                        for each, most in ((each, self.most(self.lines[each])) for each in below)
+                    ]
                     more = _filled(room, weights, missing)
                     asked |= {each: asked[each] + share for each, share in zip(below, more, strict=True)}
         needs = self._real_needs(asked)
@@ -203,6 +228,21 @@ class Agreed:
             found[team] = min(rooms[team], max(self.terms[team].guarantee, math.fsum(found[each] for each in below)))
         found[None] = math.fsum(found[each] for each in self._children[None])
         return found
+
+    def _had(self, asked: Amounts) -> Amounts:
+        """Return what the teams of each organisation may have together of what they ask for."""
+        rooms: dict[TeamName, float] = {team: self.most(line) for team, line in self.lines.items()}
+        found = dict(asked)
+        for team in self.organisations:
+            below = self._children.get(team, ())
+            rooms[team] = min(self.terms[team].most, math.fsum(rooms[each] for each in below))
+            found[team] = min(rooms[team], math.fsum(found[each] for each in below))
+        return found
+
+    def _is_full(self, team: TeamName, had: Amounts, *, within: TeamName) -> bool:
+        """Return whether an organisation between these two has all it may have."""
+        above = self._above[team]
+        return any(had[each] >= self.terms[each].most - ROUNDING for each in above[: above.index(within)])
 
     def _weight(self, team: TeamName) -> float:
         return self.terms[team].weight if team in self.terms else 0.0

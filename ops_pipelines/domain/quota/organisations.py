@@ -100,25 +100,53 @@ def owed_to(leaves: Sequence[Terms], root: Group, *, terms: Sequence[Terms], sup
         return owed, False
     asked = {each.team: amount for each, amount in zip(leaves, owed, strict=True)}
     for group in root.inner_first():
-        _ask_for_the_rest(group, leaves, asked=asked, needed=needed[group.name])
+        _ask_for_the_rest(group, leaves, asked=asked, needed=needed[group.name], mosts=mosts)
     granted = allocate(terms, asked=asked, supply=supply)
     return [min(each.most, granted[each.team].total) for each in leaves], True
 
 
-def _ask_for_the_rest(group: Group, leaves: Sequence[Terms], *, asked: dict[TeamName, float], needed: float) -> None:
+def _ask_for_the_rest(
+    group: Group,
+    leaves: Sequence[Terms],
+    *,
+    asked: dict[TeamName, float],
+    needed: float,
+    mosts: Mapping[TeamName, float],
+) -> None:
     """Let the teams of an organisation ask for what it is guaranteed beyond their own guarantees, by weight.
 
-    What those with a weight may not have, those without ask for.
+    What those with a weight may not have, those without ask for. What teams of an organisation within it ask for beyond
+    its cap they do not get: others ask for that.
     """
     mine = [leaves[place] for place in group.below]
     for weights in ([each.weight for each in mine], [1.0] * len(mine)):
-        missing = needed - math.fsum(asked[each.team] for each in mine)
-        if missing <= _ROUNDING:
-            return
-        rooms = [max(0.0, min(each.most, needed) - asked[each.team]) for each in mine]
-        shares = pour(rooms, weights=weights, supply=missing).shares
-        for each, share in zip(mine, shares, strict=True):
-            asked[each.team] += share
+        missing = needed - _had(group, leaves, asked=asked, mosts=mosts)
+        while missing > _ROUNDING:
+            full = {
+                place
+                for inner in group.inner_first()
+                if _had(inner, leaves, asked=asked, mosts=mosts) >= mosts[inner.name] - _ROUNDING
+                for place in inner.below
+            }
+            rooms = [
+                0.0 if place in full else max(0.0, min(each.most, needed) - asked[each.team])
+                for place, each in zip(group.below, mine, strict=True)
+            ]
+            shares = pour(rooms, weights=weights, supply=missing).shares
+            if math.fsum(shares) <= _ROUNDING:
+                break
+            for each, share in zip(mine, shares, strict=True):
+                asked[each.team] += share
+            missing = needed - _had(group, leaves, asked=asked, mosts=mosts)
+
+
+def _had(
+    group: Group, leaves: Sequence[Terms], *, asked: Mapping[TeamName, float], mosts: Mapping[TeamName, float]
+) -> float:
+    """Return what the teams of a group may have together of what they ask for."""
+    own = [asked[leaves[place].team] for place in group.own]
+    inner = [_had(each, leaves, asked=asked, mosts=mosts) for each in group.inner]
+    return min(mosts.get(group.name, math.inf), math.fsum([*own, *inner]))
 
 
 def _group(

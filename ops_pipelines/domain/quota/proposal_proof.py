@@ -96,7 +96,7 @@ def find_broken_floors(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[st
         spare = max(0.0, supply.supply - math.fsum(shares.values()))
         most = supply.supply + ROUNDING - agreed.odd_units()
         fits_owed, fits_all = agreed.needs(owed)[None] <= most, agreed.needs(must)[None] <= most
-        narrow_owed, narrow_all = agreed.narrow(owed), agreed.narrow(must)
+        narrow_owed, narrow_all = agreed.narrow(owed), agreed.narrow(must) | agreed.pressed(must)
         for line in lines:
             least, share, unit = owed[line.team], shares[line.team], agreed.unit(line.team)
             above = agreed.above(line.team)
@@ -233,11 +233,10 @@ def find_moves_in_freeze(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[
             about = {*inside, *agreed.above(team)}
             odd = agreed.largest_unit(below) * len(inside) + len(below)
             rises = math.fsum(max(0.0, line.after - max(line.before, given[line.team])) for line in below)
-            owed = math.fsum(given[line.team] - forced.due[line.team] for line in below)
             falls = math.fsum(max(0.0, min(line.before, forced.due[line.team]) - line.after) for line in below)
             for words, moved, most in (
                 ("given", rises, math.fsum(forced.lacks[each] for each in about)),
-                ("taken", falls, owed + math.fsum(forced.beyond[each] for each in about)),
+                ("taken", falls, math.fsum(beyond[each] for each in about)),
             ):
                 if moved >= most + odd + ROUNDING:
                     problems.append(
@@ -307,12 +306,19 @@ PROOFS: Mapping[str, tuple[str, Proof]] = {
 
 def _moved_by_choice(agreed: Agreed, *, supply: float) -> float:
     """Return how many GPUs are given, or taken if these are more, that need not have been."""
-    forced = agreed.forced()
+    kept, shares = agreed.forced().due, agreed.shares_of_guarantees(supply)
+    # Where an organisation may not have all that is guaranteed below it, each has its share of that: no choice either.
+    forced = agreed.forced(
+        {
+            team: max(kept[team], min(agreed.top(line), agreed.in_units(line, shares[team])))
+            for team, line in agreed.lines.items()
+        }
+    )
     free, lost = max(0.0, supply - forced.together), max(0.0, forced.together - supply)
     ups, downs, odds = [], [], []
     for team, line in agreed.lines.items():
         due, unit = forced.due[team], agreed.unit(team)
-        up, down = max(0.0, line.after - max(due, line.before)), max(0.0, due - line.after)
+        up, down = max(0.0, line.after - max(due, line.before)), max(0.0, kept[team] - line.after)
         ups.append(up)
         downs.append(down)
         # What stood before beyond whole units is no move, whichever way it is rounded.
@@ -325,7 +331,11 @@ def _moved_by_choice(agreed: Agreed, *, supply: float) -> float:
         or forced.beyond[team] > ROUNDING
         or sums[team] < agreed.terms[team].guarantee + agreed.largest_unit(below)
     ]
-    if lost > ROUNDING:
+    lacking = math.fsum(
+        agreed.largest_unit(agreed.below[team]) - 1 for team, lack in forced.lacks.items() if lack > ROUNDING
+    )
+    # What is lost is taken in whole units, and so is what the units of an organisation need beyond its guarantee.
+    if forced.together + lacking > supply + ROUNDING:
         bound.append(list(agreed.lines.values()))
     # Whoever must be brought to an amount is so in whole units: once for each amount, less than the largest unit.
     odd = math.fsum(odds) + math.fsum(agreed.largest_unit(below) - 1 for below in bound)
@@ -342,7 +352,9 @@ def _must(line: ProposedQuota, proposal: QuotaProposal, terms: Mapping[TeamName,
         return True  # Then nothing is left to choose.
     forced, above = agreed.forced(), agreed.above(line.team)
     if line.after > line.before:
-        is_owed = line.after <= agreed.least(line) or any(forced.lacks[team] > ROUNDING for team in above)
+        # Where guarantees do not fit below an organisation, each has its share of what is guaranteed above it as well.
+        share = agreed.in_units(line, agreed.shares_of_guarantees(supply)[line.team])
+        is_owed = line.after <= max(agreed.least(line), share) or any(forced.lacks[team] > ROUNDING for team in above)
         return is_owed or forced.together < supply - ROUNDING
     is_beyond = line.before > agreed.top(line) or any(forced.beyond[team] > ROUNDING for team in above)
     return is_beyond or forced.together > supply + ROUNDING

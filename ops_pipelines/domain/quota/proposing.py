@@ -94,6 +94,7 @@ def _in_whole_units(rebalanced: Rebalanced, today: Today) -> Mapping[TeamName, i
             least=min(line.after, line.floor),
             owed=_owed(line, is_cut=is_cut),
             most=line.terms.most,
+            is_held=line.is_held,
         )
         for line in rebalanced.lines
     ]

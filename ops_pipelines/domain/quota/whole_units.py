@@ -5,7 +5,7 @@ Rounded by the largest remainder, so that nothing is lost on the way but what ma
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops_pipelines.domain.quota.terms import TeamName
@@ -74,6 +74,8 @@ class Goal:
     owed: float = 0.0
     """Of that, what is guaranteed: it gives way last."""
     most: float
+    is_held: bool = False
+    """Whether it turned too often of late: rounding does not take from it what it had, as long as others can give."""
 
 
 Bound = tuple[frozenset[TeamName], float]
@@ -97,9 +99,12 @@ def rounded(
     falls only where nothing else fits. `bounds`: the narrowest first. `leasts`: who has no less than so many together.
     """
     everybody = frozenset(goal.team for goal in goals)
-    work = _Rounding(goals, bounds=[*bounds, (everybody, supply)], rises_max=rises_max, falls_max=falls_max)
-    work.lift(leasts)
-    work.lower()
+    work = _Rounding(
+        goals, bounds=[*bounds, (everybody, supply)], leasts=leasts, rises_max=rises_max, falls_max=falls_max
+    )
+    work.lower(range(len(bounds)))  # What caps take must not be counted upon by what is guaranteed.
+    work.lift()
+    work.lower(range(len(bounds) + 1))
     work.take_half_steps()
     work.spread()
     return {goal.team: round(amount) for goal, amount in zip(goals, work.now, strict=True)}
@@ -108,7 +113,15 @@ def rounded(
 class _Rounding:
     """Quotas in whole units while they are fitted; lists have an entry a goal."""
 
-    def __init__(self, goals: Sequence[Goal], *, bounds: Sequence[Bound], rises_max: float, falls_max: float) -> None:
+    def __init__(
+        self,
+        goals: Sequence[Goal],
+        *,
+        bounds: Sequence[Bound],
+        leasts: Sequence[Bound],
+        rises_max: float,
+        falls_max: float,
+    ) -> None:
         self._goals = goals
         self._rises_max, self._falls_max = rises_max, falls_max
         self._tops = [
@@ -145,10 +158,12 @@ class _Rounding:
         for number, (places, _) in enumerate(self._bounds):
             for place in places:
                 self._of[place].append(number)
+        self._kept = leasts
+        """What teams keep together: even before what each of them, or another, ran."""
 
-    def lift(self, leasts: Sequence[Bound]) -> None:
+    def lift(self) -> None:
         """Bring teams to what they have at least together, from who lies lowest below his goal; that is not taken."""
-        for teams, least in leasts:
+        for teams, least in self._kept:
             places = [place for place, goal in enumerate(self._goals) if goal.team in teams]
             if math.fsum(self._goals[place].quota for place in places) > least + self._reserve(places):
                 continue
@@ -169,8 +184,13 @@ class _Rounding:
             order = sorted(places, key=lambda place: (-self._excess(place), self._goals[place].team))
             for lows in (self._leasts, self._owed):
                 for place in order:
-                    unit = self._goals[place].unit
-                    lower = max(lows[place], kept[place] - math.floor(spare / unit + _NEARLY) * unit)
+                    unit, team = self._goals[place].unit, self._goals[place].team
+                    spares = [spare]
+                    for others, least_of_others in self._kept:
+                        if team in others and others < teams:  # One within: it keeps its own.
+                            own = math.fsum(kept[each] for each in places if self._goals[each].team in others)
+                            spares.append(max(0.0, own - least_of_others))
+                    lower = max(lows[place], kept[place] - math.floor(min(spares) / unit + _NEARLY) * unit)
                     if lower < kept[place]:
                         spare -= kept[place] - lower
                         kept[place] = lower
@@ -182,18 +202,26 @@ class _Rounding:
         """Return by how much these may lie above what they have at least, and rounding still come near it."""
         return math.fsum(self._goals[place].unit for place in places)
 
-    def lower(self) -> None:
-        """Bring each bound down, from who lies highest above his goal; below the least only where nothing else fits."""
-        for number, (places, most) in enumerate(self._bounds):
+    def lower(self, numbers: Iterable[int]) -> None:
+        """Bring these bounds down, from who lies highest above his goal; below the least only where all else fails."""
+        for number in numbers:
+            places, most = self._bounds[number]
             befores = [max(goal.before, least) for goal, least in zip(self._goals, self._leasts, strict=True)]
+            stood = [
+                before if goal.is_held and goal.quota >= goal.before - _NEARLY else least
+                for goal, before, least in zip(self._goals, befores, self._leasts, strict=True)
+            ]
             nothing = [0.0] * len(self.now)
-            # Within the step; then rises are given up; then beyond the step; then below what is to be kept.
-            for lows, falls_max in (
-                (self._leasts, self._falls_max),
-                (befores, self._falls_max),
-                (self._leasts, math.inf),
-                (self._owed, math.inf),
-                (nothing, math.inf),
+            # Within the step; then rises are given up; then who is held falls; then beyond the step; then below what is
+            # to be kept, by teams of an organisation together last.
+            for lows, falls_max, is_kept in (
+                (stood, self._falls_max, True),
+                (befores, self._falls_max, True),
+                (self._leasts, self._falls_max, True),
+                (self._leasts, math.inf, True),
+                (self._owed, math.inf, True),
+                (self._owed, math.inf, False),
+                (nothing, math.inf, False),
             ):
                 waiting = [(-self._excess(place), self._goals[place].team, place) for place in places]
                 heapq.heapify(waiting)
@@ -201,6 +229,8 @@ class _Rounding:
                     _, team, place = heapq.heappop(waiting)
                     unit = self._goals[place].unit
                     falls = self._falls + self._fall(place, self.now[place] - unit) - self._fall(place, self.now[place])
+                    if is_kept and not self._spares(place):
+                        continue
                     if self.now[place] - unit >= lows[place] - _NEARLY and falls <= falls_max + _NEARLY:
                         self._change(place, -unit)
                         heapq.heappush(waiting, (-self._excess(place), team, place))
@@ -238,6 +268,16 @@ class _Rounding:
         """Return who lies half a unit or more above (1) or below (-1) his goal, the largest remainder first."""
         found = [place for place in range(len(self.now)) if sign * self._excess(place) >= 0.5 - _NEARLY]
         return sorted(found, key=lambda place: (-sign * self._excess(place), self._goals[place].team))
+
+    def _spares(self, place: int) -> bool:
+        """Return whether a unit less leaves to all above this team what they have at least together."""
+        team, unit = self._goals[place].team, self._goals[place].unit
+        return all(
+            math.fsum(amount for amount, goal in zip(self.now, self._goals, strict=True) if goal.team in teams) - unit
+            >= least - _NEARLY
+            for teams, least in self._kept
+            if team in teams
+        )
 
     def _excess(self, place: int) -> float:
         """Return by how many units a quota lies above its goal."""

@@ -183,11 +183,14 @@ class ParquetLake:
         parts: list[pa.Table] = []
         for files in list_hours(self.root, table):
             if files.hour + HOUR > start and files.hour < end:
-                rows = merge(table, self._read(table, files.hour, columns=names))
-                if not start <= files.hour <= end - HOUR:
+                found = self._read(table, files.hour, columns=names)
+                # All hours are merged below; here only what would have to be held twice until then.
+                rows = found[0] if len(found) == 1 else merge(table, found)
+                if rows.num_rows and not start <= files.hour <= end - HOUR:
                     times = rows.column("time")
                     rows = rows.filter(pc.and_(pc.greater_equal(times, start), pc.less(times, end)))
-                parts.append(rows.select([name for name in schema.names if name in {*names, *_sort_order(table)}]))
+                wanted = {*names, *_sort_order(table)} & {*rows.column_names}
+                parts.append(rows.select([name for name in schema.names if name in wanted]))
         return merge(table, parts).select(names)
 
     def hours(self, table: str) -> list[datetime]:
