@@ -30,7 +30,9 @@ _WORDS = {
 
 @at_the_edge
 def quota_replay(
-    demand: Annotated[Path, typer.Option("--demand", help="Parquet: hour_ts, team, capacity_gpus, gpus_demand_avg.")],
+    demand: Annotated[
+        Path, typer.Option("--demand", help="Parquet: hour_ts, team, capacity_gpus, gpus_running_avg, gpus_demand_avg.")
+    ],
     timezone: Annotated[str, typer.Option("--timezone", help="Whose days they are, such as Asia/Shanghai.")] = "UTC",
     guarantees: Annotated[
         Path | None, typer.Option("--guarantees", help="CSV: team, guarantee_gpus; half of capacity unless given.")

@@ -144,6 +144,15 @@ def test_room_is_held_against_what_is_needed(places: int | None, words: str) -> 
     assert words in line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room=room).why
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_what_is_not_known_of_the_room_is_told_beside_it(nodes: int) -> None:
+    room = {"hgx": Places(nodes=nodes, bound_by="free places", doubts=("what r3 draw is not known and counted as 0",))}
+
+    line = line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room=room)
+
+    assert line.why.endswith("; what r3 draw is not known and counted as 0")
+
+
 def test_the_day_for_room_is_the_day_on_which_nodes_are_put_up() -> None:
     line = line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room={"hgx": Places(nodes=0, bound_by="places")})
 

@@ -71,7 +71,7 @@ def test_the_room_feeds_no_more_than_its_limit(limit: float, nodes: int, binds: 
     )
 
     assert (found.nodes, found.binds) == (nodes, binds)
-    assert "taken for the sum of its 2 racks, 50 kW" in found.said
+    assert found.doubts == ("the room's draw is taken for the sum of its 2 racks, 50 kW",)
 
 
 def test_a_series_of_the_whole_room_goes_before_the_sum_of_its_racks() -> None:
@@ -84,23 +84,33 @@ def test_what_nobody_stated_or_measured_limits_nothing_and_is_said() -> None:
     found = find_room(NODE, racks=[rack("r1", 2), rack("r2", 4, 35_000.0)], drawn={}, room_limit_watts=1_000.0)
 
     assert (found.nodes, found.by_rack) == (5, {"r1": 2, "r2": 3})
-    assert "what r2 draw is not known and counted as 0" in found.said
-    assert "what r1 may draw nobody stated" in found.said
-    assert "what the room draws is not known" in found.said
+    assert found.doubts == (
+        "what r2 draw is not known and counted as 0",
+        "what r1 may draw nobody stated, so only places limit there",
+        "what the room draws is not known, so its limit is not held against them",
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "named"), [(1, "r0"), (3, "r0, r1, r2"), (4, "r0 and 3 more racks"), (50, "r0 and 49 more racks")]
+)
+def test_many_racks_of_which_nothing_is_known_are_counted(count: int, named: str) -> None:
+    found = find_room(NODE, racks=[rack(f"r{number}", 1) for number in range(count)], drawn={})
+
+    assert found.doubts[0] == f"what {named} may draw nobody stated, so only places limit there"
 
 
 def test_without_any_statement_nobody_knows_how_many_fit() -> None:
     found = find_room(NODE, racks=[], drawn={"r1": 5.0})
 
     assert (found.nodes, found.binds) == (None, Bound.UNKNOWN)
-    assert "`racks` of capacity.yaml" in found.said
 
 
 def test_without_racks_the_rooms_power_is_told_alone() -> None:
     found = find_room(NODE, racks=[], drawn={"": 5_000.0}, room_limit_watts=30_000.0)
 
     assert (found.nodes, found.binds) == (2, Bound.ROOM_WATTS)
-    assert "free places nobody stated" in found.said
+    assert found.doubts == ("free places nobody stated",)
 
 
 def test_a_node_without_watts_is_refused() -> None:

@@ -210,6 +210,15 @@ def test_a_date_that_can_no_longer_be_named_is_warned_of() -> None:
 # -- the sentences on top --
 
 
+def test_an_overdue_order_keeps_the_risk_only_from_when_it_helps_on() -> None:
+    report = samples.report()
+    late = replace(report.plan, orders=(samples.order(is_overdue=True),))
+
+    found = headline_of(report.forecast, late, report.hindsight, policy=POLICY)
+
+    assert "at 10 % or less, overdue orders only from when they help on; how wide" in found[1]
+
+
 def test_four_sentences_say_what_to_order_how_sure_how_it_did_and_what_is_unknown() -> None:
     report = samples.report()
 
@@ -217,8 +226,8 @@ def test_four_sentences_say_what_to_order_how_sure_how_it_did_and_what_is_unknow
 
     assert found == (
         "Order 6 nodes of hgx-h100 by 2027-01-12: it runs short from 2027-06-03 on.",
-        "Dates keep the risk of a short week below 10 %; how wide peaks spread is measured on the past for 2 weeks "
-        "ahead, for the 1 week after that it is drawn on.",
+        "Dates keep the risk of a short week at 10 % or less; how wide peaks spread is measured on the past for 2 "
+        "weeks ahead, for the 1 week after that it is drawn on.",
         "Of 2 bounds of 90 % from 2026Q3, 1 held: 50 %.",
         "Not known: what 2 series at a cap would have wanted; 2 notes in the report name what is assumed.",
     )

@@ -82,6 +82,17 @@ def test_what_is_stated_comes_and_goes_and_a_node_goes_once(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(("days", "installed"), [(-1, 8), (0, 16), (1, 16)])
+def test_what_was_to_retire_before_the_forecast_is_gone_though_cluster_yaml_has_it(
+    tmp_path: Path, days: int, installed: int
+) -> None:
+    stated = Retirement(nodes=NAMES[:1], gpu_type=H100, gpus=8, on=QUARTER + timedelta(days=days))
+
+    found, _ = gathered(tmp_path, capacity=replace(SETTINGS, retirements=(stated,)), installed=(node(0), node(1)))
+
+    assert found.installed == {"h100": installed}
+
+
 # -- measured days --
 
 

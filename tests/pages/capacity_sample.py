@@ -258,7 +258,7 @@ def whole_report() -> CapacityReport:
             "Order 2 steps of lustre, 200 TiB at once, which helps from 2026-11-15 on: it runs short from 2026-12-03 "
             "on, and the day for it was 2026-09-14; order 6 nodes of hgx-h100 by 2027-01-12: it runs short from "
             "2027-05-27 on; 1 more in the table.",
-            "Dates keep the risk of a short week below 10 %; how wide peaks spread is measured on the past for 26 "
+            "Dates keep the risk of a short week at 10 % or less; how wide peaks spread is measured on the past for 26 "
             "weeks ahead, for the 26 weeks after that it is drawn on.",
             "Of 26 bounds of 90 % from 2026Q3, 25 held: 96 %.",
             "Not known: what 1 series at a cap would have wanted; when to order 1 thing that runs short; 2 notes in "

@@ -23,6 +23,8 @@ class Places:
     nodes: int
     bound_by: str
     """What limits it: places, a rack's power, the room's power."""
+    doubts: tuple[str, ...] = ()
+    """What was not stated or measured of the room."""
 
 
 def order_line(
@@ -139,10 +141,11 @@ def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
     if not need.nodes:
         return []
     if places is None:
-        return ["whether there is room is not known"]
+        return ["whether there is room is not known: state `racks` in capacity.yaml"]
     if places.nodes >= need.nodes:
-        return [f"there is room for all of them ({places.nodes})"]
+        return [f"there is room for all of them ({places.nodes})", *places.doubts]
     needed_on = max(filter(None, (need.short_from, need.in_service_on))) - timedelta(
         days=sku.rack_days + sku.burn_in_days
     )
-    return [f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"]
+    fits = f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"
+    return [fits, *places.doubts]

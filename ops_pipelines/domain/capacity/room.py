@@ -16,6 +16,7 @@ from ops_pipelines.domain.capacity.resources import Resource
 DRAWN_LEVEL = 0.95
 """A rack's draw is its peak at this level."""
 _WATTS_A_KW = 1000
+_NAMED_AT_MOST = 3
 
 
 class Bound(Enum):
@@ -37,7 +38,8 @@ class Room:
     binds: Bound
     by_rack: Mapping[str, int]
     """Before the room's own limit is held against their sum."""
-    said: str
+    doubts: tuple[str, ...]
+    """What was not stated or measured, and what stands in its place."""
 
 
 def drawn_watts(outlooks: Sequence[SeriesOutlook], *, weeks: int) -> dict[str, float]:
@@ -63,10 +65,10 @@ def find_room(
     fit = {each.rack: min(places[each.rack], _within(each.limit_watts, drawn.get(each.rack), sku)) for each in racks}
     unmeasured = sorted(each.rack for each in racks if each.limit_watts is not None and each.rack not in drawn)
     if unmeasured:
-        words.append(f"what {', '.join(unmeasured)} draw is not known and counted as 0")
+        words.append(f"what {_named(unmeasured)} draw is not known and counted as 0")
     unlimited = sorted(each.rack for each in racks if each.limit_watts is None)
     if unlimited:
-        words.append(f"what {', '.join(unlimited)} may draw nobody stated, so only places limit there")
+        words.append(f"what {_named(unlimited)} may draw nobody stated, so only places limit there")
     in_room = _in_room(sku, racks, drawn, room_limit_watts, words)
     if racks:
         nodes, binds = sum(fit.values()), Bound.PLACES
@@ -74,16 +76,16 @@ def find_room(
             binds = Bound.RACK_WATTS
         if in_room is not None and in_room < nodes:
             nodes, binds = in_room, Bound.ROOM_WATTS
-        said = f"{nodes} nodes of {sku.sku} fit; {binds.value} bind"
     elif in_room is not None:
         nodes, binds = in_room, Bound.ROOM_WATTS
-        said = f"the room's power allows {nodes} nodes of {sku.sku}; free places nobody stated"
+        words.append("free places nobody stated")
     else:
-        return Room(
-            sku=sku.sku, nodes=None, binds=Bound.UNKNOWN, by_rack={},
-            said=f"nobody stated what room there is for {sku.sku}: see `racks` of capacity.yaml",
-        )  # fmt: skip
-    return Room(sku=sku.sku, nodes=nodes, binds=binds, by_rack=fit, said="; ".join((said, *words)))
+        return Room(sku=sku.sku, nodes=None, binds=Bound.UNKNOWN, by_rack={}, doubts=tuple(words))
+    return Room(sku=sku.sku, nodes=nodes, binds=binds, by_rack=fit, doubts=tuple(words))
+
+
+def _named(racks: Sequence[str]) -> str:
+    return ", ".join(racks) if len(racks) <= _NAMED_AT_MOST else f"{racks[0]} and {len(racks) - 1} more racks"
 
 
 def _within(limit_watts: float | None, drawn: float | None, sku: Sku) -> int:

@@ -14,7 +14,7 @@ def headline_of(
     """Return what to order by when, how sure that is, how the last forecast did, and what is not known."""
     return (
         _orders(forecast, plan),
-        _sureness(forecast, policy),
+        _sureness(forecast, plan, policy),
         _last_one(hindsight),
         _unknown(forecast, plan),
     )
@@ -90,14 +90,15 @@ def _order(line: OrderLine) -> str:
     return f"{what} by {line.order_by}: it runs short from {line.short_from} on"
 
 
-def _sureness(forecast: CapacityForecast, policy: CapacityPolicy) -> str:
+def _sureness(forecast: CapacityForecast, plan: CapacityPlan, policy: CapacityPolicy) -> str:
     weeks = len({each.first_day for each in forecast.supply})
     vouched = min(forecast.vouched_weeks, weeks)
     rest = weeks - vouched
     further = f", for the {rest} week{'s' if rest > 1 else ''} after that it is drawn on" if rest > 0 else ""
+    late = ", overdue orders only from when they help on" if any(each.is_overdue for each in plan.orders) else ""
     return (
-        f"Dates keep the risk of a short week below {100 * policy.shortage_probability_max:g} %; how wide peaks spread "
-        f"is measured on the past for {vouched} weeks ahead{further}."
+        f"Dates keep the risk of a short week at {100 * policy.shortage_probability_max:g} % or less{late}; how wide "
+        f"peaks spread is measured on the past for {vouched} weeks ahead{further}."
     )
 
 

@@ -1,6 +1,7 @@
 """What follows from a forecast: prices, policy and what is measured, gathered for `domain.capacity.planning`."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.capacity.hardware import CapacitySettings
 from ops_pipelines.domain.capacity.order import Places
@@ -13,6 +14,9 @@ from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.capacity.batches import gather_batches
 from ops_pipelines.flow.capacity.past import Past, read_past
 from ops_pipelines.flow.teams_desk import TeamsDesk
+
+if TYPE_CHECKING:
+    from ops_pipelines.frames.peaks.history import PeakHistory
 
 _NOT_GPUS = (Resource.STORAGE_BYTES, Resource.NETWORK_RATIO, Resource.RACK_WATTS, Resource.COOLING_WATTS)
 
@@ -38,7 +42,7 @@ def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> Capaci
             movable_ratio={
                 kind: shape.waited_ratio for kind, shape in shapes.items() if shape.waited_ratio is not None
             },
-            limits=_limits(past, settings),
+            limits=limits_of(past.history, settings),
             refresh=judge_batches(
                 gather_batches(desk, past),
                 skus=settings.skus,
@@ -58,7 +62,11 @@ def _room(settings: CapacitySettings, forecast: CapacityForecast) -> Mapping[str
         find_room(sku, racks=settings.racks, drawn=drawn, room_limit_watts=settings.room_limit_watts)
         for sku in settings.skus
     )
-    return {each.sku: Places(nodes=each.nodes, bound_by=each.binds.value) for each in rooms if each.nodes is not None}
+    return {
+        each.sku: Places(nodes=each.nodes, bound_by=each.binds.value, doubts=each.doubts)
+        for each in rooms
+        if each.nodes is not None
+    }
 
 
 def _idle(past: Past) -> Mapping[GpuType, float]:
@@ -66,18 +74,22 @@ def _idle(past: Past) -> Mapping[GpuType, float]:
     return {} if history is None else {key.gpu_type: each for key, each in history.idle_ratio.items() if not key.name}
 
 
-def _limits(past: Past, settings: CapacitySettings) -> Mapping[SeriesKey, float]:
+def limits_of(past: "PeakHistory", settings: CapacitySettings) -> Mapping[SeriesKey, float]:
     """Return the limits of further resources that are known and can be held: 0 is no limit.
 
+    What capacity.yaml states of a rack goes before what was metered.
     All that is drawn is heat: where cooling has no limit of its own, that of the room's power holds it.
     """
     room = settings.room_limit_watts
     found: dict[SeriesKey, float] = {}
     for resource in _NOT_GPUS:
-        history = past.history.of(resource)
+        history = past.of(resource)
         if history is None:
             continue
         found |= {key: limit for key, limit in history.limits.items() if limit > 0}
+        if resource is Resource.RACK_WATTS:
+            stated = {each.rack: each.limit_watts for each in settings.racks if each.limit_watts}
+            found |= {key: stated[key.name] for key in history.keys if key.name in stated}
         if resource is Resource.COOLING_WATTS and room is not None:
             found |= {key: room for key in history.keys if not key.name and key not in found}
     return found

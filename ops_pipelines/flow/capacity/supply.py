@@ -28,7 +28,9 @@ def gather_supply(desk: TeamsDesk, past: Past, *, weeks: int) -> tuple[SupplyInp
 
     as_of = past.as_of
     begins_at = day_begins(as_of, zone=desk.zone)
-    there = [each for each in desk.installed if _stands(each, begins_at)]
+    stated = () if desk.capacity is None else desk.capacity.retirements
+    gone = {node for each in stated if each.on < as_of for node in each.nodes}
+    there = [each for each in desk.installed if _stands(each, begins_at) and each.node not in gone]
     notes = [] if desk.installed else ["cluster.yaml names no nodes under `racks`: what is installed is not known"]
     arrivals, retirements = _coming(desk, begins_at), _going(desk, there)
     if desk.capacity is not None:
