@@ -20,7 +20,7 @@ lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreS
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
 
 test: check               ## lint, types, import contracts, tests
-	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),3) --dist=loadfile --no-loadscope-reorder
+	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),4) --dist=loadfile --no-loadscope-reorder
 
 BENCHES := decode signals cycle classify diagnosis real_cases timing whatif titan wear rollout quota forecast intake throughput latency
 

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,13 @@ from ops_pipelines.frames.logs.matching import (
 pytest.importorskip("hyperscan", reason="no wheel of Hyperscan for this machine; `re` is what is used here")
 DATA = Path(__file__).parents[3] / "shared" / "data"
 RULES = read_rules()
-FAST = Matcher(RULES, scan=hyperscan_scan(RULES))
 REFERENCE = Matcher(RULES, scan=re_scan(RULES))
+
+
+@cache
+def fast() -> Matcher:
+    """Compiling takes seconds: who only collects this module does not pay for it."""
+    return Matcher(RULES, scan=hyperscan_scan(RULES))
 
 
 def rule(pattern: str, *, name: str = "r") -> Rule:
@@ -58,13 +64,13 @@ def public_lines() -> Iterator[bytes]:
 def test_both_engines_find_the_same_in_public_logs() -> None:
     buffer = b"\n".join(public_lines())
 
-    assert pairs(FAST.match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
+    assert pairs(fast().match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
 
 
 def test_both_engines_find_the_same_in_all_examples_at_once() -> None:
     buffer = "\n".join(each.example for each in RULES).encode()
 
-    found = pairs(FAST.match_buffer(buffer))
+    found = pairs(fast().match_buffer(buffer))
 
     assert found == pairs(REFERENCE.match_buffer(buffer))
     assert {(number, number) for number in range(len(RULES))} <= set(found)
@@ -87,7 +93,7 @@ def mutated_examples(draw: st.DrawFn) -> str:
 def test_both_engines_find_the_same_in_torn_lines(lines: list[str]) -> None:
     buffer = "\n".join(lines).encode()
 
-    assert pairs(FAST.match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
+    assert pairs(fast().match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
 
 
 @settings(deadline=None)
@@ -95,8 +101,8 @@ def test_both_engines_find_the_same_in_torn_lines(lines: list[str]) -> None:
 def test_any_bytes_in_blocks_of_any_size_give_the_same_as_in_one(buffer: bytes, block_bytes: int) -> None:
     text = buffer + b"\nNVRM: Xid (PCI:0000:1b:00): 79, x\n" + buffer
 
-    whole = FAST.match_buffer(text)
-    parts = FAST.match_buffer(text, block_bytes=block_bytes)
+    whole = fast().match_buffer(text)
+    parts = fast().match_buffer(text, block_bytes=block_bytes)
 
     assert pairs(whole) == pairs(parts) == pairs(REFERENCE.match_buffer(text, block_bytes=block_bytes))
     assert np.array_equal(whole.offsets, parts.offsets)
@@ -182,5 +188,5 @@ def test_labels_of_the_facts_table_are_read_as_tabs_say() -> None:
         rows = csv.reader((line for line in stream if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
         buffer = "\n".join(row[4] for row in rows).encode()
 
-    assert pairs(FAST.match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
-    assert len(set(itertools.chain(FAST.match_buffer(buffer).lines.tolist()))) == buffer.count(b"\n") + 1
+    assert pairs(fast().match_buffer(buffer)) == pairs(REFERENCE.match_buffer(buffer))
+    assert len(set(itertools.chain(fast().match_buffer(buffer).lines.tolist()))) == buffer.count(b"\n") + 1
