@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ops_pipelines.domain.capacity.plan import CapacityReport, OrderLine
+from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyWeek, WeekPeak
+from ops_pipelines.domain.capacity.plan import CapacityReport, OrderLine, Way
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.drills.demand_past import pretend_past, pretend_year
 from ops_pipelines.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
@@ -94,6 +96,79 @@ def test_who_hardly_came_is_treated_as_near_idle(demo: CapacityDemo) -> None:
 
     assert treated["visitors"] == "near_idle"
     assert treated["research"] == "ordinary"
+
+
+# -- the same numbers by another arithmetic: peaks drawn one by one, counts and days by hand --
+
+DRAWS = (np.arange(20_000) + 0.5) / 20_000
+
+
+def drawn_short(week: WeekPeak, supply: SupplyWeek, *, more_gpus: float = 0.0) -> tuple[float, float]:
+    """Return how often, and by how much in the mean, a drawn peak exceeds what is usable."""
+    peaks = np.interp(DRAWS, LEVELS, week.quantiles)
+    more = more_gpus * supply.mean_gpus / supply.installed
+    lacking = [(each.probability, np.maximum(peaks - each.gpus - more, 0.0)) for each in supply.points]
+    return (
+        sum(probability * float((short > 0).mean()) for probability, short in lacking),
+        sum(probability * float(short.mean()) for probability, short in lacking),
+    )
+
+
+@pytest.fixture(scope="module")
+def weeks(demo: CapacityDemo) -> Sequence[tuple[WeekPeak, SupplyWeek]]:
+    (fan,) = demo.report.forecast.with_projects
+    return list(zip(fan.weeks, demo.report.forecast.supply, strict=True))
+
+
+def test_how_likely_and_how_deep_each_week_is_short(
+    demo: CapacityDemo, weeks: Sequence[tuple[WeekPeak, SupplyWeek]]
+) -> None:
+    drawn = [drawn_short(*each) for each in weeks]
+
+    told = demo.report.plan.short_weeks
+    assert [each.shortage_probability for each in told] == pytest.approx([chance for chance, _ in drawn], abs=1e-3)
+    assert [each.expected_short_gpus for each in told] == pytest.approx([short for _, short in drawn], abs=1e-2)
+
+
+def test_the_order_follows_from_the_weeks(demo: CapacityDemo, weeks: Sequence[tuple[WeekPeak, SupplyWeek]]) -> None:
+    (order,) = demo.orders(Resource.GPUS)
+    most = demo.desk.capacity_policy.shortage_probability_max
+    short = [drawn_short(*each)[0] > most for each in weeks]
+    first = next(place for place in range(len(short)) if sum(short[place : place + 4]) >= 2 and short[place])
+    days = 168 + 5 + 3  # capacity.yaml: 90 % are delivered within 168 days, then racks and burn-in
+    relief = QUARTER + timedelta(days=days)
+
+    def is_enough(nodes: int) -> bool:
+        later = [each for each in weeks if each[0].first_day >= relief]
+        return all(drawn_short(*each, more_gpus=8.0 * nodes)[0] <= most for each in later)
+
+    assert order.what == "hgx-h100"
+    assert (order.short_from, order.earliest_relief) == (weeks[first][0].first_day, relief)
+    assert order.order_by == weeks[first][0].first_day - timedelta(days=days)
+    assert is_enough(order.count)
+    assert not is_enough(order.count - 1)
+    assert order.cents == order.count * 300_000_00
+
+
+def test_what_is_bought_and_rented_costs_what_its_prices_say(demo: CapacityDemo) -> None:
+    (order,) = demo.orders(Resource.GPUS)
+    ways = {each.way: each for each in demo.report.plan.alternatives}
+    served = (QUARTER + timedelta(days=7 * 52) - order.earliest_relief).days if order.earliest_relief else 0
+    monthly = order.count * (300_000 / 48 + 2_500)
+    rented = ways[Way.NOTHING].short_gpu_hours - ways[Way.CLOUD].short_gpu_hours
+
+    assert ways[Way.BUY].cents == pytest.approx(100 * monthly * served / (365 / 12), abs=1)
+    assert ways[Way.CLOUD].cents == pytest.approx(100 * 4.50 * rented, rel=1e-6)
+
+
+def test_bounds_that_held_are_counted(demo: CapacityDemo) -> None:
+    hindsight = demo.report.hindsight
+    assert hindsight is not None
+
+    held = sum(each.peak <= each.bound_90 for each in hindsight.bounds)
+
+    assert hindsight.coverage_ratio == held / len(hindsight.bounds)
+    assert f"Of {len(hindsight.bounds)} bounds of 90 %" in demo.report.headline[2]
 
 
 # -- what the demo launches and tells --
