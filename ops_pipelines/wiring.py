@@ -279,6 +279,7 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
         advice=advice,
         read_listing=read_listing,
         capacity=plans.capacity,
+        is_capacity_named=config.capacity_path is not None,
         capacity_policy=read_capacity_policy(config.policy_path),
         projects=plans.projects,
         projects_trouble=plans.trouble,

@@ -58,7 +58,9 @@ class TeamsDesk:
     read_listing: Callable[[], bytes] | None = None
     """The listing of files that policy.yaml names under `advice`; None: it names none. Raises OSError, ValueError."""
     capacity: CapacitySettings | None = None
-    """What can be bought, comes and goes; None: cluster.yaml names no file `capacity`."""
+    """What can be bought, comes and goes; None: cluster.yaml names no file `capacity`, or it was never right."""
+    is_capacity_named: bool = False
+    """Whether cluster.yaml names the file; what is the matter with it is told in `projects_trouble`."""
     capacity_policy: CapacityPolicy = field(default_factory=CapacityPolicy)
     projects: tuple[PlannedProject, ...] = ()
     """All planned demand, of projects.yaml and of teams.yaml."""

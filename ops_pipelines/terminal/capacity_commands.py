@@ -189,7 +189,7 @@ def _open(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
     from ops_pipelines.terminal.quota_propose_commands import open_desk
 
     desk = open_desk(ctx, cluster_file)
-    if desk.capacity is None:
+    if desk.capacity is None and not desk.is_capacity_named:
         complain(
             "cluster.yaml names no `capacity` file: no prices and lead times are known, and nothing can be ordered "
             "(docs/CAPACITY.md)"

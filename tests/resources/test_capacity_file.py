@@ -1,6 +1,7 @@
 """capacity.yaml and the section `capacity` of policy.yaml: what they become, and how every fault is told."""
 
-from datetime import date
+from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,54 @@ def test_every_key_becomes_what_it_says(tmp_path: Path) -> None:
 
 
 def test_a_file_that_states_nothing_states_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, "") == CapacitySettings()
+    assert read(tmp_path, "{}") == CapacitySettings()
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n"])
+def test_an_empty_file_is_refused_as_it_may_be_half_written(tmp_path: Path, text: str) -> None:
+    assert faults_of(tmp_path, text) == ["line 1: nothing stands in it; write {} if nothing is to be stated"]
+
+
+def days_listed(count: int) -> str:
+    return f"holidays: [{', '.join(str(date(2000, 1, 1) + timedelta(days=number)) for number in range(count))}]"
+
+
+def deliveries(count: int) -> str:
+    return sku(f"lead_time: {{seen_days: [{', '.join(['5'] * count)}]}}")
+
+
+def arrivals(count: int) -> str:
+    return f"{sku('rack_days: 1')}\narrivals: [{', '.join(['{sku: n, nodes: 1, on: 2027-01-01}'] * count)}]"
+
+
+@pytest.mark.parametrize(
+    ("text_of", "most"), [(days_listed, 10_000), (deliveries, 10_000), (arrivals, 1_000)], ids=lambda each: str(each)
+)
+def test_lists_have_an_end(tmp_path: Path, text_of: Callable[[int], str], most: int) -> None:
+    for few in (most - 1, most):
+        read(tmp_path, text_of(few))
+
+    (fault,) = faults_of(tmp_path, text_of(most + 1))
+
+    assert f"list should have at most {most} items after validation, not {most + 1}" in fault
+
+
+@pytest.mark.parametrize("key", ["arrivals: [{sku: n, nodes: 1, on: %s}]", "holidays: [%s]"])
+def test_days_are_of_this_century(tmp_path: Path, key: str) -> None:
+    for good in ("2000-01-01", "2099-12-31"):
+        read(tmp_path, f"{sku('rack_days: 1')}\n{key % good}")
+    for bad in ("1999-12-31", "2100-01-01", "0206-12-01", "9999-12-31"):
+        (fault,) = faults_of(tmp_path, f"{sku('rack_days: 1')}\n{key % bad}")
+        assert f"found {bad}; expected a day from 2000 to 2099" in fault
+
+
+def test_a_lead_time_as_wide_as_no_delivery_is_refused(tmp_path: Path) -> None:
+    for good in (199, 200):
+        read(tmp_path, sku(f"lead_time: {{median_days: 10, p90_days: {good}}}"))
+
+    (fault,) = faults_of(tmp_path, sku("lead_time: {median_days: 10, p90_days: 200.5}"))
+
+    assert "lead_time.p90_days: found 200.5 days beside a median of 10; expected at most 20 times the median" in fault
 
 
 def test_the_shipped_file_fits_the_shipped_cluster() -> None:

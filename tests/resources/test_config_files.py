@@ -418,7 +418,7 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
             id="no repair is allowed",
         ),
         pytest.param("untouchable_nodes: [gpu002]", r"gpu002 is not a node of the cluster", id="unknown node"),
-        pytest.param("untouchable_nodes: [001]", r"found 1; input should be a valid string", id="node read as number"),
+        pytest.param("untouchable_nodes: [001]", r"001 is a number to the base of 8", id="node read as number"),
         pytest.param("untouchable_nodes: ['gpu[3-1]']", r"runs backwards", id="backwards"),
         pytest.param("consents: {reboot: maybe}", r"line 1: consents.reboot: found .*maybe", id="no word of consent"),
         pytest.param("consents: {fence: auto}", r"consents.fence: unknown key; expected one of isolate", id="no class"),

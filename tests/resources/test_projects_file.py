@@ -155,6 +155,40 @@ def test_what_cannot_be_is_told_with_what_was_expected(tmp_path: Path, text: str
     assert any(fault in each for each in found), found
 
 
+def many(count: int) -> str:
+    each = "{{name: p{}, team: science, gpus: 1, starts: 2027-01-01}}"
+    return f"projects: [{', '.join(each.format(number) for number in range(count))}]"
+
+
+def test_a_thousand_projects_are_read_and_more_refused_at_once(tmp_path: Path) -> None:
+    for few in (999, 1000):
+        assert len(read(tmp_path, many(few))) == few
+
+    (fault,) = faults_of(tmp_path, many(1001))
+
+    assert "list should have at most 1000 items after validation, not 1001" in fault
+
+
+@pytest.mark.parametrize("key", ["starts: {}", "starts: 2000-01-01, ends: {}"])
+def test_days_are_of_this_century(tmp_path: Path, key: str) -> None:
+    for bad in ("1999-12-31", "2100-01-01", "0206-12-01", "9999-12-31"):
+        (fault,) = faults_of(tmp_path, one(f"gpus: 1, {key.format(bad)}"))
+        assert f"found {bad}; expected a day from 2000 to 2099" in fault
+    assert len(read(tmp_path, one("gpus: 1, starts: 2000-01-01, ends: 2099-12-31"))) == 1
+
+
+def test_an_emptied_file_of_capacity_leaves_what_it_said_before(tmp_path: Path) -> None:
+    config = site(tmp_path, capacity=CAPACITY)
+    told(config)
+    (tmp_path / "capacity.yaml").write_text("")
+
+    found = told(config)
+
+    assert found.capacity is not None
+    assert found.capacity.room_limit_watts == 5
+    assert "capacity.yaml cannot be used as it stands, and what it said before holds" in found.trouble
+
+
 def test_the_same_name_for_two_types_of_gpu_is_one_project_of_two_entries(tmp_path: Path) -> None:
     entry = "name: p, team: science, gpus: 8, starts: 2027-01-01"
 

@@ -104,6 +104,7 @@ def test_file_that_is_not_there_is_named(tmp_path: Path, run: Callable[..., Resu
 
     assert found.exit_code == 2
     assert "nothing.parquet is refused" in found.stderr
+    assert "there is no such file; expected a Parquet file" in found.stderr
 
 
 def test_forecast_path_imports_neither_pandas_nor_arrow() -> None:

@@ -12,6 +12,7 @@ from ops_pipelines.cli import app
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.flow.capacity.document import json_of, report_in
+from ops_pipelines.flow.capacity.forecasting import forecast_quarter
 from ops_pipelines.flow.capacity.kept import keep_report
 from ops_pipelines.flow.capacity.reporting import report_quarter
 from ops_pipelines.flow.teams_desk import TeamsDesk
@@ -162,6 +163,18 @@ def test_without_capacity_yaml_it_is_said_that_nothing_can_be_ordered(desk: Team
     assert answer.exit_code == 0
     assert "names no `capacity` file" in answer.stderr
     assert json.loads(answer.stdout)["orders"][0]["count"] == 0
+
+
+def test_a_capacity_yaml_that_cannot_be_used_is_not_told_as_one_that_is_not_named(desk: TeamsDesk) -> None:
+    unusable = replace(desk, capacity=None, is_capacity_named=True, projects_trouble="capacity.yaml cannot be used")
+
+    answer = run(unusable, "plan", "--as-of", "2026-10-01", "--json")
+
+    assert answer.stderr == "capacity.yaml cannot be used\n"
+    assert (
+        "the `capacity` file cannot be used: nothing comes, nothing goes"
+        in forecast_quarter(unusable, as_of=QUARTER).notes
+    )
 
 
 # -- report --

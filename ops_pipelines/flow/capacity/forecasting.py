@@ -57,7 +57,12 @@ def forecast_from(desk: TeamsDesk, past: Past) -> CapacityForecast:
 
 
 def _stated_notes(desk: TeamsDesk) -> list[str]:
-    notes = [] if desk.capacity is not None else ["cluster.yaml names no `capacity` file: nothing comes, nothing goes"]
+    notes = []
+    if desk.capacity is None:
+        why = (
+            "the `capacity` file cannot be used" if desk.is_capacity_named else "cluster.yaml names no `capacity` file"
+        )
+        notes.append(f"{why}: nothing comes, nothing goes")
     if desk.projects_trouble:
         notes.append(desk.projects_trouble)
     return notes

@@ -24,6 +24,8 @@ from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO, edges, fill,
 from ops_pipelines.frames.local_days import LocalDay, days_of
 
 _HOUR = 3600
+# Assumption: no team wants more; with numbers near the largest float sums overflow.
+_MOST_GPUS = 1e9
 _READ = ("hour_ts", "team", "gpus_demand_avg")
 _NOT_READ = ("capacity_gpus", "gpus_running_avg")
 
@@ -41,6 +43,9 @@ def read_peaks(path: Path, *, timezone: str, renamed: Mapping[str, str] | None =
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
         raise RefusedDemand(path.name, [f"{timezone!r} is no time zone; expected one such as Asia/Shanghai"]) from exc
+    if not path.exists():
+        fault = "there is no such file; expected a Parquet file with hour_ts, team, gpus_demand_avg"
+        raise RefusedDemand(path.name, [fault])
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as exc:
@@ -50,7 +55,14 @@ def read_peaks(path: Path, *, timezone: str, renamed: Mapping[str, str] | None =
 
 def peaks_of(table: pa.Table, *, zone: ZoneInfo, name: str, renamed: Mapping[str, str]) -> RecordedPeaks:
     """Return what a table with the columns of such a file says; `name` is for messages."""
+    absent = [column for column in _READ if column not in table.column_names]
+    if absent:
+        found = ", ".join(table.column_names[:20]) or "none"
+        raise RefusedDemand(name, [f"the column {each} is missing; found {found}" for each in absent])
     rows = read_rows(_needed(table), name=name)
+    if rows.demand.max() > _MOST_GPUS:
+        fault = f"gpus_demand_avg is {rows.demand.max():g} in one row; expected at most {_MOST_GPUS:g} GPUs in each"
+        raise RefusedDemand(name, [fault])
     begin = int(rows.hour.min())
     hours = range(begin, int(rows.hour.max()) + _HOUR, _HOUR)
     demand = np.full((len(hours), len(rows.teams)), np.nan)
@@ -79,7 +91,7 @@ def peaks_of(table: pa.Table, *, zone: ZoneInfo, name: str, renamed: Mapping[str
 
 def _needed(table: pa.Table) -> pa.Table:
     """Return the columns that are read; those that the rows' judge expects beside them are 0."""
-    needed = table.select([column for column in _READ if column in table.column_names])
+    needed = table.select(list(_READ))
     nothing = pa.array(np.zeros(table.num_rows))
     for column in _NOT_READ:
         needed = needed.append_column(column, nothing)

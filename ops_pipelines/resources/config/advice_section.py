@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings, LadderSettings
 from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile
+from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile, expand_home
 from ops_pipelines.resources.config.team_models import GpuTypeName
 
 _AT = "advice"
@@ -113,7 +113,7 @@ def read_advice(file: YamlFile, section: AdviceModel) -> AdviceSettings | None:
 
 def listing_reader(policy: Path, name: str) -> Callable[[], bytes]:
     """Return what reads the listing, whose path counts from the directory of policy.yaml. It may not be there yet."""
-    place = policy.resolve().parent / Path(name).expanduser()
+    place = policy.resolve().parent / expand_home(name)
 
     def read() -> bytes:
         size = place.stat().st_size

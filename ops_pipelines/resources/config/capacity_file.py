@@ -4,7 +4,7 @@ How YAML is read strictly is `strict_yaml`'s, the shape of the file `capacity_mo
 those of cluster.yaml; file systems are known by what is measured alone, and are not checked here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
@@ -26,6 +26,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.capacity_models import (
+    MOST_ENTRIES,
     ArrivalModel,
     CapacityModel,
     ExpansionModel,
@@ -40,13 +41,18 @@ from ops_pipelines.resources.config.strict_yaml import KeyPath, Model, YamlFile
 
 _CENTS = 100
 _ENOUGH_DELIVERIES = 5
+_WIDEST_RATIO = 20
+"""# Assumption: no delivery is as uncertain. Far beyond it, a late order would come in after the year 9999."""
 
 
 def read_capacity(path: Path, *, config: ClusterConfig) -> CapacitySettings:
     """Return what capacity.yaml says; raise ConfigError with every fault found in it."""
     file = YamlFile(path)
+    if file.is_empty:
+        # As it is while an editor writes it: what stood there before must not be forgotten for that.
+        file.add_fault((), "nothing stands in it; write {} if nothing is to be stated")
     top = file.check(CapacityModel, file.values, at=())
-    found = _Found()
+    found = _Found(known_racks={each.rack for each in config.topology.places.values()})
     for at, section in _sections(file, "skus", SkuModel):
         _read_sku(file, section, found, at=at)
     # A SKU that has a fault is known by its name all the same: it is told once.
@@ -93,6 +99,8 @@ def read_capacity(path: Path, *, config: ClusterConfig) -> CapacitySettings:
 class _Found:
     """What was read so far. What could not be read is missing; its faults are kept."""
 
+    known_racks: Set[str]
+    """Of cluster.yaml."""
     skus: dict[str, Sku] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     retirements: list[Retirement] = field(default_factory=list)
@@ -104,9 +112,9 @@ class _Found:
 
 
 def _entries(file: YamlFile, key: str) -> list[object]:
-    """Return the entries of a list; what is no list is refused by the model of the file."""
+    """Return the entries of a list; what is no list, or endless, is refused by the model of the file."""
     value = file.values.get(key)
-    return value if isinstance(value, list) else []
+    return value if isinstance(value, list) and len(value) <= MOST_ENTRIES else []
 
 
 def _sections(file: YamlFile, key: str, model: type[Model]) -> Iterator[tuple[KeyPath, Model]]:
@@ -163,6 +171,13 @@ def _read_lead_time(file: YamlFile, section: LeadTimeModel | None, *, at: KeyPat
         )
     if middle is None or late is None:
         file.add_fault(at, "expected median_days and p90_days, or seen_days of past deliveries; or leave it out")
+        return None
+    if late > _WIDEST_RATIO * middle:
+        file.add_fault(
+            (*at, "p90_days"),
+            f"found {late:g} days beside a median of {middle:g}; expected at most {_WIDEST_RATIO} times the median: "
+            "state both anew",
+        )
         return None
     try:
         return LeadTime(median_days=middle, p90_days=late)
@@ -228,7 +243,7 @@ def _read_room(file: YamlFile, section: RackRoomModel, found: _Found, *, config:
     place = (*at, "rack")
     if section.rack in found.racks:
         file.add_fault(place, f"rack {section.rack} is listed twice; keep one")
-    elif all(each.rack != section.rack for each in config.topology.places.values()):
+    elif section.rack not in found.known_racks:
         file.add_fault(place, f"cluster.yaml has no rack {section.rack}; check the name, or list the rack there first")
     found.racks.setdefault(
         section.rack,
@@ -237,9 +252,11 @@ def _read_room(file: YamlFile, section: RackRoomModel, found: _Found, *, config:
 
 
 def _check_holidays(file: YamlFile, days: list[date]) -> None:
+    known: set[date] = set()
     for index, day in enumerate(days):
-        if day in days[:index]:
+        if day in known:
             file.add_fault(("holidays", index), f"{day} is listed twice; keep one, or correct the other")
+        known.add(day)
 
 
 def _whole_cents(file: YamlFile, text: str, *, at: KeyPath) -> Cents:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ops_pipelines.resources.config.price_models import AmountText
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import Day, GpuTypeName
+from ops_pipelines.resources.config.team_models import GpuTypeName, PlannedDay
 
 SkuName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 PlaceName = Annotated[str, Field(max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -18,6 +18,11 @@ PlaceName = Annotated[str, Field(max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f
 DayCount = Annotated[int, Field(ge=0, le=3660)]
 SomeDays = Annotated[float, Field(gt=0, le=3660)]
 Some = Annotated[int, Field(ge=1, le=100_000)]
+Entries = Annotated[list[object], Field(max_length=1000)]
+"""# Assumption: no site states more of one kind; what is planned from this many is there within seconds."""
+_MOST_DAYS_LISTED = 10_000
+MOST_ENTRIES = 10_000
+"""Racks; longer lists are not looked through for further faults."""
 Watts = Annotated[float, Field(gt=0, le=1e10)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -27,7 +32,7 @@ class LeadTimeModel(StrictModel):
 
     median_days: SomeDays | None = None
     p90_days: SomeDays | None = None
-    seen_days: list[SomeDays] | None = None
+    seen_days: Annotated[list[SomeDays], Field(max_length=_MOST_DAYS_LISTED)] | None = None
 
 
 class SkuModel(StrictModel):
@@ -48,19 +53,19 @@ class SkuModel(StrictModel):
 class ArrivalModel(StrictModel):
     sku: SkuName
     nodes: Some
-    on: Day
+    on: PlannedDay
     probability: Probability = 1.0
 
 
 class RetirementModel(StrictModel):
     nodes: Annotated[str, Field(min_length=1)]
     """A host list, as in `racks` of cluster.yaml."""
-    on: Day
+    on: PlannedDay
 
 
 class ExpansionModel(StrictModel):
     resource: Literal["storage_bytes", "network_ratio", "rack_watts", "cooling_watts"]
-    names: Annotated[list[PlaceName], Field(min_length=1)]
+    names: Annotated[list[PlaceName], Field(min_length=1, max_length=10_000)]
     step: Annotated[float, Field(gt=0, le=1e20)]
     step_price: AmountText
     lead_time: LeadTimeModel | None = None
@@ -76,11 +81,11 @@ class RackRoomModel(StrictModel):
 class CapacityModel(StrictModel):
     """capacity.yaml. The entries of lists are checked one by one, so that a slip in one hides nothing in another."""
 
-    skus: list[object] = Field(default_factory=list)
-    arrivals: list[object] = Field(default_factory=list)
-    retirements: list[object] = Field(default_factory=list)
-    expansions: list[object] = Field(default_factory=list)
-    racks: list[object] = Field(default_factory=list)
+    skus: Entries = Field(default_factory=list)
+    arrivals: Entries = Field(default_factory=list)
+    retirements: Entries = Field(default_factory=list)
+    expansions: Entries = Field(default_factory=list)
+    racks: Annotated[list[object], Field(max_length=MOST_ENTRIES)] = Field(default_factory=list)
     room_limit_watts: Watts | None = None
     cloud: dict[GpuTypeName, AmountText] = Field(default_factory=dict)
-    holidays: list[Day] = Field(default_factory=list)
+    holidays: Annotated[list[PlannedDay], Field(max_length=_MOST_DAYS_LISTED)] = Field(default_factory=list)

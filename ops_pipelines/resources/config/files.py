@@ -70,7 +70,7 @@ from ops_pipelines.resources.config.objectives import read_objectives
 from ops_pipelines.resources.config.price_section import read_prices
 from ops_pipelines.resources.config.quota_section import read_limit_settings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
-from ops_pipelines.resources.config.strict_yaml import YamlFile
+from ops_pipelines.resources.config.strict_yaml import YamlFile, expand_home
 from ops_pipelines.resources.config.team_settings import Bought
 
 Value = TypeVar("Value")
@@ -445,4 +445,4 @@ def _read_alertmanager(file: YamlFile, section: AlertmanagerModel | None) -> Ale
 
 
 def _absolute(path: str, *, here: Path) -> Path:
-    return here / Path(path).expanduser()
+    return here / expand_home(path)

@@ -15,7 +15,7 @@ from ops_pipelines.resources.config.cluster_config import (
 from ops_pipelines.resources.config.install_settings import PAIRS, AnsibleSettings
 from ops_pipelines.resources.config.models import FLEETS, AnsibleModel, CommandsModel, RedfishModel
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, Authentication, RedfishSettings, find_faults
-from ops_pipelines.resources.config.strict_yaml import YamlFile
+from ops_pipelines.resources.config.strict_yaml import YamlFile, expand_home
 
 _REDFISH = ("fleet", "redfish")
 _ANSIBLE = ("fleet", "ansible")
@@ -56,7 +56,7 @@ def read_fleet(
 
 
 def _read_ansible(file: YamlFile, section: AnsibleModel, *, here: Path) -> AnsibleSettings:
-    playbooks = here / Path(section.playbooks).expanduser()
+    playbooks = here / expand_home(section.playbooks)
     if not playbooks.is_dir():
         file.add_fault(
             (*_ANSIBLE, "playbooks"), f"there is no directory {playbooks}; give the one that holds playbooks"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.strict_yaml import MOST_BYTES, ConfigError
 from ops_pipelines.resources.whole_file import put_whole_bytes
 
 _HOLDS = "cannot be used as it stands, and what it said before holds; `ops-pipelines check-config` names the fault"
@@ -42,7 +42,7 @@ def read_kept(
     try:
         content = read(path)
     except ConfigError:
-        if not kept.exists():
+        if _content(kept) is None:
             raise
         return Told(content=(read_again or read)(kept), trouble=f"{path.name} {_HOLDS}")
     # Changed while it was read: the next reading keeps it.
@@ -75,7 +75,12 @@ def stamps_of(paths: Iterable[Path | None]) -> tuple[Stamp, ...]:
 
 
 def _content(path: Path) -> bytes | None:
+    """Return what stands in a file; None where it cannot be read, is no file, or is longer than any configuration."""
     try:
-        return path.read_bytes()
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            read = file.read(MOST_BYTES + 1)
     except OSError:
         return None
+    return read if len(read) <= MOST_BYTES else None

@@ -5,10 +5,12 @@ from typing import Annotated
 from pydantic import Field
 
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import Account, Day, Gpus, GpuTypeName
+from ops_pipelines.resources.config.team_models import Account, Gpus, GpuTypeName, PlannedDay
 
 # Assumption: nobody ramps up for longer than ten years; more is a slip.
 _MOST_DAYS = 3660
+# Assumption: no site plans more at once; a forecast with this many takes seconds, and one with far more does not end.
+MOST_PROJECTS = 1000
 
 
 class PlannedProjectModel(StrictModel):
@@ -18,13 +20,13 @@ class PlannedProjectModel(StrictModel):
     team: Account
     gpu_type: GpuTypeName = ""
     gpus: Gpus
-    starts: Day
+    starts: PlannedDay
     ramp_days: Annotated[int, Field(ge=0, le=_MOST_DAYS)] = 0
-    ends: Day | None = None
+    ends: PlannedDay | None = None
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class ProjectsModel(StrictModel):
     """projects.yaml. The projects are checked one by one, so that a slip in one hides nothing in another."""
 
-    projects: list[object]
+    projects: Annotated[list[object], Field(max_length=MOST_PROJECTS)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.resources.config.project_models import PlannedProjectModel, ProjectsModel
+from ops_pipelines.resources.config.project_models import MOST_PROJECTS, PlannedProjectModel, ProjectsModel
 from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
 
 _AT = "projects"
@@ -26,7 +26,7 @@ def read_projects(path: Path, *, agreements: Agreements | None, teams_path: Path
     listed = file.values.get(_AT)
     found: list[PlannedProject] = []
     lines: dict[tuple[TeamName, str, GpuType], int] = {}
-    for index, each in enumerate(listed if isinstance(listed, list) else ()):
+    for index, each in enumerate(listed if isinstance(listed, list) and len(listed) <= MOST_PROJECTS else ()):
         at: KeyPath = (_AT, index)
         section = file.check(PlannedProjectModel, each, at=at)
         project = None if section is None else _read_project(file, section, at=at)

@@ -7,8 +7,11 @@ What the keys mean belongs to `files`. Nothing here knows clusters or policies.
 """
 
 import difflib
+import re
 import reprlib
+import stat
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -17,12 +20,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ops_pipelines.domain.policy import PolicyError
 
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_INT = "tag:yaml.org,2002:int"
+_NUMBERS = (_INT, "tag:yaml.org,2002:float")
+_MOST_DIGITS = 100
+_OCTAL = re.compile(r"[-+]?0[0-9_]+")
+_EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+_MOST_FAULTS_TOLD = 100
+_MOST_TOLD = 1_000
+"""Characters of one fault."""
+_MOST_VALUES = 100_000
+"""Keys count too. # Assumption: as for bytes; more of them are read for ten seconds and longer."""
 _MERGE = "tag:yaml.org,2002:merge"
 _BOOL = "tag:yaml.org,2002:bool"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _STRING = "tag:yaml.org,2002:str"
-_MOST_BYTES = 5_000_000
+MOST_BYTES = 5_000_000
 """# Assumption: a cluster of ten thousand nodes is told in a tenth of it."""
 KeyPath = tuple[str | int, ...]
 """Where a value stands in its file: `("racks", 0, "nodes")`."""
@@ -51,10 +63,14 @@ class YamlFile:
         self._faults: list[tuple[int, str]] = []
         self._impossible: set[KeyPath] = set()
         """Where days stand that are none: told once, by us and not by the models again."""
+        self.is_empty = False
+        """Whether nothing stands in it but comments; `{}` is something."""
         self.values: Mapping[str, object] = self._parse()
 
     def add_fault(self, at: KeyPath, sentence: str) -> None:
         """Keep one fault of the value at `at`; the file is read on, so that one attempt shows all of them."""
+        if len(sentence) > _MOST_TOLD:
+            sentence = f"{sentence[:_MOST_TOLD]}..."
         line = self.line_of(at)
         self._faults.append((line, f"line {line}: {dotted(at)}: {sentence}" if at else f"line {line}: {sentence}"))
 
@@ -77,6 +93,12 @@ class YamlFile:
                     self.add_fault(where, _unknown_key(str(fault["loc"][-1]), valid))
                 elif fault["type"] == "missing":
                     self.add_fault(where, "this key is missing and has no default")
+                elif fault["type"] == "float_type" and _EXPONENT.fullmatch(str(fault["input"])):
+                    self.add_fault(
+                        where,
+                        f"found {_shown(fault['input'])}, a text in YAML; expected a number: with a point and a signed "
+                        "exponent, such as 1.0e+3, or without an exponent",
+                    )
                 else:
                     self.add_fault(where, f"found {_shown(fault['input'])}; {_lower_first(fault['msg'])}")
             return None
@@ -99,7 +121,7 @@ class YamlFile:
         """Return the file that `path` names, counted from the directory of this one; keep a fault if there is none."""
         if path is None:
             return None
-        absolute = self.path.resolve().parent / Path(path).expanduser()
+        absolute = self.path.resolve().parent / expand_home(path)
         if not absolute.is_file():
             self.add_fault(at, f"there is no file {absolute}")
         return absolute
@@ -109,31 +131,39 @@ class YamlFile:
         if self._faults:
             faults = [text for _, text in sorted(self._faults, key=lambda fault: fault[0])]
             head = f"{self.path}: {len(faults)} fault{'s' if len(faults) > 1 else ''}; correct the file and try again"
+            if len(faults) > _MOST_FAULTS_TOLD:
+                # Thousands of lines hide the first, which is often the reason of the others.
+                more = len(faults) - _MOST_FAULTS_TOLD
+                faults[_MOST_FAULTS_TOLD:] = [f"and {more} more; they are told once these are gone"]
             raise ConfigError("\n  ".join([head, *faults]))
 
     def _parse(self) -> Mapping[str, object]:
         try:
+            kind = self.path.stat().st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # A pipe would be waited for without end.
+                raise ConfigError(f"{self.path} is no file but a pipe, socket or device; expected a YAML file")
             with self.path.open("rb") as file:
-                read = file.read(_MOST_BYTES + 1)
-            if len(read) > _MOST_BYTES:
-                raise ConfigError(f"{self.path} is longer than {_MOST_BYTES} bytes; that is no configuration")
+                read = file.read(MOST_BYTES + 1)
+            if len(read) > MOST_BYTES:
+                raise ConfigError(f"{self.path} is longer than {MOST_BYTES} bytes; that is no configuration")
             text = read.decode("utf-8")
         except OSError as exc:
             raise ConfigError(f"{self.path} cannot be read ({exc.strerror}); check path and permissions") from exc
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{self.path} is not UTF-8 text ({exc.reason} at byte {exc.start})") from exc
         try:
-            loader = yaml.SafeLoader(text)
+            loader = _CountingLoader(text)
         except yaml.YAMLError as exc:  # It looks for characters that cannot be printed at once.
             raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
         try:
             node = loader.get_single_node()
             if node is None:
+                self.is_empty = True
                 return {}
             self._walk(node, at=(), visited=set())
             values = loader.construct_document(node)
-        except (yaml.YAMLError, ValueError, OverflowError) as exc:
-            # As a key, PyYAML turns `2026-13-45` into a date and fails on it with a bare error.
+        except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:
+            # PyYAML fails with bare errors on values under an explicit tag: `!!bool maybe` is a KeyError.
             raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
         except RecursionError as exc:
             raise ConfigError(f"{self.path} is nested too deeply to be a configuration") from exc
@@ -171,10 +201,32 @@ class YamlFile:
             self.add_fault(at, f"{node.value[:40]} is no day of the calendar; write one that is, such as 2026-01-31")
             self._impossible.add(at)
             node.tag = _STRING  # PyYAML would fail on it, and the other faults would not be told.
+        elif "\0" in node.value:
+            self.add_fault(at, f"found {_shown(node.value)}; expected a text without the character NUL")
+            self._impossible.add(at)
+            node.value = ""  # As a path it would end in a bare error.
+        elif node.tag == _INT and (fault := _fault_of_whole_number(node.value)):
+            self.add_fault(at, fault)
+            self._impossible.add(at)
+            node.tag = _STRING  # As above.
         elif node.tag in _NUMBERS and ":" in node.value:
             self.add_fault(
                 at, f"{node.value} is a number to the base of 60 in YAML; write seconds, or put it in quotes"
             )
+
+
+class _CountingLoader(yaml.SafeLoader):
+    """Gives up early on a file with far more values than a configuration has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise yaml.YAMLError(f"more than {_MOST_VALUES} keys and values stand in it; that is no configuration")
+        return super().compose_node(parent, index)
 
 
 def _is_time(node: yaml.ScalarNode) -> bool:
@@ -183,6 +235,24 @@ def _is_time(node: yaml.ScalarNode) -> bool:
     except (ValueError, OverflowError, AttributeError):  # The last: text under an explicit tag.
         return False
     return True
+
+
+def _fault_of_whole_number(text: str) -> str:
+    """Return what is the matter with a whole number as it is written; "" if nothing is."""
+    if len(text) > _MOST_DIGITS:
+        return f"found a number with {len(text)} digits; expected fewer than {_MOST_DIGITS}"
+    if _OCTAL.fullmatch(text):
+        # 010 would be 8 without a word.
+        return f"{text} is a number to the base of 8 in YAML; write it without the 0 in front, or in quotes"
+    return ""
+
+
+def expand_home(path: str) -> Path:
+    """Return a path with `~` written out. Raises ConfigError where it names the home of nobody known here."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as exc:
+        raise ConfigError(f"{path[:80]!r} begins with the home of nobody known here; write the whole path") from exc
 
 
 def dotted(at: KeyPath) -> str:
@@ -211,6 +281,8 @@ def _unknown_key(key: str, valid: list[str]) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, date):
+        return value.isoformat()  # With its time of day, if it has one.
     short = reprlib.Repr()  # Of aliases within aliases a few lines would be gigabytes.
     short.maxlevel, short.maxstring = 3, 1_000
     text = repr(value) if isinstance(value, str) else short.repr(value)

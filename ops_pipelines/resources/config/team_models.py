@@ -19,11 +19,18 @@ _MOST_GPUS = 1_000_000
 # Assumption: below this share of another's weight nobody means to be served; with far smaller ones levels overflow.
 _LEAST_WEIGHT = 0.001
 _CENTS = 100
+_FIRST_PLANNED, _AFTER_PLANNED = date(2000, 1, 1), date(2100, 1, 1)
 
 
 def _day(value: object) -> object:
     if type(value) is not date:
         raise PydanticCustomError("day", "expected a day without quotes and without a time, such as 2026-01-31")
+    return value
+
+
+def _planned_day(value: date) -> date:
+    if not _FIRST_PLANNED <= value < _AFTER_PLANNED:
+        raise PydanticCustomError("planned_day", "expected a day from 2000 to 2099, such as 2026-01-31")
     return value
 
 
@@ -51,6 +58,8 @@ GpuTypeName = Annotated[
     str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$"), AfterValidator(_lower_case)
 ]
 Day = Annotated[date, BeforeValidator(_day)]
+PlannedDay = Annotated[Day, AfterValidator(_planned_day)]
+"""Of what is planned: a year such as 206 is a slip, and would count as long begun."""
 Gpus = Annotated[float, Field(ge=0, le=_MOST_GPUS)]
 Weight = Annotated[float, Field(ge=0, le=_MOST_GPUS), AfterValidator(_weight)]
 Money = Annotated[float, Field(ge=0, le=1e12), AfterValidator(_whole_cents)]

@@ -142,3 +142,23 @@ def test_rows_that_cannot_be_believed_refuse_the_file(rows: list[Row], said: str
 def test_missing_column_is_named() -> None:
     with pytest.raises(RefusedDemand, match="the column gpus_demand_avg is missing"):
         peaks_of(pa.table({"hour_ts": [BEGIN], "team": ["a"]}), zone=ZoneInfo("UTC"), name="f", renamed={})
+
+
+def test_demand_beyond_any_cluster_is_refused() -> None:
+    for good in (1e9 - 1, 1e9):
+        assert read(hours("a", {0: 4.0, 1: good})).series.day_count == 2
+
+    with pytest.raises(RefusedDemand, match=r"gpus_demand_avg is 1e\+300 in one row; expected at most 1e\+09 GPUs"):
+        read(hours("a", {0: 4.0, 1: 1e300}))
+
+
+def test_columns_that_are_missing_are_told_beside_those_of_the_file_alone() -> None:
+    table = pa.table({"hour_ts": [BEGIN], "demand": [1.0]})
+
+    with pytest.raises(RefusedDemand) as refused:
+        peaks_of(table, zone=ZoneInfo("UTC"), name="demand.parquet", renamed={})
+
+    assert refused.value.faults == (
+        "the column team is missing; found hour_ts, demand",
+        "the column gpus_demand_avg is missing; found hour_ts, demand",
+    )
