@@ -48,7 +48,7 @@ def show_pages(
     call: Callable[[Sequence[str]], str],
     pass_time: Callable[[float], None],
 ) -> ShownPages:
-    """Ask for every page that `url` serves, keep nine below `state`, and say where they are."""
+    """Ask for every page that `url` serves, keep ten below `state`, and say where they are."""
     problems = _compare_policies(state, since=since, call=call)
     kept = {
         "incident report": f"incidents/{_richest_incident(cluster, since)}",

@@ -1,7 +1,6 @@
 """The page of a quarter's capacity for the web process: shows what was kept; forecasts nothing while somebody waits.
 
-Reports are kept by the asset `capacity_plan` and by the command; each is read once and remembered as long as its file
-holds the same.
+Reports are kept by the asset `capacity_plan`; each is read once and remembered as long as its file holds the same.
 """
 
 from collections.abc import Sequence

@@ -148,6 +148,6 @@ class CapacityPolicy:
     regret_ratios: tuple[float, ...] = (3.0, 5.0, 10.0)
     """What a GPU-hour that is short costs, over one that is idle."""
     refresh_after_months: int = 60
-    """Older hardware is judged for replacement."""
+    """Older hardware is due for replacement."""
     network_ratio_max: float = 0.8
     """Above this share of their rate links count as full."""

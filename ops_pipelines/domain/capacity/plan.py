@@ -56,7 +56,7 @@ class OrderLine:
     what: str
     """SKU, or what is enlarged."""
     gpu_type: GpuType | None
-    """None: storage, power, cooling."""
+    """None: storage, power, cooling, links."""
     series: SeriesKey
     short_from: date | None
     """First day of the first week in which the policy's limit is passed; None: not within the horizon."""
@@ -214,7 +214,7 @@ class CapacityReport:
     forecast: CapacityForecast
     plan: CapacityPlan
     hindsight: Hindsight | None
-    """None: there is no quarter before this one."""
+    """None: there is no quarter before this one, or too little was known then."""
     history: tuple[tuple[SeriesKey, tuple[tuple[date, float], ...]], ...]
     """Weekly peaks of the past, by the first day of each week; for pictures."""
     headline: tuple[str, ...]

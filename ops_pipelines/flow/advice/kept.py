@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld
 from ops_pipelines.domain.advice.choosing import Said
+from ops_pipelines.domain.advice.following import Followed
 from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
 from ops_pipelines.flow.hindsight.review.week import WEEK, Week
@@ -17,6 +18,9 @@ from ops_pipelines.flow.teams_desk import TeamsDesk
 TABLE = "efficiency_advice"
 WITHHELD_AT_MOST = 1_000
 """Rows of what is not said; the others are in no table."""
+JUDGED_WEEKS = 26
+LEAST_JUDGED = 5
+"""Fewer pieces of advice say nothing of how often it is followed."""
 _Row = Mapping[str, object]
 _Key = tuple[TeamName, AdviceKind, str]
 
@@ -100,6 +104,25 @@ def said_before(week: Week, desk: TeamsDesk) -> tuple[Said, ...]:
         for past in weeks
         for each in told_in(past, desk)
     )
+
+
+def followed_ratio(desk: TeamsDesk, *, before: datetime) -> float | None:
+    """Return the followed share of what was told and could be judged, by the GPU-hours a week that it promised.
+
+    Of `JUDGED_WEEKS` weeks whose outcome was known by `before`: what comes of a week is known two weeks later. None
+    where fewer than `LEAST_JUDGED` pieces were judged. Raises LakeError.
+    """
+    end = before - 2 * WEEK
+    rows = desk.lake.read(TABLE, start=end - JUDGED_WEEKS * WEEK, end=end, columns=["followed", "gain_gpu_hours"])
+    promised = {Followed.FOLLOWED.value: 0.0, Followed.NOT_FOLLOWED.value: 0.0}
+    told: list[_Row] = rows.to_pylist()  # type: ignore[attr-defined]  # an Arrow table
+    judged = [each for each in told if each["followed"] in promised]
+    for each in judged:
+        promised[str(each["followed"])] += _number(each["gain_gpu_hours"])
+    total = sum(promised.values())
+    if len(judged) < LEAST_JUDGED or total <= 0:
+        return None
+    return promised[Followed.FOLLOWED.value] / total
 
 
 def _rows(desk: TeamsDesk, end: datetime) -> list[_Row]:

@@ -16,7 +16,8 @@ __all__ = ["NoHistory", "forecast_from", "forecast_quarter"]
 def forecast_quarter(desk: TeamsDesk, *, as_of: date) -> CapacityForecast:
     """Return the forecast from the days before `as_of`.
 
-    Raises NoHistory where fewer than 14 days are known, LakeError, LedgerError; ValueError where the day lies ahead.
+    Raises NoHistory where fewer than 14 days are known, none of the last 14, or sums alone; LakeError, LedgerError;
+    ValueError where the day lies ahead.
     """
     return forecast_from(desk, read_past(desk, as_of=as_of))
 

@@ -11,6 +11,7 @@ from ops_pipelines.domain.capacity.refresh import judge_batches
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.room import drawn_watts, find_room
 from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.flow.advice.kept import followed_ratio
 from ops_pipelines.flow.capacity.batches import gather_batches
 from ops_pipelines.flow.capacity.past import Past, read_past
 from ops_pipelines.flow.teams_desk import TeamsDesk
@@ -27,7 +28,9 @@ def plan_quarter(desk: TeamsDesk, forecast: CapacityForecast) -> CapacityPlan:
 
 
 def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> CapacityPlan:
-    """Return the plan from a past that is read already. Raises LedgerError."""
+    """Return the plan from a past that is read already. Raises LakeError, LedgerError."""
+    from ops_pipelines.frames.local_days import day_begins
+
     settings = desk.capacity or CapacitySettings()
     shapes = past.recorded.week_shapes()
     return make_plan(
@@ -42,6 +45,7 @@ def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> Capaci
             movable_ratio={
                 kind: shape.waited_ratio for kind, shape in shapes.items() if shape.waited_ratio is not None
             },
+            followed_ratio=followed_ratio(desk, before=day_begins(forecast.as_of, zone=desk.zone)),
             limits=limits_of(past.history, settings),
             refresh=judge_batches(
                 gather_batches(desk, past),
