@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.capacity.chance_words import percent
+from ops_pipelines.domain.capacity.chance_words import chance_of_short
 from ops_pipelines.domain.capacity.plan import CapacityPlan, CapacityReport
 from ops_pipelines.domain.cost.cents import Cents
 from ops_pipelines.pages import capacity_tables as tables
 from ops_pipelines.pages.capacity_pictures import hindsight_pictures, resource_pictures, type_sections
-from ops_pipelines.pages.capacity_words import amount, type_name
+from ops_pipelines.pages.capacity_words import amount, sentence, type_name
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollouts import clipped
 
@@ -61,7 +61,7 @@ def write_capacity(matter: CapacityMatter) -> str:
         "name": matter.name or matter.quarter,
         "quarters": matter.quarters,
         "is_served": matter.is_served,
-        "why_not": clipped(matter.why_not, at_most=_TEXT),
+        "why_not": sentence(matter.why_not, at_most=_TEXT),
         "now": matter.now,
         "report": report,
     }
@@ -98,7 +98,7 @@ def _reported(report: CapacityReport) -> dict[str, object]:
     return {
         "as_of": forecast.as_of,
         "timezone": clipped(forecast.timezone, at_most=60),
-        "headline": [clipped(each, at_most=_TEXT) for each in report.headline],
+        "headline": [sentence(each, at_most=_TEXT) for each in report.headline],
         "tiles": _tiles(report),
         "types": types[:_TYPES_DRAWN],
         "more_types": [f"{each.name}: {each.verdict}" for each in types[_TYPES_DRAWN:][:_LINES]],
@@ -112,12 +112,12 @@ def _reported(report: CapacityReport) -> dict[str, object]:
         "held_count": 0 if hindsight is None else sum(each.is_held for each in hindsight.bounds),
         "judged": judged[:_JUDGED_DRAWN],
         "held": tables.held_table(report),
-        "changes": [] if hindsight is None else [clipped(each, at_most=_TEXT) for each in hindsight.changes[:_LINES]],
+        "changes": [] if hindsight is None else [sentence(each, at_most=_TEXT) for each in hindsight.changes[:_LINES]],
         "projects": tables.project_table(report),
         "teams": tables.team_table(report),
         "treatments": tables.treatment_table(report),
         "quiet_count": quiet,
-        "assumptions": [clipped(each, at_most=_TEXT) for each in report.assumptions[:_LINES]],
+        "assumptions": [sentence(each, at_most=_TEXT) for each in report.assumptions[:_LINES]],
         "left_assumptions": max(0, len(report.assumptions) - _LINES),
         "limit": f"{100 * plan.shortage_probability_max:g} %",
         "currency": clipped(plan.currency, at_most=8),
@@ -133,8 +133,8 @@ def _worst(plan: CapacityPlan) -> CapacityTile:
     if worst is None:
         return CapacityTile(value="-", about="nothing is known of any week")
     return CapacityTile(
-        value=percent(worst.shortage_probability),
-        about=f"chance that {type_name(worst.gpu_type)} is short in the worst week, from {worst.first_day}",
+        value=chance_of_short(worst.shortage_probability),
+        about=f"chance of too few {type_name(worst.gpu_type)} in the worst week, from {worst.first_day}",
         mood="bad" if worst.shortage_probability > plan.shortage_probability_max else "good",
     )
 

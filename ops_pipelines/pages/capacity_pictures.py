@@ -6,7 +6,7 @@ from datetime import date
 
 from markupsafe import Markup
 
-from ops_pipelines.domain.capacity.chance_words import percent
+from ops_pipelines.domain.capacity.chance_words import chance_of_short, percent
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
@@ -241,7 +241,7 @@ def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: floa
     over = [each for each in short if each.shortage_probability > limit]
     hours = sum(each.expected_short_gpu_hours for each in short)
     numbers = (
-        f"Worst week: from {worst.first_day}, {percent(worst.shortage_probability)}; then "
+        f"Worst week: from {worst.first_day}, {chance_of_short(worst.shortage_probability)}; then "
         f"{_gpus(worst.expected_short_gpus)} GPUs are missing at the peak on average",
         f"{len(over)} of {len(short)} weeks are above the limit of {100 * limit:g} %"
         + (f", the first from {over[0].first_day}" if over else ""),

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.capacity.chance_words import percent
+from ops_pipelines.domain.capacity.chance_words import chance_of_short, percent
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityPlan, CapacityReport, OrderLine, RegretRow
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.pages.amounts import gpus, hours
-from ops_pipelines.pages.capacity_words import amount, day, scale_of, series_name, type_name
+from ops_pipelines.pages.capacity_words import amount, day, scale_of, sentence, series_name, type_name
 from ops_pipelines.pages.rollouts import clipped
 
 ROWS = 40
 """Of each table; the document has the others."""
-_WORDS_AT_MOST = 400
+_WORDS_AT_MOST = 600
+"""Of a sentence: what decides stands last in most."""
 _TOLD_WEEKS = (1, 13, 26, 52)
 
 
@@ -53,7 +54,7 @@ def order_table(plan: CapacityPlan) -> Table:
                 Cell(said=day(each.short_from, otherwise="not foreseen"), kind="day"),
                 Cell(said=day(each.earliest_relief), kind="day"),
                 Cell(said=amount(each.cents, plan.currency) if each.count else "-", kind="number"),
-                Cell(said=clipped(each.why, at_most=_WORDS_AT_MOST), kind="words"),
+                Cell(said=sentence(each.why, at_most=_WORDS_AT_MOST), kind="words"),
             )
             for each in plan.orders
         ],
@@ -69,11 +70,11 @@ def alternative_table(plan: CapacityPlan) -> Table:
                 Cell(said=type_name(each.gpu_type), kind="name"),
                 Cell(said=each.way.value),
                 Cell(said=gpus(each.gpus), kind="number"),
-                Cell(said=percent(each.worst_shortage_probability), kind="number"),
+                Cell(said=chance_of_short(each.worst_shortage_probability), kind="number"),
                 Cell(said=hours(each.short_gpu_hours), kind="number"),
                 Cell(said=amount(each.cents, plan.currency), kind="number"),
                 Cell(said=day(each.takes_effect_on), kind="day"),
-                Cell(said=clipped(each.said, at_most=_WORDS_AT_MOST), kind="words"),
+                Cell(said=sentence(each.said, at_most=_WORDS_AT_MOST), kind="words"),
             )
             for each in plan.alternatives
         ],
@@ -130,7 +131,7 @@ def refresh_table(plan: CapacityPlan) -> Table:
                 Cell(said=_per_hour(each.cents_per_work_hour, plan.currency), kind="number"),
                 Cell(said=_per_hour(each.replacement_cents_per_work_hour, plan.currency), kind="number"),
                 Cell(
-                    said=f"{'DUE: ' if each.is_due else ''}{clipped(each.said, at_most=_WORDS_AT_MOST)}", kind="words"
+                    said=f"{'DUE: ' if each.is_due else ''}{sentence(each.said, at_most=_WORDS_AT_MOST)}", kind="words"
                 ),
             )
             for each in sorted(plan.refresh, key=lambda each: not each.is_due)
@@ -202,7 +203,7 @@ def treatment_table(report: CapacityReport) -> Table:
             (
                 Cell(said=series_name(each.key), kind="name"),
                 Cell(said=each.treatment.replace("_", " ")),
-                Cell(said=clipped("; ".join(each.notes), at_most=_WORDS_AT_MOST) or "-", kind="words"),
+                Cell(said=sentence("; ".join(each.notes), at_most=_WORDS_AT_MOST) or "-", kind="words"),
             )
             for each in told
         ],

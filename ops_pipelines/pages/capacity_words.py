@@ -51,8 +51,14 @@ def scale_of(key: SeriesKey, values: Sequence[float]) -> Scale:
     return Scale(divisor=1.0, unit="GPUs")
 
 
+def sentence(text: str, *, at_most: int) -> str:
+    """Return a sentence as the page shows it: what a terminal sets apart with backticks is plain here."""
+    return clipped(text.replace("`", ""), at_most=at_most)
+
+
 def type_name(gpu_type: GpuType) -> str:
-    return clipped(gpu_type, at_most=NAME_AT_MOST) or "GPUs of all types"
+    """Return what a type is called; where the cluster tells none apart, all of them are just GPUs."""
+    return clipped(gpu_type, at_most=NAME_AT_MOST) or "GPUs"
 
 
 def series_name(key: SeriesKey) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.domain.capacity.outlook import LEVELS
 from ops_pipelines.domain.cost.cents import Cents, show_cents
 from ops_pipelines.terminal.capacity_views import ForecastView, ForecastWeekView, OrderView, PlanView
 from ops_pipelines.terminal.tables import print_lines, printable
@@ -68,7 +69,7 @@ def _weeks(gpu_type: str, weeks: Sequence[ForecastWeekView], *, limit: float) ->
             f"{each.peak_90:,.0f}",
             "?" if each.usable is None else f"{each.usable:,.0f}",
             "?" if each.installed is None else f"{each.installed:,.0f}",
-            "?" if chance is None else f"{chance:.0%}{mark}",
+            "?" if chance is None else f"{_chance(chance)}{mark}",
         )
     return table
 
@@ -118,6 +119,13 @@ def _print_orders(out: Console, view: PlanView) -> None:
     print_lines(out, (f"{each.what}: {each.why}" for each in view.orders))
 
 
+def _chance(probability: float) -> str:
+    """Return how likely a week is short; a peak is told between its outermost levels, not beyond them."""
+    if probability < LEVELS[0]:
+        return f"<{LEVELS[0]:.0%}"
+    return f">{LEVELS[-1]:.0%}" if probability > LEVELS[-1] else f"{probability:.0%}"
+
+
 def _order_by(line: OrderView) -> str:
     if line.short_from is None:
         return ""
@@ -140,7 +148,7 @@ def _alternatives(view: PlanView) -> Table:
             each.way,
             *([Text(printable(each.gpu_type))] if has_types else []),
             f"{each.gpus:,.0f}",
-            f"{each.worst_shortage_probability:.0%}",
+            _chance(each.worst_shortage_probability),
             f"{each.short_gpu_hours:,.0f}",
             each.takes_effect_on or "",
             "not known" if each.cents is None else _money(each.cents),

@@ -93,11 +93,21 @@ def test_advice_is_followed_by_one_half_unless_it_was_measured() -> None:
     measured = ways_of(SHORT, idle=0.1, followed=0.8)[Way.EFFICIENCY]
 
     assert assumed.gpus == pytest.approx(5.4)
-    assert "assumed" in assumed.said
+    assert "10.0 % of what runs is idle, and 50 % of advice is followed (assumed)" in assumed.said
     assert measured.gpus == pytest.approx(108 * 0.08)
     assert "80 % of advice is followed (measured)" in measured.said
     assert measured.short_gpu_hours == pytest.approx(0)
     assert measured.takes_effect_on == day(ADVICE_DAYS)
+
+
+@pytest.mark.parametrize(
+    ("idle", "share", "lower"), [(0.0434, "4.3 %", "2.2 %"), (0.044, "4.4 %", "2.2 %"), (0.04, "4.0 %", "2.0 %")]
+)
+def test_the_shares_that_are_told_of_advice_give_what_is_told_of_them(idle: float, share: str, lower: str) -> None:
+    said = ways_of(SHORT, idle=idle)[Way.EFFICIENCY].said
+
+    assert said.startswith(f"{share} of what runs is idle, and 50 % of advice is followed")
+    assert f"every peak becomes lower by {lower};" in said
 
 
 def test_what_nobody_measured_is_counted_as_nothing_and_said() -> None:

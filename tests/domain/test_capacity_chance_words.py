@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.chance_words import against, percent
+from ops_pipelines.domain.capacity.chance_words import against, chance_of_short, percent
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,17 @@ from ops_pipelines.domain.capacity.chance_words import against, percent
 )  # fmt: skip
 def test_what_may_happen_is_neither_called_sure_nor_impossible(ratio: float, said: str) -> None:
     assert percent(ratio) == said
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"),
+    [
+        (0.0, "at most 1 %"), (0.0099, "at most 1 %"), (0.01, "1 %"), (0.0101, "1 %"), (0.5, "50 %"),
+        (0.9899, "99 %"), (0.99, "99 %"), (0.9901, "at least 99 %"), (1.0, "at least 99 %"),
+    ],
+)  # fmt: skip
+def test_a_week_is_never_told_surer_than_a_peak_s_outermost_levels_are(probability: float, said: str) -> None:
+    assert chance_of_short(probability) == said
 
 
 @pytest.mark.parametrize(

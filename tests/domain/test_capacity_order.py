@@ -11,10 +11,12 @@ from ops_pipelines.domain.capacity.order import Places, order_line
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import OrderLine
 from ops_pipelines.domain.capacity.resources import SeriesKey
+from ops_pipelines.domain.capacity.room import Bound
 from ops_pipelines.domain.cost.cents import Cents
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, even, sku, usable, weeks_of
 
 POLICY = CapacityPolicy()
+ANY_WEEK = CapacityPolicy(least_short_weeks=1)
 SERIES = SeriesKey(resource="gpus", gpu_type=H100)
 
 
@@ -103,7 +105,21 @@ def test_single_weeks_above_the_limit_are_told_though_they_are_no_order() -> Non
     line = line_of(weeks_of([90.0, 90.0, 120.0, *[90.0] * 8]), [sku()])
 
     assert line.short_from is None
-    assert "1 single weeks are above the limit" in line.why
+    assert "1 single week is above the limit" in line.why
+
+
+@pytest.mark.parametrize(
+    ("short", "said"),
+    [
+        (1, f"the week from {day(0)} on is short before anything can arrive on {day(28)}"),
+        (2, f"2 weeks from {day(0)} to {day(7)} are short before anything can arrive on {day(28)}"),
+    ],
+)
+def test_weeks_before_relief_are_counted_as_people_count(short: int, said: str) -> None:
+    line = line_of(weeks_of([180.0] * short + [90.0] * (4 - short) + [108.0] * 4), [sku()], policy=ANY_WEEK)
+
+    assert said in line.why
+    assert f"1 node of 8 GPUs keeps every week from {day(28)} on within it" in line.why
 
 
 def test_without_a_sku_there_is_a_line_that_says_so() -> None:
@@ -151,6 +167,29 @@ def test_what_is_not_known_of_the_room_is_told_beside_it(nodes: int) -> None:
     line = line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room=room)
 
     assert line.why.endswith("; what r3 draw is not known and counted as 0")
+
+
+@pytest.mark.parametrize(
+    ("in_room", "bound_by", "is_told"),
+    [
+        (None, "free places", False),
+        (1, "free places", True),
+        (2, "free places", True),
+        (3, "free places", False),
+        (1, Bound.ROOM_WATTS.value, False),
+    ],
+)
+def test_new_places_are_not_told_as_enough_where_the_room_s_power_is_not(
+    in_room: int | None, bound_by: str, is_told: bool
+) -> None:
+    # Three nodes are needed, one fits.
+    room = {"hgx": Places(nodes=1, bound_by=bound_by, nodes_in_room=in_room)}
+
+    line = line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room=room)
+
+    assert f"fits 1 of 3 nodes; the rest needs {bound_by} by" in line.why
+    assert (f"the room's power feeds no more than {in_room} of them, wherever they stand" in line.why) is is_told
+    assert ("wherever" in line.why) is is_told
 
 
 def test_the_day_for_room_is_the_day_on_which_nodes_are_put_up() -> None:

@@ -79,8 +79,9 @@ def test_a_plan_says_what_is_short_what_to_order_and_what_else_could_be_done() -
     ]  # fmt: skip
     assert [each.nodes for each in plan.regret] == [0, 1, 2]
     assert (plan.currency, plan.quarter, plan.as_of) == ("EUR", "2026Q4", date(2026, 10, 1))
-    assert len(plan.notes) == 1
-    assert "70 of the week's 168" in plan.notes[0]
+    assert len(plan.notes) == 2
+    assert plan.notes[0].startswith("hgx: 1 is the fewest with which each week keeps the limit of 10 %")
+    assert "70 of the week's 168" in plan.notes[1]
 
 
 def test_a_type_that_is_not_short_has_a_line_and_no_alternatives() -> None:
@@ -130,7 +131,8 @@ def test_what_is_missing_is_noted_and_never_taken_for_nothing() -> None:
         "b200: is wanted, and nothing is known of its supply; not judged",
         "none: nothing can be said of its demand, so no shortage either",
         "h100: is installed, and nothing is known of its demand; not judged",
-        "1 further series (storage, links, power, cooling) stay within their limits",
+        "1 further series (storage, links, power, cooling) stay within their limits; what new nodes would add is not "
+        "in them",
         "no limit is known of rack_watts r1; not judged",
     ]
 
@@ -151,6 +153,18 @@ def test_weeks_beyond_the_policy_s_horizon_are_not_judged() -> None:
 
     assert len(plan.short_weeks) == 10
     assert plan.orders[0].short_from is None
+
+
+def test_beside_an_order_stands_the_number_that_costs_least() -> None:
+    short = make_plan(forecast([gpus(SHORT)], supply_of()), INPUTS)
+    calm = make_plan(forecast([gpus([90.0] * 10)], supply_of()), INPUTS)
+
+    assert short.orders[0].count == 1
+    (told,) = [each for each in short.notes if "by expected cost alone" in each]
+    for place, ratio in enumerate(short.regret_ratios):
+        (best, *_) = [each.nodes for each in short.regret if not each.regret_by_ratio[place]]
+        assert f" {best} at {ratio:g}" in told
+    assert not any("expected cost" in each for each in calm.notes)
 
 
 def test_teams_are_no_type_of_their_own() -> None:

@@ -56,7 +56,7 @@ def test_an_hours_work_costs_energy_support_and_what_is_still_to_be_paid() -> No
     assert (
         "an hour's work costs 90.0 cents, 50.0 of them capital that is paid either way; on hgx-b200 65.0" in line.said
     )
-    assert "40.0 is what would be saved" in line.said
+    assert "due where 40.0, which ends if it goes, is 1.25 times that or more" in line.said
 
 
 @pytest.mark.parametrize(("work_ratio", "is_due"), [(4.06, False), (4.07, True)])
@@ -65,7 +65,7 @@ def test_a_batch_is_due_once_its_work_is_dearer_by_the_margin(work_ratio: float,
     (line,) = judge(OLD, skus=(replace(NEW, work_ratio=work_ratio),))
 
     assert line.is_due is is_due
-    assert "due from 1.25 times that on" in line.said
+    assert "due where 40.0, which ends if it goes, is 1.25 times that or more" in line.said
 
 
 def test_what_is_paid_off_costs_no_capex_any_more() -> None:

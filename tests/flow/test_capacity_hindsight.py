@@ -210,15 +210,6 @@ def test_a_date_that_can_no_longer_be_named_is_warned_of() -> None:
 # -- the sentences on top --
 
 
-def test_an_overdue_order_keeps_the_risk_only_from_when_it_helps_on() -> None:
-    report = samples.report()
-    late = replace(report.plan, orders=(samples.order(is_overdue=True),))
-
-    found = headline_of(report.forecast, late, report.hindsight, policy=POLICY)
-
-    assert "at 10 % or less, overdue orders only from when they help on; how wide" in found[1]
-
-
 def test_four_sentences_say_what_to_order_how_sure_how_it_did_and_what_is_unknown() -> None:
     report = samples.report()
 
@@ -245,6 +236,23 @@ def test_an_overdue_order_says_when_it_helps() -> None:
         "day for it was 2026-09-01; hgx-b200 runs short from 2027-06-03 on, and no date to order can be named; 1 more "
         "in the table."
     )
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        (0, "at 10 % or less; how"),
+        (1, "at 10 % or less where they are met, and 1 of 2 has passed; how"),
+        (2, "at 10 % or less where they are met, and 2 of 2 have passed; how"),
+    ],
+)
+def test_dates_that_have_passed_keep_no_risk_down_and_that_is_said(late: int, said: str) -> None:
+    orders = [samples.order(is_overdue=number < late) for number in range(2)]
+    undated = samples.order(order_by=None)
+
+    (_, sureness, *_) = headline_of(samples.forecast(), samples.plan(*orders, undated), None, policy=POLICY)
+
+    assert sureness.startswith(f"Dates keep the risk of a short week {said}")
 
 
 def test_what_is_no_node_is_ordered_in_steps() -> None:

@@ -109,7 +109,7 @@ def test_fewer_nodes_make_an_order_and_its_alternatives(tmp_path: Path) -> None:
     assert nodes.order_by is not None
     assert nodes.count > 0
     ways = {each.way.value: each.said for each in plan.alternatives}
-    assert "10 % of what runs is idle" in ways["efficiency advice taken"]
+    assert "10.0 % of what runs is idle" in ways["efficiency advice taken"]
     assert "work that may wait is " in ways["quota change"]
     assert len({each.nodes for each in plan.regret}) > 1
 

@@ -12,7 +12,7 @@ from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.pages.capacity import CapacityMatter, next_order, page_of, write_capacity
 from ops_pipelines.pages.capacity_tables import ROWS
-from ops_pipelines.pages.capacity_words import amount, scale_of, series_name, usable_at
+from ops_pipelines.pages.capacity_words import amount, scale_of, series_name, type_name, usable_at
 from tests.pages.capacity_sample import ALL_H100, LUSTRE, ORDERS, order, whole_report
 
 EVIL = '"><script>alert(1)</script>\u202e'
@@ -48,7 +48,7 @@ def test_headline_and_tiles_stand_before_everything_else(report: CapacityReport)
     top = words(page(report).split("<h2>")[0])
 
     assert "Of 26 bounds of 90 % from 2026Q3, 25 held: 96 %." in top
-    assert "96 % chance that h100 is short in the worst week, from 2027-09-23" in top
+    assert "96 % chance of too few h100 in the worst week, from 2027-09-23" in top
     assert "2026-09-14 overdue since then: order 2 of lustre, 200 TiB, and 1 more" in top
     assert "1,900,000 EUR for all that is to be ordered; 1 of 3 have no price and are not in it" in top
     assert "96 % of 26 bounds of 2026Q3 held; 90 % should" in top
@@ -216,6 +216,36 @@ def test_long_names_and_words_are_cut(report: CapacityReport) -> None:
     )
 
     assert "x" * 600 not in shown
+
+
+@pytest.mark.parametrize(("length", "is_whole"), [(599, True), (600, True), (601, False)])
+def test_what_decides_an_order_stands_last_in_its_reasons_and_is_still_told(
+    report: CapacityReport, length: int, is_whole: bool
+) -> None:
+    why = "fits 6 of 20 nodes".rjust(length, "y")
+
+    shown = page(with_plan(report, orders=(order("hgx", ALL_H100, why=why),)))
+
+    assert ("fits 6 of 20 nodes" in shown) is is_whole
+
+
+def test_no_backtick_is_left_on_the_page(report: CapacityReport) -> None:
+    said = "see `expansions` of capacity.yaml"
+
+    shown = page(
+        replace(with_plan(report, orders=(order("hgx", ALL_H100, why=said),)), headline=(said,), assumptions=(said,))
+    )
+
+    assert shown.count("see expansions of capacity.yaml") == 3
+    assert "`" not in shown
+
+
+def test_where_types_are_not_told_apart_gpus_are_called_gpus() -> None:
+    nameless, named = GpuType(""), GpuType("h100")
+
+    assert (type_name(nameless), type_name(named)) == ("GPUs", "h100")
+    assert series_name(SeriesKey(resource="gpus", gpu_type=nameless)) == "GPUs of all teams"
+    assert series_name(SeriesKey(resource="gpus", gpu_type=nameless, name="vision")) == "GPUs of vision"
 
 
 @pytest.mark.parametrize(("count", "left"), [(ROWS, None), (ROWS + 1, "and 1 more")])

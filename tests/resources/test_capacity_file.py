@@ -169,7 +169,9 @@ def arrivals(count: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text_of", "most"), [(days_listed, 10_000), (deliveries, 10_000), (arrivals, 1_000)], ids=lambda each: str(each)
+    ("text_of", "most"),
+    [(days_listed, 10_000), (deliveries, 10_000), (arrivals, 1_000)],
+    ids=["days", "deliveries", "arrivals"],
 )
 def test_lists_have_an_end(tmp_path: Path, text_of: Callable[[int], str], most: int) -> None:
     for few in (most - 1, most):

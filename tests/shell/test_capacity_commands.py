@@ -88,6 +88,23 @@ def test_supply_that_is_not_known_is_null_and_a_question_mark(capsys: pytest.Cap
     assert "?" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("chance", "shown"),
+    [
+        (0.0, "<1%"), (0.0099, "<1%"), (0.01, "1%"), (0.1043, "10% !"), (0.99, "99% !"), (0.9901, ">99% !"),
+        (1.0, ">99% !"),
+    ],
+)  # fmt: skip
+def test_no_week_is_told_surer_than_its_peak_is_known(
+    chance: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = view_forecast(samples.forecast(), shortage_probability_max=0.1)
+
+    print_forecast(console(), replace(made, weeks=(replace(made.weeks[0], shortage_probability=chance),)))
+
+    assert f" {shown}" in capsys.readouterr().out
+
+
 def test_a_forecast_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     silent = SeriesOutlook(key=samples.ALL_H100, treatment="no_days", weeks=())
     view = view_forecast(

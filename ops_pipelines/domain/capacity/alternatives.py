@@ -201,7 +201,7 @@ def _save(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: dat
     said = (
         "what runs idle was not measured, so nothing is counted"
         if means.idle_ratio is None
-        else f"{percent(idle)} of what runs is idle, and {percent(followed)} of advice is followed ({source}): "
+        else f"{100 * idle:.1f} % of what runs is idle, and {percent(followed)} of advice is followed ({source}): "
         f"every peak becomes lower by {100 * idle * followed:.1f} %; shows after {ADVICE_DAYS} days (assumed)"
     )
     return Alternative(

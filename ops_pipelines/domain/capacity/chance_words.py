@@ -1,5 +1,7 @@
 """Probabilities and shares in words: whole percent, and more digits where a limit is near."""
 
+from ops_pipelines.domain.capacity.outlook import LEVELS
+
 _NEAR = 0.01
 
 
@@ -10,6 +12,15 @@ def percent(ratio: float) -> str:
     if 0.995 <= ratio < 1:
         return "above 99 %"
     return f"{100 * ratio:.0f} %"
+
+
+def chance_of_short(probability: float) -> str:
+    """Return how likely a week is short; beyond the outermost levels of a peak nothing is told apart."""
+    if probability < LEVELS[0]:
+        return f"at most {percent(LEVELS[0])}"
+    if probability > LEVELS[-1]:
+        return f"at least {percent(LEVELS[-1])}"
+    return percent(probability)
 
 
 def against(ratio: float, limit: float) -> str:

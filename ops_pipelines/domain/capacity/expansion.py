@@ -11,6 +11,7 @@ from datetime import date, timedelta
 from ops_pipelines.domain.capacity.chance_words import against, percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, days_to_serve, fewest
+from ops_pipelines.domain.capacity.order import before_relief
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import OrderLine, SeriesLimit
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
@@ -88,7 +89,7 @@ def expansion_line(
         words.append(f"{days} days from order to service with {percent(policy.lead_time_quantile)}")
         early = [day for (day, _), chance in zip(weeks, chances, strict=True) if day < relief and chance > most]
         if early:
-            words.append(f"{len(early)} weeks from {early[0]} are short before anything can arrive on {relief}")
+            words.append(before_relief(early, relief))
     order_by = None if days is None else short_from - timedelta(days=days)
     return OrderLine(
         what=what,

@@ -13,6 +13,7 @@ from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, Need, TypeWeek, sku_days
 from ops_pipelines.domain.capacity.plan import OrderLine
 from ops_pipelines.domain.capacity.resources import SeriesKey
+from ops_pipelines.domain.capacity.room import Bound
 from ops_pipelines.domain.cost.cents import Cents
 
 
@@ -22,9 +23,11 @@ class Places:
 
     nodes: int
     bound_by: str
-    """What limits it: places, a rack's power, the room's power."""
+    """What limits it first: places, a rack's power, the room's power."""
+    nodes_in_room: int | None = None
+    """What the room's power alone lets in: new places and racks do not help beyond it. None: not known."""
     doubts: tuple[str, ...] = ()
-    """What was not stated or measured of the room."""
+    """What was not stated or measured of the room, and what stands in its place."""
 
 
 def order_line(
@@ -88,7 +91,9 @@ def _calm_words(weeks: Sequence[TypeWeek], policy: CapacityPolicy) -> str:
         return "nothing is known of its demand or supply"
     worst = max(weeks, key=lambda each: (each.chance_with(0), -each.first_day.toordinal()))
     over = sum(each.chance_with(0) > policy.shortage_probability_max for each in weeks)
-    single = f"; {over} single weeks are above the limit, fewer than count" if over else ""
+    single = (
+        f"; {over} single {'week is' if over == 1 else 'weeks are'} above the limit, fewer than count" if over else ""
+    )
     return (
         f"not short within {len(weeks)} weeks; the worst is that of {worst.first_day} "
         f"{against(worst.chance_with(0), policy.shortage_probability_max)}{single}"
@@ -110,10 +115,14 @@ def _enough_words(need: Need, sku: Sku, weeks: Sequence[TypeWeek], policy: Capac
         )
     start = need.in_service_on or need.short_from
     if start is not None and all(each.first_day < start for each in weeks):
-        return f"{need.nodes} nodes hold the last week; an order of today serves only from {start}, after the horizon"
+        holds = "holds" if need.nodes == 1 else "hold"
+        return (
+            f"{_nodes(need.nodes)} {holds} the last week; an order of today serves only from {start}, after the horizon"
+        )
     if not need.nodes:
         return f"no week from {start} on is short, nothing that is ordered now helps before: see the alternatives"
-    return f"{need.nodes} nodes of {sku.gpus_per_node} GPUs keep every week from {start} on within it"
+    keep = "keeps" if need.nodes == 1 else "keep"
+    return f"{_nodes(need.nodes)} of {sku.gpus_per_node} GPUs {keep} every week from {start} on within it"
 
 
 def _lead_words(sku: Sku, policy: CapacityPolicy, days: int) -> str:
@@ -134,7 +143,18 @@ def _before_relief(weeks: Sequence[TypeWeek], need: Need, policy: CapacityPolicy
     ]
     if not early:
         return []
-    return [f"{len(early)} weeks from {early[0]} to {early[-1]} are short before anything can arrive on {relief}"]
+    return [before_relief(early, relief)]
+
+
+def before_relief(early: Sequence[date], relief: date) -> str:
+    """Return which weeks are short before anything can arrive; `early` has their first days, one or more."""
+    if len(early) == 1:
+        return f"the week from {early[0]} on is short before anything can arrive on {relief}"
+    return f"{len(early)} weeks from {early[0]} to {early[-1]} are short before anything can arrive on {relief}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
@@ -147,5 +167,9 @@ def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
     needed_on = max(filter(None, (need.short_from, need.in_service_on))) - timedelta(
         days=sku.rack_days + sku.burn_in_days
     )
-    fits = f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"
-    return [fits, *places.doubts]
+    words = [f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"]
+    in_room = places.nodes_in_room
+    # Where the room binds first, the sentence before has said so.
+    if in_room is not None and in_room < need.nodes and places.bound_by != Bound.ROOM_WATTS.value:
+        words.append(f"the room's power feeds no more than {in_room} of them, wherever they stand")
+    return [*words, *places.doubts]

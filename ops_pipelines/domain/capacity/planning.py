@@ -73,6 +73,7 @@ def make_plan(forecast: CapacityForecast, inputs: PlanInputs) -> CapacityPlan:
         )
         found = _decide(forecast, inputs, outlook.key, weeks, profile)
         orders.append(found[0])
+        notes.extend(_order_notes(found[0], found[2], inputs))
         alternatives.extend(found[1])
         regret.extend(found[2])
         if found[1] and profile.counted_hours < _HOURS_A_WEEK:
@@ -170,6 +171,21 @@ def _decide(
     return line, ways, rows
 
 
+def _order_notes(line: OrderLine, rows: Sequence[RegretRow], inputs: PlanInputs) -> list[str]:
+    """Return what is to be known beside an order: which number would cost least."""
+    if not line.count or not rows:
+        return []
+    best = ", ".join(
+        f"{min(rows, key=lambda each: each.regret_by_ratio[place]).nodes} at {ratio:g}"
+        for place, ratio in enumerate(inputs.policy.regret_ratios)
+    )
+    return [
+        f"{line.what}: {line.count} is the fewest with which each week keeps the limit of "
+        f"{100 * inputs.policy.shortage_probability_max:g} %; by expected cost alone the best of those weighed is, by "
+        f"how many idle GPU-hours one that is missing costs: {best}"
+    ]
+
+
 def _further(
     forecast: CapacityForecast, inputs: PlanInputs, notes: list[str]
 ) -> tuple[list[OrderLine], list[SeriesLimit]]:
@@ -194,7 +210,11 @@ def _further(
         else:
             found.append(line)
     if held:
-        notes.append(f"{held} further series (storage, links, power, cooling) stay within their limits")
+        # What the past drew is continued: new nodes are no part of it.
+        notes.append(
+            f"{held} further series (storage, links, power, cooling) stay within their limits; what new nodes would "
+            "add is not in them"
+        )
     if unlimited:
         notes.append(f"no limit is known of {', '.join(unlimited)}; not judged")
     return found, limits

@@ -183,8 +183,8 @@ def _compare(
     capital = f", {paid_anyway:.1f} of them capital that is paid either way" if paid_anyway else ""
     words.append(
         f"an hour's work costs {keeping:.1f} cents{capital}; on {best} {cost:.1f} (price included, its highest draw, "
-        f"{100 * lost_ratio:.1f} % of hours lost as in the fleet); due from {DEARER_RATIO:g} times that on, "
-        f"and {saved:.1f} is what would be saved"
+        f"{100 * lost_ratio:.1f} % of hours lost as in the fleet); due where {saved:.1f}, which ends if it goes, is "
+        f"{DEARER_RATIO:g} times that or more"
     )
     return is_dearer
 

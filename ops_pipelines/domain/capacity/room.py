@@ -40,6 +40,8 @@ class Room:
     """Before the room's own limit is held against their sum."""
     doubts: tuple[str, ...]
     """What was not stated or measured, and what stands in its place."""
+    nodes_in_room: int | None = None
+    """What the room's power alone lets in, wherever they stand; None: not stated or not known."""
 
 
 def drawn_watts(outlooks: Sequence[SeriesOutlook], *, weeks: int) -> dict[str, float]:
@@ -81,7 +83,7 @@ def find_room(
         words.append("free places nobody stated")
     else:
         return Room(sku=sku.sku, nodes=None, binds=Bound.UNKNOWN, by_rack={}, doubts=tuple(words))
-    return Room(sku=sku.sku, nodes=nodes, binds=binds, by_rack=fit, doubts=tuple(words))
+    return Room(sku=sku.sku, nodes=nodes, binds=binds, by_rack=fit, doubts=tuple(words), nodes_in_room=in_room)
 
 
 def _named(racks: Sequence[str]) -> str:

@@ -95,9 +95,11 @@ def _sureness(forecast: CapacityForecast, plan: CapacityPlan, policy: CapacityPo
     vouched = min(forecast.vouched_weeks, weeks)
     rest = weeks - vouched
     further = f", for the {rest} week{'s' if rest > 1 else ''} after that it is drawn on" if rest > 0 else ""
-    late = ", overdue orders only from when they help on" if any(each.is_overdue for each in plan.orders) else ""
+    dated = [each for each in plan.orders if each.short_from is not None and each.order_by is not None]
+    late = sum(each.is_overdue for each in dated)
+    missed = f" where they are met, and {late} of {len(dated)} {'has' if late == 1 else 'have'} passed" if late else ""
     return (
-        f"Dates keep the risk of a short week at {100 * policy.shortage_probability_max:g} % or less{late}; how wide "
+        f"Dates keep the risk of a short week at {100 * policy.shortage_probability_max:g} % or less{missed}; how wide "
         f"peaks spread is measured on the past for {vouched} weeks ahead{further}."
     )
 

@@ -67,7 +67,9 @@ def _room(settings: CapacitySettings, forecast: CapacityForecast) -> Mapping[str
         for sku in settings.skus
     )
     return {
-        each.sku: Places(nodes=each.nodes, bound_by=each.binds.value, doubts=each.doubts)
+        each.sku: Places(
+            nodes=each.nodes, bound_by=each.binds.value, nodes_in_room=each.nodes_in_room, doubts=each.doubts
+        )
         for each in rooms
         if each.nodes is not None
     }
