@@ -118,6 +118,11 @@ def test_what_nobody_measured_is_counted_as_nothing_and_said() -> None:
     assert "not measured" in found[Way.EFFICIENCY].said
 
 
+@pytest.mark.parametrize(("peak", "is_offered"), [(100_100.0, True), (100_101.0, False)])
+def test_a_cloud_that_cannot_be_large_enough_is_not_offered(peak: float, is_offered: bool) -> None:
+    assert (Way.CLOUD in ways_of(weeks_of([90.0, peak, peak]), cloud=300)) is is_offered
+
+
 def test_without_weeks_there_is_nothing_to_compare() -> None:
     assert ways_of([]) == {}
 

@@ -131,7 +131,7 @@ def test_what_is_missing_is_noted_and_never_taken_for_nothing() -> None:
         "b200: is wanted, and nothing is known of its supply; not judged",
         "none: nothing can be said of its demand, so no shortage either",
         "h100: is installed, and nothing is known of its demand; not judged",
-        "1 further series (storage, links, power, cooling) stay within their limits; what new nodes would add is not "
+        "1 further series (storage, links, power, cooling) stays within its limit; what new nodes would add is not "
         "in them",
         "no limit is known of rack_watts r1; not judged",
     ]

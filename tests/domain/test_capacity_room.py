@@ -71,7 +71,7 @@ def test_the_room_feeds_no_more_than_its_limit(limit: float, nodes: int, binds: 
     )
 
     assert (found.nodes, found.binds) == (nodes, binds)
-    assert found.doubts == ("the room's draw is taken for the sum of its 2 racks, 50 kW",)
+    assert found.doubts == ("the room's draw is taken for the sum of the 2 racks that are measured, 50 kW",)
     assert found.nodes_in_room == (limit - 50_000) // 10_000
 
 

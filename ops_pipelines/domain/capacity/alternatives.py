@@ -77,7 +77,7 @@ def compare_ways(
     if need.sku is not None and need.is_enough:
         found.append(_buy(gpu_type, weeks, need, need.sku, means))
     if means.cloud_cents_per_gpu_hour is not None:
-        found.append(_rent(gpu_type, weeks, means, means.cloud_cents_per_gpu_hour, nothing[1], policy, as_of))
+        found.extend(_rent(gpu_type, weeks, means, means.cloud_cents_per_gpu_hour, nothing[1], policy, as_of))
     found.append(_move(gpu_type, weeks, means, as_of))
     found.append(_save(gpu_type, weeks, means, as_of))
     return tuple(found)
@@ -147,16 +147,19 @@ def _rent(
     hours_before: float,
     policy: CapacityPolicy,
     as_of: date,
-) -> Alternative:
+) -> tuple[Alternative, ...]:
+    """Return the way, or nothing where no number that could be rented keeps the limit."""
     # As many as keep the limit in the worst week; fewer GPUs than that are rented in the others.
     limit = policy.shortage_probability_max
     enough = fewest(
         lambda count: all(chance_short(week.tail, _more(week, 0.0, float(count))) <= limit for week in weeks)
     )
-    gpus = float(enough or 0)
+    if enough is None:
+        return ()
+    gpus = float(enough)
     worst, hours = _outcome(weeks, means.profile, rented=gpus)
     rented = max(0.0, hours_before - hours)
-    return Alternative(
+    way = Alternative(
         gpu_type=gpu_type,
         way=Way.CLOUD,
         gpus=gpus,
@@ -169,6 +172,7 @@ def _rent(
             "assumes that the cloud has them on the day and that jobs and data can go there"
         ),
     )
+    return (way,)
 
 
 def _move(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: date) -> Alternative:

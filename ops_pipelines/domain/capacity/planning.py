@@ -212,8 +212,9 @@ def _further(
     if held:
         # What the past drew is continued: new nodes are no part of it.
         notes.append(
-            f"{held} further series (storage, links, power, cooling) stay within their limits; what new nodes would "
-            "add is not in them"
+            f"{held} further series (storage, links, power, cooling) "
+            f"{'stays within its limit' if held == 1 else 'stay within their limits'}; what new nodes would add is not "
+            "in them"
         )
     if unlimited:
         notes.append(f"no limit is known of {', '.join(unlimited)}; not judged")

@@ -114,9 +114,12 @@ def _in_room(
         if not parts:
             words.append("what the room draws is not known, so its limit is not held against them")
             return None
-        # Racks do not peak at the same hour, so their sum is rather too much: less is told to fit, never more.
+        # Racks do not peak at the same hour, so their sum is rather too much; those that nobody measures are missing.
         known = math.fsum(parts)
-        words.append(f"the room's draw is taken for the sum of its {len(parts)} racks, {known / _WATTS_A_KW:.0f} kW")
+        words.append(
+            f"the room's draw is taken for the sum of the {len(parts)} racks that are measured, "
+            f"{known / _WATTS_A_KW:.0f} kW"
+        )
     return _within_room(room_limit_watts, known, sku)
 
 
