@@ -12,6 +12,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -182,7 +183,10 @@ class SlurmCluster:
 
     def reboot_node(self, node: NodeName) -> None:
         """Cut the power, boot, and tell `on_reboot`; raise SlurmClusterError if that fails: the node is up then."""
+        told_in = int(time.time())
         self.power_off_node(node)
+        # slurmctld dates in whole seconds, and waits for ever for a boot dated like its order.
+        wait_until("the next second", lambda: int(time.time()) > told_in, timeout_seconds=5)
         self.power_on_node(node)
         if self.settings.on_reboot:
             argv = [*self.settings.on_reboot, node]
