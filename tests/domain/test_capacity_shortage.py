@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyPoint, WeekPeak
-from ops_pipelines.domain.capacity.shortage import DayProfile, day_ratios_of, first_short, judge_week, short_hours
+from ops_pipelines.domain.capacity.shortage import DayProfile, first_short, judge_week, short_hours
 from ops_pipelines.domain.capacity.tails import Tail, chance_short, mean_short
 from tests.domain.capacity_examples import AS_OF, certain, day, even, usable
 
@@ -67,19 +67,6 @@ def test_other_hours_count_where_their_demand_is_known() -> None:
     assert short_hours(Tail(certain(100)), points(40.0), profile) == pytest.approx(7 * (6 * 60 + 18 * 10))
     assert profile.counted_hours == 168
     assert DayProfile(near_peak_hours=6).counted_hours == 42
-
-
-def test_days_of_a_week_are_taken_by_rank_from_the_newest_whole_weeks() -> None:
-    older = [10.0, 5.0, 5.0, 5.0, 5.0, 5.0, 0.0]
-    newer = [4.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0]
-
-    assert day_ratios_of([99.0, *older, *newer]) == pytest.approx([1.0, 0.75, 0.75, 0.75, 0.75, 0.75, 0.25])
-    assert day_ratios_of([*older, *newer], weeks=1) == (1.0,) * 6 + (0.5,)
-
-
-@pytest.mark.parametrize("known", [[], [1.0] * 6, [0.0] * 7])
-def test_without_a_whole_week_all_days_count_as_the_highest(known: list[float]) -> None:
-    assert day_ratios_of(known) == (1.0,) * 7
 
 
 def test_a_week_is_judged_with_all_three_figures() -> None:

@@ -220,7 +220,7 @@ def test_four_sentences_say_what_to_order_how_sure_how_it_did_and_what_is_unknow
         "Dates keep the risk of a short week at 10 % or less; how wide peaks spread is measured on the past for 2 "
         "weeks ahead, for the 1 week after that it is drawn on.",
         "Of 2 bounds of 90 % from 2026Q3, 1 held: 50 %.",
-        "Not known: what 2 series at a cap would have wanted; 2 notes in the report name what is assumed.",
+        "Not known: what 2 series at a cap would have wanted; 2 notes in the report tell what was assumed or treated.",
     )
 
 

@@ -82,6 +82,24 @@ def test_what_is_stated_comes_and_goes_and_a_node_goes_once(tmp_path: Path) -> N
     )
 
 
+def test_what_comes_by_both_files_in_one_month_is_counted_and_pointed_out(tmp_path: Path) -> None:
+    same, other = (
+        Arrival(sku="hgx-h100", gpu_type=H100, gpus=8, on=on) for on in (date(2026, 12, 31), date(2027, 1, 1))
+    )
+
+    found, notes = gathered(
+        tmp_path,
+        capacity=replace(SETTINGS, arrivals=(same, other)),
+        installed=(node(0), node(1, since=date(2026, 12, 1))),
+    )
+
+    assert [each.gpus for each in found.arrivals] == [8, 8, 8]
+    assert notes == (
+        "8 GPUs of hgx-h100 arrive on 2026-12-31 in capacity.yaml, and racks of cluster.yaml with the same type on "
+        "2026-12-01: both are counted; if they are the same, take them out of capacity.yaml",
+    )
+
+
 @pytest.mark.parametrize(("days", "installed"), [(-1, 8), (0, 16), (1, 16)])
 def test_what_was_to_retire_before_the_forecast_is_gone_though_cluster_yaml_has_it(
     tmp_path: Path, days: int, installed: int

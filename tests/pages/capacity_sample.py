@@ -262,7 +262,7 @@ def whole_report() -> CapacityReport:
             "weeks ahead, for the 26 weeks after that it is drawn on.",
             "Of 26 bounds of 90 % from 2026Q3, 25 held: 96 %.",
             "Not known: what 1 series at a cap would have wanted; when to order 1 thing that runs short; 2 notes in "
-            "the report name what is assumed.",
+            "the report tell what was assumed or treated.",
         ),
         assumptions=(
             "a week counts as short where its peak exceeds what is usable with more than 10 %, and so 2 of the four "

@@ -299,6 +299,10 @@ holidays: [2026-13-45, 2026-12-25, 2026-12-25]
         ("expansions: [{resource: storage_bytes, names: [a], step: 0, step_price: '1'}]", "step: found 0"),
         ("expansions: [{resource: rack_watts, names: [r9], step: 1, step_price: '1'}]", "no 'r9' in its racks"),
         ("expansions: [{resource: network_ratio, names: [leaf9], step: 1, step_price: '1'}]", "no 'leaf9' in its"),
+        (
+            "expansions: [{resource: network_ratio, names: [''], step: 1, step_price: '1', usable_ratio: 1.0}]",
+            "`network_ratio_max` of policy.yaml says; take it out",
+        ),
         ("racks: [{rack: r1, free_nodes: 1}, {rack: r1, free_nodes: 1}]", "rack r1 is listed twice"),
         ("racks: [{rack: r1, free_nodes: -1}]", "free_nodes: found -1"),
         ("cloud: {h100: 2.49}", "cloud.h100: found 2.49"),

@@ -53,20 +53,6 @@ class DayProfile:
         return math.fsum(hours for hours, _ in self.parts)
 
 
-def day_ratios_of(daily_peaks: Sequence[float], *, weeks: int = 13) -> tuple[float, ...]:
-    """Return how high the days of a week are beside its highest, from the newest whole weeks; oldest day first.
-
-    The means by rank: the highest day's is 1, the lowest day's comes last. Weeks in which nothing was wanted teach
-    nothing; where no week is left, all days count as the highest: the safe side.
-    """
-    ends = range(len(daily_peaks), _DAYS - 1, -_DAYS)[:weeks]
-    known = [sorted(daily_peaks[end - _DAYS : end], reverse=True) for end in ends]
-    ratios = [[max(0.0, each) / week[0] for each in week] for week in known if week[0] > 0]
-    if not ratios:
-        return (1.0,) * _DAYS
-    return tuple(math.fsum(each) / len(ratios) for each in zip(*ratios, strict=True))
-
-
 def short_hours(tail: Tail, points: Sequence[SupplyPoint], profile: DayProfile, *, demand_ratio: float = 1.0) -> float:
     """Return the GPU-hours of one week that are wanted and not there, in the mean."""
     return math.fsum(

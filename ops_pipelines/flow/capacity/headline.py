@@ -128,5 +128,6 @@ def _unknown(forecast: CapacityForecast, plan: CapacityPlan) -> str:
     if undated:
         words.append("when to order 1 thing that runs short" if undated == 1 else f"when to order {undated} things")
     count = len({*forecast.notes, *plan.notes})
-    more = f"{count} note{'s' if count != 1 else ''} in the report name{'s' if count == 1 else ''} what is assumed"
+    told = "1 note in the report tells" if count == 1 else f"{count} notes in the report tell"
+    more = f"{told} what was assumed or treated"
     return f"Not known: {'; '.join(words)}; {more}." if words else f"{more[0].upper()}{more[1:]}."

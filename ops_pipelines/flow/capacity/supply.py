@@ -34,6 +34,7 @@ def gather_supply(desk: TeamsDesk, past: Past, *, weeks: int) -> tuple[SupplyInp
     notes = [] if desk.installed else ["cluster.yaml names no nodes under `racks`: what is installed is not known"]
     arrivals, retirements = _coming(desk, begins_at), _going(desk, there)
     if desk.capacity is not None:
+        notes += _perhaps_twice(arrivals, desk.capacity.arrivals)
         arrivals += desk.capacity.arrivals
         retirements += _not_in_register(desk.capacity.retirements, retirements, notes)
     return (
@@ -68,6 +69,17 @@ def _coming(desk: TeamsDesk, begins_at: datetime) -> list[Arrival]:
             found[each.since.astimezone(desk.zone).date(), each.asset, each.gpu_type] += each.gpu_count
     return [
         Arrival(sku=asset, gpu_type=gpu_type, gpus=gpus, on=on) for (on, asset, gpu_type), gpus in sorted(found.items())
+    ]
+
+
+def _perhaps_twice(registered: Sequence[Arrival], stated: Sequence[Arrival]) -> list[str]:
+    """Return a note for each type that comes by both files in one month: who counts a rack twice orders too little."""
+    months = {(each.gpu_type, each.on.year, each.on.month): each.on for each in registered}
+    return [
+        f"{each.gpus} GPUs of {each.sku} arrive on {each.on} in capacity.yaml, and racks of cluster.yaml with the same "
+        f"type on {on}: both are counted; if they are the same, take them out of capacity.yaml"
+        for each in stated
+        if (on := months.get((each.gpu_type, each.on.year, each.on.month))) is not None
     ]
 
 

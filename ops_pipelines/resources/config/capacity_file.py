@@ -215,6 +215,11 @@ def _read_retirement(
 def _read_expansion(
     file: YamlFile, section: ExpansionModel, found: _Found, *, config: ClusterConfig, at: KeyPath
 ) -> None:
+    if section.resource == Resource.NETWORK_RATIO.value and "usable_ratio" in section.model_fields_set:
+        file.add_fault(
+            (*at, "usable_ratio"),
+            "of links as much may be used as `network_ratio_max` of policy.yaml says; take it out",
+        )
     places = config.topology.places.values()
     known = {
         Resource.RACK_WATTS.value: {each.rack for each in places},
