@@ -79,7 +79,7 @@ def test_a_plan_says_what_is_short_what_to_order_and_what_else_could_be_done() -
     ]  # fmt: skip
     assert [each.nodes for each in plan.regret] == [0, 1, 2]
     assert (plan.currency, plan.quarter, plan.as_of) == ("EUR", "2026Q4", date(2026, 10, 1))
-    assert len(plan.notes) == 2
+    assert len(plan.notes) == 3
     assert plan.notes[0].startswith("hgx: 1 is the fewest with which each week keeps the limit of 10 %")
     assert "70 of the week's 168" in plan.notes[1]
 
@@ -113,6 +113,23 @@ def test_the_order_of_what_is_given_changes_nothing() -> None:
     demand, supply = [gpus(SHORT), gpus(SHORT, gpu_type=a100)], (*supply_of(), *supply_of(a100))
 
     assert make_plan(forecast(demand, supply), INPUTS) == make_plan(forecast(demand[::-1], supply[::-1]), INPUTS)
+
+
+def test_a_name_of_an_expansion_that_nobody_measured_is_pointed_out() -> None:
+    known, slip = (
+        StoreExpansion(resource="storage_bytes", names=names, step=1.0, step_cents=Cents(1), lead_time=None)
+        for names in ((SCRATCH.name,), ("scrath",))
+    )
+    given = forecast([gpus(SHORT)], supply_of(), further=[series([1.0] * 10, key=SCRATCH)])
+
+    def notes_with(*stated: StoreExpansion) -> list[str]:
+        settings = replace(INPUTS.settings, expansions=stated)
+        return [each for each in make_plan(given, replace(INPUTS, settings=settings)).notes if "enlarged" in each]
+
+    assert notes_with(known) == []
+    assert notes_with(known, slip) == [
+        "capacity.yaml says how storage_bytes of scrath is enlarged, and nothing was measured of it; check the name"
+    ]
 
 
 def test_what_is_missing_is_noted_and_never_taken_for_nothing() -> None:

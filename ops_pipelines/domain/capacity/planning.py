@@ -218,6 +218,14 @@ def _further(
         )
     if unlimited:
         notes.append(f"no limit is known of {', '.join(unlimited)}; not judged")
+    measured = {(each.key.resource, each.key.name) for each in forecast.outlooks}
+    notes.extend(
+        f"capacity.yaml says how {each.resource} of {name or 'the whole cluster'} is enlarged, and nothing was "
+        "measured of it; check the name"
+        for each in inputs.settings.expansions
+        for name in each.names
+        if (each.resource, name) not in measured
+    )
     return found, limits
 
 
