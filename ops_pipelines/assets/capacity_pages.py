@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.capacity.outlook import SeriesOutlook
+from ops_pipelines.domain.capacity.chance_words import chance_of_short
+from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
 from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.domain.returning.repair_text import escape_markdown
@@ -77,7 +78,7 @@ def describe_report(report: CapacityReport) -> Mapping[str, dg.MetadataValue]:
                 "type": each.gpu_type or "all",
                 "way": each.way.value,
                 "gpus": each.gpus,
-                "worst_probability": each.worst_shortage_probability,
+                "worst_probability": chance_of_short(each.worst_shortage_probability),
                 "short_gpu_hours": each.short_gpu_hours,
                 "cost": _money(each.cents, plan.currency),
                 "from": "" if each.takes_effect_on is None else each.takes_effect_on.isoformat(),
@@ -133,7 +134,7 @@ def _shortage(plan: CapacityPlan) -> Iterator[Mapping[str, object]]:
             "type": gpu_type or "all",
             "month": month,
             "worst_week": each.first_day.isoformat(),
-            "probability": each.shortage_probability,
+            "probability": chance_of_short(each.shortage_probability),
             "short_gpus": each.expected_short_gpus,
             "short_gpu_hours": each.expected_short_gpu_hours,
             "above_limit": "yes" if each.shortage_probability > plan.shortage_probability_max else "",
@@ -145,7 +146,9 @@ def _shortage_pictures(weeks: tuple[ShortWeek, ...]) -> Mapping[str, dg.Metadata
 
     by_type: dict[GpuType, list[float]] = {}
     for each in weeks:
-        by_type.setdefault(each.gpu_type, []).append(each.shortage_probability)
+        # Beyond the outermost levels of a peak nothing is told apart: no week is surely short.
+        told = min(max(each.shortage_probability, LEVELS[0]), LEVELS[-1])
+        by_type.setdefault(each.gpu_type, []).append(told)
     return {
         f"shortage_{_word(gpu_type)}": dg.MetadataValue.md(
             sparkline(chances, title=f"Weeks short of {gpu_type or 'GPUs'}", unit="%")

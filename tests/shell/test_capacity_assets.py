@@ -9,12 +9,15 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.capacity import QUARTERS, CapacityConfig, day_of, prove_complete
+from ops_pipelines.assets.capacity_pages import describe_report
 from ops_pipelines.automation import capacity_schedule
+from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.capacity.kept import kept_check, kept_report
 from ops_pipelines.flow.capacity.past import Completeness
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from tests.flow.capacity_stage import QUARTER, CapacityStage
+from tests.pages.capacity_sample import whole_report
 from tests.shell.definitions_on import definitions_on
 
 KEY = "2026-10-01"
@@ -77,6 +80,22 @@ def test_what_is_shown_in_place_is_small_enough_for_it(tmp_path: Path) -> None:
     for shown in (run.metadata["capacity_forecast"]["peaks_h100"], run.metadata["capacity_plan"]["headline"]):
         assert len(str(shown)) < INLINE_AT_MOST
     assert len(str(run.metadata["capacity_plan"]["shortage_h100"])) < INLINE_AT_MOST
+
+
+def test_no_week_is_told_as_surely_short_nor_as_surely_well() -> None:
+    report = whole_report()
+    probabilities = (0.0, 0.5, 1.0)
+    weeks = tuple(
+        replace(each, gpu_type=GpuType("h100"), first_day=date(2026, 10 + number, 1), shortage_probability=probability)
+        for number, (each, probability) in enumerate(zip(report.plan.short_weeks, probabilities, strict=False))
+    )
+    ways = tuple(replace(each, worst_shortage_probability=1.0) for each in report.plan.alternatives)
+
+    shown = describe_report(replace(report, plan=replace(report.plan, short_weeks=weeks, alternatives=ways)))
+
+    assert [each["probability"] for each in records(shown["shortage"])] == ["at most 1 %", "50 %", "at least 99 %"]
+    assert {each["worst_probability"] for each in records(shown["alternatives"])} == {"at least 99 %"}
+    assert str(shown["shortage_h100"].value).endswith("Weeks short of h100: 1 % to 99 %, last 99 %")
 
 
 def test_a_check_keeps_the_first_report_and_lies_beside_it(tmp_path: Path) -> None:
