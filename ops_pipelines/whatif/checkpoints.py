@@ -44,13 +44,6 @@ class CheckpointRegime:
         period = self.interval_seconds + self.block_seconds
         return math.floor(max(0.0, run_seconds - self.save_seconds) / period) * period
 
-    def next_durable_seconds(self, run_seconds: float) -> float:
-        """Return the running time at which the next checkpoint becomes durable."""
-        if self.step_seconds > 0:
-            return run_seconds + self.step_seconds
-        period = self.interval_seconds + self.block_seconds
-        return self.saved_seconds(run_seconds) + period + self.save_seconds
-
 
 def best_regime(mtbf_seconds: float) -> CheckpointRegime:
     """Return asynchronous checkpoints at Daly's optimum for a mean time between failures, never closer than durable."""

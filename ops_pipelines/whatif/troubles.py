@@ -6,7 +6,6 @@ from enum import Enum
 
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.whatif.fault_mix import Group
 from ops_pipelines.whatif.measured import Sign, Verdict
 from ops_pipelines.whatif.trace import Strike
 
@@ -56,10 +55,6 @@ class Trouble:
     def recurs(self) -> bool:
         """Whether it troubles the job again, or goes on to, unless it is taken out."""
         return self.strike.persists or self.strike.kind.silent is not None
-
-    @property
-    def is_software(self) -> bool:
-        return self.strike.kind.group is Group.SOFTWARE
 
     @property
     def is_of_switch(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_after, quarter_before, quarter_of
+from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before, quarter_of
 
 DAYS = st.dates(min_value=date(2, 1, 1), max_value=date(9998, 12, 31))
 
@@ -38,15 +38,6 @@ def test_a_quarter_begins_on_its_first_day_and_no_day_earlier(day: date) -> None
     assert quarter_of(first - timedelta(days=1)) == quarter_before(quarter_of(day))
 
 
-@given(DAYS)
-def test_the_quarter_after_the_one_before_is_the_same(day: date) -> None:
-    quarter = quarter_of(day)
-
-    assert quarter_after(quarter_before(quarter)) == quarter
-    assert quarter_before(quarter_after(quarter)) == quarter
-    assert quarter_before(quarter) < quarter < quarter_after(quarter)
-
-
 @pytest.mark.parametrize(
     "name", ["", "2026", "2026Q0", "2026Q5", "2026q4", "26Q4", "2026Q4 ", "0000Q1", "\uff12026Q4", "../Q4"]
 )
@@ -59,6 +50,3 @@ def test_the_ends_of_the_calendar_have_no_neighbour() -> None:
     assert first_day_of("0001Q1") == date.min
     with pytest.raises(ValueError, match="no quarter before"):
         quarter_before("0001Q1")
-    with pytest.raises(ValueError, match="no quarter after"):
-        quarter_after("9999Q4")
-    assert quarter_after("9999Q3") == "9999Q4"

@@ -88,13 +88,6 @@ def test_an_overrun_is_told_while_there_is_still_budget(per_day: int, overruns: 
     assert (BudgetAlert.FORECAST_OVERRUN in standing.alerts) is overruns
 
 
-def test_an_alert_is_told_once() -> None:
-    standing = judge_budget(BUDGET, days(JUNE_1, *[2_500] * 10), today=date(2026, 6, 11))
-
-    assert standing.alerts_due(()) == (BudgetAlert.FORECAST_OVERRUN, BudgetAlert.NEARLY_SPENT)
-    assert standing.alerts_due({BudgetAlert.FORECAST_OVERRUN}) == (BudgetAlert.NEARLY_SPENT,)
-
-
 def test_a_day_of_another_month_is_refused() -> None:
     for today in (date(2026, 5, 31), date(2026, 7, 2)):
         with pytest.raises(ValueError, match="expected a day of it"):

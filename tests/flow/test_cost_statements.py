@@ -10,13 +10,13 @@ import pytest
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.cost.budgets import BudgetAlert
-from ops_pipelines.domain.cost.cents import Cents
 from ops_pipelines.domain.cost.lines import Service
 from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.domain.identity import JobAttempt, JobId
+from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.cost.budget_notes import budget_notes
 from ops_pipelines.flow.cost.export import billed_cents, export_statement, keep_statement
-from ops_pipelines.flow.cost.rows import CostRow, cost_rows, team_cents
+from ops_pipelines.flow.cost.rows import CostRow, cost_rows
 from ops_pipelines.flow.cost.statements import Charge, statement_of
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.notifier import Audience
@@ -200,10 +200,12 @@ def test_a_budget_is_judged_at_the_begin_of_the_day_and_an_organisation_pays_for
     assert standings[ALPHA].today == date(2026, 11, 3)
     assert charge.statement is not None
     rows = cost_rows(charge.statement)
-    assert standings[ALPHA].spent_cents == pytest.approx(team_cents(rows, ALPHA) * 48 / 60, abs=6)
-    assert standings[LAB].spent_cents == pytest.approx(
-        (team_cents(rows, ALPHA) + team_cents(rows, BETA)) * 48 / 60, abs=6
-    )
+
+    def paid_by(team: TeamName) -> int:
+        return sum(each.total_cents for each in rows if each.fate is Fate.ALLOCATED and each.team == team)
+
+    assert standings[ALPHA].spent_cents == pytest.approx(paid_by(ALPHA) * 48 / 60, abs=6)
+    assert standings[LAB].spent_cents == pytest.approx((paid_by(ALPHA) + paid_by(BETA)) * 48 / 60, abs=6)
 
 
 def test_on_the_first_days_the_forecast_learns_from_the_month_before() -> None:
@@ -305,12 +307,3 @@ def test_a_formula_in_an_account_stays_a_text_in_the_file() -> None:
 
     assert b"'=HYPERLINK(1)" in csv_file.content
     assert b",=HYPERLINK" not in csv_file.content
-
-
-def test_a_team_pays_for_all_its_projects() -> None:
-    rows = (
-        CostRow(fate=Fate.ALLOCATED, team="beta", project="", gpu_hours=1, cents={Service.GPU: Cents(5)}),
-        CostRow(fate=Fate.ALLOCATED, team="beta", project="vision", gpu_hours=1, cents={Service.GPU: Cents(7)}),
-    )
-
-    assert team_cents(rows, BETA) == 12

@@ -27,11 +27,3 @@ def quarter_before(quarter: str) -> str:
     if first == date.min:
         raise ValueError(f"there is no quarter before {quarter}")
     return quarter_of(first - timedelta(days=1))
-
-
-def quarter_after(quarter: str) -> str:
-    """Return the quarter after; raise ValueError where the name is none, or beyond the last year."""
-    first = first_day_of(quarter)
-    if first > date.max - timedelta(days=95):
-        raise ValueError(f"there is no quarter after {quarter}")
-    return quarter_of(first + timedelta(days=95))

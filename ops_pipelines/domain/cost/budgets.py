@@ -75,10 +75,6 @@ class BudgetStanding:
         }
         return tuple(alert for alert, is_true in holds.items() if is_true)
 
-    def alerts_due(self, told: Collection[BudgetAlert]) -> tuple[BudgetAlert, ...]:
-        """Return what holds now and was not told before in this month."""
-        return tuple(alert for alert in self.alerts if alert not in told)
-
 
 def judge_budget(budget: Budget, spent: Mapping[date, Cents], *, today: date) -> BudgetStanding:
     """Return how the budget stands at the begin of `today`, a day of its month or the one after it.

@@ -13,54 +13,6 @@ from ops_pipelines.domain.quota.terms import TeamName
 _NEARLY = 1e-9
 
 
-def in_whole_units(
-    quotas: Mapping[TeamName, float], *, unit: float, least: Mapping[TeamName, float], supply: float
-) -> Mapping[TeamName, float]:
-    """Return each quota as a multiple of `unit` GPUs, none below `least`, which is met in whole units, too.
-
-    What the rounding down leaves goes to the largest remainders, as long as whole units are left of `supply`; ties go
-    by name. Raises ValueError if the least of all, rounded up, does not fit.
-    """
-    if not unit > 0:
-        raise ValueError(f"the unit is {unit} GPUs; expected more than 0")
-    units = {
-        team: max(math.floor(quota / unit + _NEARLY), math.ceil(least.get(team, 0.0) / unit - _NEARLY))
-        for team, quota in quotas.items()
-    }
-    left = math.floor(supply / unit + _NEARLY) - sum(units.values())
-    units = _reduced(units, quotas, unit=unit, least=least, excess=-left) if left < 0 else units
-    wanting = sorted(
-        (team for team, quota in quotas.items() if quota / unit > units[team] + _NEARLY),
-        key=lambda team: (units[team] - quotas[team] / unit, team),
-    )
-    for team in wanting[: max(0, left)]:
-        units[team] += 1
-    return {team: count * unit for team, count in units.items()}
-
-
-def _reduced(
-    units: Mapping[TeamName, int],
-    quotas: Mapping[TeamName, float],
-    *,
-    unit: float,
-    least: Mapping[TeamName, float],
-    excess: int,
-) -> dict[TeamName, int]:
-    """Return the units without the excess that rounding up made: from who lies highest above his quota."""
-    found = dict(units)
-    for _ in range(excess):
-        givers = [team for team in found if found[team] > math.ceil(least.get(team, 0.0) / unit - _NEARLY)]
-        if not givers:
-            needed = sum(found.values()) * unit
-            raise ValueError(
-                f"guarantees in whole units of {unit:g} GPUs need {needed:g}, {excess * unit:g} more than there are; "
-                "lower a guarantee, or round to smaller units"
-            )
-        giver = max(givers, key=lambda team: (found[team] - quotas[team] / unit, found[team], team))
-        found[giver] -= 1
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """One team's quota before it is rounded."""
@@ -167,36 +119,52 @@ class _Rounding:
             places = [place for place, goal in enumerate(self._goals) if goal.team in teams]
             if math.fsum(self._goals[place].quota for place in places) > least + self._reserve(places):
                 continue
-            waiting = [(self._excess(place), self._goals[place].team, place) for place in places]
-            heapq.heapify(waiting)
-            while waiting and math.fsum(self.now[place] for place in places) < least - _NEARLY:
-                _, _, place = heapq.heappop(waiting)
+            self._raise_to(least, places)
+            self._keep(teams, least, places)
+
+    def _raise_to(self, least: float, places: Sequence[int]) -> None:
+        waiting = [(self._excess(place), self._goals[place].team, place) for place in places]
+        heapq.heapify(waiting)
+        while waiting and math.fsum(self.now[place] for place in places) < least - _NEARLY:
+            _, _, place = heapq.heappop(waiting)
+            unit = self._goals[place].unit
+            within = all(
+                self._sums[number] + unit <= self._bounds[number][1] + _NEARLY for number in self._of[place][:-1]
+            )
+            if within and self.now[place] + unit <= self._ceilings[place] + _NEARLY:
+                self._change(place, unit)
+
+    def _keep(self, teams: frozenset[TeamName], least: float, places: Sequence[int]) -> None:
+        """Take up into what each keeps what they have at least together, and no more than must be.
+
+        Who lies highest above his goal may still be lowered: first down to what each is to keep, so that what may be
+        lowered only later does not use up what there is to spare.
+        """
+        spare = max(0.0, math.fsum(self.now[place] for place in places) - least)
+        kept = {place: self.now[place] for place in places}
+        order = sorted(places, key=lambda place: (-self._excess(place), self._goals[place].team))
+        for lows in (self._leasts, self._owed):
+            for place in order:
                 unit = self._goals[place].unit
-                within = all(
-                    self._sums[number] + unit <= self._bounds[number][1] + _NEARLY for number in self._of[place][:-1]
-                )
-                if within and self.now[place] + unit <= self._ceilings[place] + _NEARLY:
-                    self._change(place, unit)
-            # Kept is no more than must be: who lies highest above his goal may still be lowered.
-            # First down to what each is to keep: what may be lowered only later must not use up what there is to spare.
-            spare = max(0.0, math.fsum(self.now[place] for place in places) - least)
-            kept = {place: self.now[place] for place in places}
-            order = sorted(places, key=lambda place: (-self._excess(place), self._goals[place].team))
-            for lows in (self._leasts, self._owed):
-                for place in order:
-                    unit, team = self._goals[place].unit, self._goals[place].team
-                    spares = [spare]
-                    for others, least_of_others in self._kept:
-                        if team in others and others < teams:  # One within: it keeps its own.
-                            own = math.fsum(kept[each] for each in places if self._goals[each].team in others)
-                            spares.append(max(0.0, own - least_of_others))
-                    lower = max(lows[place], kept[place] - math.floor(min(spares) / unit + _NEARLY) * unit)
-                    if lower < kept[place]:
-                        spare -= kept[place] - lower
-                        kept[place] = lower
-                    lows[place] = max(lows[place], kept[place])
-            for place in places:
-                self._floors[place] = max(self._floors[place], self._leasts[place])
+                spares = min(spare, self._spare_within(teams, self._goals[place].team, kept))
+                lower = max(lows[place], kept[place] - math.floor(spares / unit + _NEARLY) * unit)
+                if lower < kept[place]:
+                    spare -= kept[place] - lower
+                    kept[place] = lower
+                lows[place] = max(lows[place], kept[place])
+        for place in places:
+            self._floors[place] = max(self._floors[place], self._leasts[place])
+
+    def _spare_within(self, teams: frozenset[TeamName], team: TeamName, kept: Mapping[int, float]) -> float:
+        """Return what smaller circles of `teams` that this team is in can spare: each keeps its own least."""
+        return min(
+            (
+                max(0.0, math.fsum(amount for each, amount in kept.items() if self._goals[each].team in others) - least)
+                for others, least in self._kept
+                if team in others and others < teams
+            ),
+            default=math.inf,
+        )
 
     def _reserve(self, places: Sequence[int]) -> float:
         """Return by how much these may lie above what they have at least, and rounding still come near it."""

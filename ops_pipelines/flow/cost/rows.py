@@ -11,7 +11,6 @@ from ops_pipelines.domain.cost.cents import Cents
 from ops_pipelines.domain.cost.lines import Line, Service
 from ops_pipelines.domain.cost.statement import Statement
 from ops_pipelines.domain.cost.usage import Bearer, Fate, PartUsage, Used
-from ops_pipelines.domain.quota.terms import TeamName
 
 _HOUR_SECONDS = 3_600
 _OPERATOR_ROWS = (Fate.IDLE, Fate.BROKEN, Fate.MAINTENANCE, Fate.OVERHEAD)
@@ -85,11 +84,6 @@ def cost_rows(statement: Statement) -> tuple[CostRow, ...]:
     for line in statement.lines:
         lines.setdefault(line.bearer, []).append(line)
     return tuple(_cost_row(bearer, lines[bearer]) for bearer in _in_order(lines))
-
-
-def team_cents(rows: Iterable[CostRow], team: TeamName) -> Cents:
-    """Return what a team pays, all its projects together."""
-    return Cents(sum(each.total_cents for each in rows if each.fate is Fate.ALLOCATED and each.team == team))
 
 
 def _cost_row(bearer: Bearer, lines: Iterable[Line]) -> CostRow:

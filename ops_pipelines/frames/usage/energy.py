@@ -12,7 +12,6 @@ from fractions import Fraction
 
 import pyarrow as pa
 
-from ops_pipelines.domain.cost.cents import Amount
 from ops_pipelines.domain.cost.lines import Held
 from ops_pipelines.domain.cost.usage import Bearer, UsageLine
 
@@ -28,21 +27,6 @@ class Energy:
     joules: Mapping[Held, int]
     unmeasured_gpu_seconds: Mapping[Held, int]
     """GPU-seconds whose power nobody measured: no energy of theirs is in `joules`."""
-
-    @property
-    def total_joules(self) -> int:
-        return sum(self.joules.values())
-
-    @property
-    def total_unmeasured_gpu_seconds(self) -> int:
-        return sum(self.unmeasured_gpu_seconds.values())
-
-    def with_estimate(self, watts_per_gpu: Amount) -> dict[Held, Amount]:
-        """Return the energy with what was not measured taken at this power, for `make_statement`."""
-        every = sorted({*self.joules, *self.unmeasured_gpu_seconds}, key=lambda held: (held[0].names, held[1]))
-        return {
-            held: self.joules.get(held, 0) + self.unmeasured_gpu_seconds.get(held, 0) * watts_per_gpu for held in every
-        }
 
 
 def read_energy(lines: Iterable[UsageLine], efficiency: pa.Table) -> Energy:

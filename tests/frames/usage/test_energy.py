@@ -66,12 +66,16 @@ def test_measured_and_estimated_energy_are_paid_by_who_caused_them() -> None:
     energy = read_energy(found.lines, measured({("1", 8): 500.0, ("1", 9): 500.0}))
     installed = Installed(
         assets=found.installed,
-        joules=energy.total_joules,
-        unmeasured_gpu_seconds=energy.total_unmeasured_gpu_seconds,
+        joules=sum(energy.joules.values()),
+        unmeasured_gpu_seconds=sum(energy.unmeasured_gpu_seconds.values()),
     )
 
     cost = asset_cost(PART, installed, PRICES)
-    statement = make_statement(cost, found.summed(), joules=energy.with_estimate(1_000))
+    held = {
+        each: energy.joules.get(each, 0) + energy.unmeasured_gpu_seconds.get(each, 0) * 1_000
+        for each in {*energy.joules, *energy.unmeasured_gpu_seconds}
+    }
+    statement = make_statement(cost, found.summed(), joules=held)
 
     paid = {line.bearer.fate: line.cents for line in statement.lines if line.service is Service.ENERGY}
     assert paid == {Fate.ALLOCATED: 4_000, Fate.IDLE: 8_000}  # 4 kWh measured, 8 kWh assumed, at 10.00

@@ -18,7 +18,6 @@ from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.fleet_lemons import score_fleet
 from ops_pipelines.flow.hindsight.review.acts import (
-    PAGED,
     ActLine,
     PeopleLine,
     WrongAct,
@@ -101,10 +100,6 @@ class WeekNumbers:
     def person_count(self) -> int:
         """How often a person acted or was paged."""
         return sum(each.count for each in self.people)
-
-    @property
-    def paged_count(self) -> int:
-        return sum(each.count for each in self.people if each.what == PAGED)
 
     def count_by_cause(self) -> "Mapping[Cause, int]":
         """Return how many interruptions each cause made; they add up to all of `breaks`."""
