@@ -74,6 +74,34 @@ def test_renting_takes_effect_at_once_and_costs_the_hours_that_are_used() -> Non
     assert rented.cents == 2800 * 300
 
 
+def test_what_is_bought_too_late_is_rented_until_then() -> None:
+    # In service from day 48: in the weeks of days 35 and 42, 8 GPUs are rented for 70 hours each.
+    ways = ways_of(SHORT, skus=[sku(days=40.0)], cloud=300)
+    bought, bridged = ways[Way.BUY], ways[Way.BRIDGE]
+
+    assert (bridged.gpus, bridged.worst_shortage_probability, bridged.takes_effect_on) == (8, 0.0, AS_OF)
+    assert bridged.short_gpu_hours == pytest.approx(0)
+    assert bought.cents is not None
+    assert bridged.cents == bought.cents + 2 * 8 * 70 * 300
+    assert f"until {day(48)} at most 8 GPUs rented at a time, 1,120 GPU-hours expected" in bridged.said
+
+
+@pytest.mark.parametrize(
+    ("days", "is_offered"),
+    [
+        # To the delivery; 8 more until service. The first short week begins on day 35, the last one on day 63.
+        (27.0, False),
+        (28.0, True),
+        (55.0, True),
+        (56.0, False),
+    ],
+)
+def test_renting_until_nodes_serve_is_offered_where_weeks_before_and_after_that_day_are_short(
+    days: float, is_offered: bool
+) -> None:
+    assert (Way.BRIDGE in ways_of(SHORT, skus=[sku(days=days)], cloud=300)) is is_offered
+
+
 def test_a_cloud_without_a_price_and_a_node_without_a_sku_are_not_offered() -> None:
     assert set(ways_of(SHORT)) == {Way.NOTHING, Way.QUOTAS, Way.EFFICIENCY}
 
@@ -139,6 +167,8 @@ def test_no_way_is_worse_than_doing_nothing(highs: list[int], movable: float, id
 
     found = ways_of(weeks, skus=[sku()], movable=movable, idle=idle, cloud=100)
 
+    if Way.BRIDGE in found:
+        assert found[Way.BRIDGE].short_gpu_hours <= found[Way.BUY].short_gpu_hours + 1e-6
     for each in found.values():
         assert each.short_gpu_hours <= found[Way.NOTHING].short_gpu_hours + 1e-6
         assert each.worst_shortage_probability <= found[Way.NOTHING].worst_shortage_probability + 1e-9

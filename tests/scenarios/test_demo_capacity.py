@@ -159,6 +159,9 @@ def test_what_is_bought_and_rented_costs_what_its_prices_say(demo: CapacityDemo)
 
     assert ways[Way.BUY].cents == pytest.approx(100 * monthly * served / (365 / 12), abs=1)
     assert ways[Way.CLOUD].cents == pytest.approx(100 * 4.50 * rented, rel=1e-6)
+    until = ways[Way.BUY].short_gpu_hours - ways[Way.BRIDGE].short_gpu_hours
+    assert 0 < until < rented
+    assert ways[Way.BRIDGE].cents == pytest.approx(100 * (monthly * served / (365 / 12) + 4.50 * until), rel=1e-6)
 
 
 def test_bounds_that_held_are_counted(demo: CapacityDemo) -> None:

@@ -1,9 +1,10 @@
-"""What can be done about a type of GPU that runs short, and what each way out would do and cost. Four, and nothing.
+"""What can be done about a type of GPU that runs short, and what each way out would do and cost. Five, and nothing.
 
 Buying and renting add to what is usable; changed quotas and taken advice lower the peaks. Each says what it rests on;
 a ratio that nobody measured is an assumption, and called one.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -74,41 +75,54 @@ def compare_ways(
             said=f"what is expected over {len(weeks)} weeks if nothing is done; that jobs wait has no price here",
         )
     ]
-    if need.sku is not None and need.is_enough:
-        found.append(_buy(gpu_type, weeks, need, need.sku, means))
+    bought = None if need.sku is None or not need.is_enough else _buy(gpu_type, weeks, need, need.sku, means)
+    if bought is not None:
+        found.append(bought)
     if means.cloud_cents_per_gpu_hour is not None:
         found.extend(_rent(gpu_type, weeks, means, means.cloud_cents_per_gpu_hour, nothing[1], policy, as_of))
+        if bought is not None:
+            found.extend(_bridge(bought, weeks, means, means.cloud_cents_per_gpu_hour, policy, as_of))
     found.append(_move(gpu_type, weeks, means, as_of))
     found.append(_save(gpu_type, weeks, means, as_of))
     return tuple(found)
 
 
-def _outcome(
-    weeks: Sequence[TypeWeek],
-    profile: DayProfile,
-    *,
-    since: date | None = None,
-    installed: float = 0.0,
-    rented: float = 0.0,
-    less_ratio: float = 0.0,
-) -> tuple[float, float]:
-    """Return the worst probability of the weeks from `since` on, and the hours short over all weeks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What a way changes, in the weeks that begin from `since` on and before `until`."""
 
-    A way that takes effect after the last week changes none: the worst is then that of all weeks.
+    since: date | None = None
+    until: date | None = None
+    installed: float = 0.0
+    rented: float = 0.0
+    less_ratio: float = 0.0
+
+    def acts(self, week: TypeWeek) -> bool:
+        return (self.since is None or week.first_day >= self.since) and (
+            self.until is None or week.first_day < self.until
+        )
+
+
+def _outcome(weeks: Sequence[TypeWeek], profile: DayProfile, *changes: _Change) -> tuple[float, float]:
+    """Return the worst probability of the weeks that anything changes, and the hours short over all weeks.
+
+    A way that takes effect after the last week changes none: the worst is then that of all weeks, as without any.
     """
     chances, hours = [], 0.0
     for week in weeks:
-        acts = since is None or week.first_day >= since
-        points = _more(week, installed, rented) if acts else week.supply.points
-        demand = 1 - less_ratio if acts else 1.0
+        acting = [each for each in changes if each.acts(week)]
+        points = _more(week, math.fsum(each.installed for each in acting), math.fsum(each.rented for each in acting))
+        demand = 1 - math.fsum(each.less_ratio for each in acting)
         hours += short_hours(week.tail, points, profile, demand_ratio=demand)
-        if acts:
+        if acting:
             chances.append(chance_short(week.tail, points, demand_ratio=demand))
     return max(chances, default=max(week.chance_with(0) for week in weeks)), hours
 
 
-def _more(week: TypeWeek, installed: float, rented: float) -> tuple[SupplyPoint, ...]:
+def _more(week: TypeWeek, installed: float, rented: float) -> Sequence[SupplyPoint]:
     """Return what is usable: of what is installed a share is out, what is rented is there."""
+    if not installed and not rented:
+        return week.supply.points
     return tuple(
         SupplyPoint(gpus=each.gpus + rented, probability=each.probability)
         for each in points_with_more(week.supply, installed)
@@ -119,7 +133,7 @@ def _buy(gpu_type: GpuType, weeks: Sequence[TypeWeek], need: Need, sku: Sku, mea
     # Without a lead time nobody knows when: what it does is told as if it served from the first short week on.
     since = need.in_service_on or need.short_from
     gpus = need.nodes * sku.gpus_per_node
-    worst, hours = _outcome(weeks, means.profile, since=since, installed=gpus)
+    worst, hours = _outcome(weeks, means.profile, _Change(since=since, installed=gpus))
     end = weeks[-1].first_day + timedelta(days=7)
     served = 0 if since is None else max(0, (end - max(since, weeks[0].first_day)).days)
     monthly = Fraction(sku.node_cents, sku.amortized_months) + sku.support_cents_per_month
@@ -149,15 +163,11 @@ def _rent(
     as_of: date,
 ) -> tuple[Alternative, ...]:
     """Return the way, or nothing where no number that could be rented keeps the limit."""
-    # As many as keep the limit in the worst week; fewer GPUs than that are rented in the others.
-    limit = policy.shortage_probability_max
-    enough = fewest(
-        lambda count: all(chance_short(week.tail, _more(week, 0.0, float(count))) <= limit for week in weeks)
-    )
+    enough = _rented_at_most(weeks, policy)
     if enough is None:
         return ()
     gpus = float(enough)
-    worst, hours = _outcome(weeks, means.profile, rented=gpus)
+    worst, hours = _outcome(weeks, means.profile, _Change(rented=gpus))
     rented = max(0.0, hours_before - hours)
     way = Alternative(
         gpu_type=gpu_type,
@@ -175,9 +185,53 @@ def _rent(
     return (way,)
 
 
+def _rented_at_most(weeks: Sequence[TypeWeek], policy: CapacityPolicy) -> int | None:
+    """Return as many GPUs as keep the limit in the worst week: fewer than that are rented in the others."""
+    limit = policy.shortage_probability_max
+    return fewest(lambda count: all(chance_short(week.tail, _more(week, 0.0, float(count))) <= limit for week in weeks))
+
+
+def _bridge(
+    bought: Alternative,
+    weeks: Sequence[TypeWeek],
+    means: Means,
+    price: Cents,
+    policy: CapacityPolicy,
+    as_of: date,
+) -> tuple[Alternative, ...]:
+    """Return the way where nodes would come too late; nothing where no week before them is short, or none after."""
+    since = bought.takes_effect_on
+    if since is None or bought.cents is None or weeks[-1].first_day < since:
+        return ()
+    enough = _rented_at_most([each for each in weeks if each.first_day < since], policy)
+    if not enough:
+        return ()
+    worst, hours = _outcome(
+        weeks,
+        means.profile,
+        _Change(until=since, rented=float(enough)),
+        _Change(since=since, installed=bought.gpus),
+    )
+    rented = max(0.0, bought.short_gpu_hours - hours)
+    way = Alternative(
+        gpu_type=bought.gpu_type,
+        way=Way.BRIDGE,
+        gpus=bought.gpus,
+        worst_shortage_probability=worst,
+        short_gpu_hours=hours,
+        cents=Cents(bought.cents + to_cents(Fraction(rented) * price)),
+        takes_effect_on=as_of,
+        said=(
+            f"bought as above, and until {since} at most {enough:,} GPUs rented at a time, {rented:,.0f} GPU-hours "
+            "expected; assumes of the cloud what is assumed above"
+        ),
+    )
+    return (way,)
+
+
 def _move(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: date) -> Alternative:
     ratio = means.movable_ratio or 0.0
-    worst, hours = _outcome(weeks, means.profile, less_ratio=ratio)
+    worst, hours = _outcome(weeks, means.profile, _Change(less_ratio=ratio))
     said = (
         "what may wait was not measured, so nothing is counted"
         if means.movable_ratio is None
@@ -200,7 +254,7 @@ def _save(gpu_type: GpuType, weeks: Sequence[TypeWeek], means: Means, as_of: dat
     followed = ASSUMED_FOLLOWED_RATIO if means.followed_ratio is None else means.followed_ratio
     idle = means.idle_ratio or 0.0
     since = as_of + timedelta(days=ADVICE_DAYS)
-    worst, hours = _outcome(weeks, means.profile, since=since, less_ratio=idle * followed)
+    worst, hours = _outcome(weeks, means.profile, _Change(since=since, less_ratio=idle * followed))
     source = "assumed" if means.followed_ratio is None else "measured"
     said = (
         "what runs idle was not measured, so nothing is counted"

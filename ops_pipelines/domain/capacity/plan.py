@@ -80,6 +80,7 @@ class Way(Enum):
     NOTHING = "nothing"
     BUY = "buy"
     CLOUD = "burst to cloud"
+    BRIDGE = "buy, cloud until then"
     QUOTAS = "quota change"
     EFFICIENCY = "efficiency advice taken"
 
@@ -91,7 +92,7 @@ class Alternative:
     gpu_type: GpuType
     way: Way
     gpus: float
-    """Bought, rented at most, moved, or saved."""
+    """Bought, rented at most, moved, or saved; where nodes are bought and others rented until then, what is bought."""
     worst_shortage_probability: float
     """Of the weeks of the horizon from when it takes effect."""
     short_gpu_hours: float
