@@ -41,6 +41,7 @@ class QuotaMatter:
 def write_quotas(matter: QuotaMatter) -> str:
     """Return the page."""
     record = matter.record
+    sections = [] if record is None else sections_of(record, records=matter.records, used=matter.used)
     return render(
         "quotas.html",
         {
@@ -52,7 +53,8 @@ def write_quotas(matter: QuotaMatter) -> str:
             "mood": "" if record is None else _mood(record.state),
             "next": "" if record is None else next_step(matter),
             "command": None if record is None else _command(matter),
-            "sections": () if record is None else sections_of(record, records=matter.records, used=matter.used),
+            "sections": sections,
+            "has_curves": any(row.spark for each in sections for row in each.rows),
             "past": [_past_row(each) for each in by_day(matter.records)[:PROPOSALS_SHOWN]],
             "has_teams": matter.has_teams,
             "is_newest": record is None or not matter.records or record.name == matter.records[0].name,

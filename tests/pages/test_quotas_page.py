@@ -122,6 +122,7 @@ def test_the_curve_reaches_fourteen_proposals_back(count: int, shown: int | None
 
     said = re.search(r"in (\d+) proposals", page)
     assert (said and int(said[1])) == shown
+    assert ("curve: the last" in page) is (shown is not None)
 
 
 def test_refused_proposals_are_listed_and_no_past_of_a_curve() -> None:
