@@ -9,9 +9,11 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine draws slowly: no test is about how long that takes.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+# A busy machine draws slowly: no test is about how long that takes. The same commit draws the same examples and gets
+# the same verdict; who looks for what nobody has drawn yet runs `pytest --hypothesis-profile=explore`.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same examples", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("same examples")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -158,6 +158,14 @@ def works(draw: st.DrawFn) -> JobWork:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("failed", "node_hours", "between"),
+    [(0, 100.0, None), (1, 0.0, None), (2, 5e-324, None), (2, 0.99, None), (2, 1.0, 0.125), (1, 100.0, 25.0)],
+)
+def test_a_time_between_failures_needs_failures_and_time(failed: int, node_hours: float, between: float | None) -> None:
+    assert NodeFailures(failure_count=failed, node_hours=node_hours).hours_between(4) == between
+
+
 @given(works(), st.integers(0, 50), st.floats(0, 1e6))
 def test_no_gain_is_above_what_the_jobs_held(one: JobWork, failed: int, node_hours: float) -> None:
     failures = NodeFailures(failure_count=failed, node_hours=node_hours)

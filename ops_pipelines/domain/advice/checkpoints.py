@@ -124,7 +124,8 @@ def judge_interval(work: JobWork, settings: AdviceSettings, failures: NodeFailur
 
 def _told_failures(failures: NodeFailures, node_count: int, between: float | None) -> str:
     if between is None:
-        return f"no failure in {failures.node_hours:,.0f} node-hours"
+        seen = failures.failure_count or "no"
+        return f"{seen} failure{'s' if failures.failure_count > 1 else ''} in {failures.node_hours:,.0f} node-hours"
     return (
         f"{failures.failure_count} failures in {failures.node_hours:,.0f} node-hours: on {node_count} nodes one in "
         f"{between:,.1f} h"

@@ -122,7 +122,10 @@ class NodeFailures:
     node_hours: float
 
     def hours_between(self, node_count: int) -> float | None:
-        """Return the mean time between failures of a job on so many nodes; None where there was no failure."""
-        if self.failure_count < 1 or self.node_hours <= 0:
+        """Return the mean time between failures of a job on so many nodes; None where what was seen tells none.
+
+        No failure tells none, and so does less than one node-hour, whatever failed in it.
+        """
+        if self.failure_count < 1 or self.node_hours < 1:
             return None
         return self.node_hours / self.failure_count / max(1, node_count)
