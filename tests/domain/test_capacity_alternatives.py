@@ -83,7 +83,9 @@ def test_what_is_bought_too_late_is_rented_until_then() -> None:
     assert bridged.short_gpu_hours == pytest.approx(0)
     assert bought.cents is not None
     assert bridged.cents == bought.cents + 2 * 8 * 70 * 300
-    assert f"until {day(48)} at most 8 GPUs rented at a time, 1,120 GPU-hours expected" in bridged.said
+    assert (
+        f"serves from {day(48)}; until then at most 8 GPUs rented at a time, 1,120 GPU-hours expected" in bridged.said
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,15 @@ def test_what_nobody_measured_is_counted_as_nothing_and_said() -> None:
 @pytest.mark.parametrize(("peak", "is_offered"), [(100_100.0, True), (100_101.0, False)])
 def test_a_cloud_that_cannot_be_large_enough_is_not_offered(peak: float, is_offered: bool) -> None:
     assert (Way.CLOUD in ways_of(weeks_of([90.0, peak, peak]), cloud=300)) is is_offered
+
+
+def test_a_cloud_that_is_large_enough_only_until_nodes_serve_is_offered_until_then() -> None:
+    # By itself it cannot carry the last weeks; until day 48 it can, and the line tells by itself what it rests on.
+    ways = ways_of(weeks_of([90.0] * 5 + [108.0] * 2 + [100_101.0] * 3), skus=[sku(days=40.0)], cloud=300)
+
+    assert Way.CLOUD not in ways
+    assert "until then at most 8 GPUs rented" in ways[Way.BRIDGE].said
+    assert "assumes that the cloud has them" in ways[Way.BRIDGE].said
 
 
 def test_without_weeks_there_is_nothing_to_compare() -> None:

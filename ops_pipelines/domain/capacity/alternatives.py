@@ -26,6 +26,7 @@ ASSUMED_FOLLOWED_RATIO = 0.5
 ADVICE_DAYS = 28
 """Until advice shows: jobs that run are not changed."""
 _DAYS_A_MONTH = Fraction(365, 12)
+_OF_A_CLOUD = "paid for only when used; assumes that the cloud has them on the day and that jobs and data can go there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +178,7 @@ def _rent(
         short_gpu_hours=hours,
         cents=to_cents(Fraction(rented) * price),
         takes_effect_on=as_of,
-        said=(
-            f"at most {gpus:,.0f} GPUs rented at a time, {rented:,.0f} GPU-hours expected, paid for only when used; "
-            "assumes that the cloud has them on the day and that jobs and data can go there"
-        ),
+        said=(f"at most {gpus:,.0f} GPUs rented at a time, {rented:,.0f} GPU-hours expected, {_OF_A_CLOUD}"),
     )
     return (way,)
 
@@ -222,8 +220,8 @@ def _bridge(
         cents=Cents(bought.cents + to_cents(Fraction(rented) * price)),
         takes_effect_on=as_of,
         said=(
-            f"bought as above, and until {since} at most {enough:,} GPUs rented at a time, {rented:,.0f} GPU-hours "
-            "expected; assumes of the cloud what is assumed above"
+            f"what is bought serves from {since}; until then at most {enough:,} GPUs rented at a time, {rented:,.0f} "
+            f"GPU-hours expected, {_OF_A_CLOUD}"
         ),
     )
     return (way,)
