@@ -27,25 +27,22 @@ from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
-
-LANE_TAG = "lane"
-"""Runs that act carry `lane: act`; dagster.yaml lets one of them run at a time."""
-ACTING_TAGS = {LANE_TAG: "act"}
+from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS, RunLane, tags_of
 
 # Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
-_NO_RETRIES = {**ACTING_TAGS, "dagster/max_retries": "0"}
+_NO_RETRIES = {"dagster/max_retries": "0"}
 
 remediate = dg.define_asset_job(
     "remediate",
     selection=dg.AssetSelection.groups("observe", "understand", "act", "verify", "report"),
-    tags=_NO_RETRIES,
+    tags={**ACTING_TAGS, **_NO_RETRIES},
     executor_def=dg.in_process_executor,
     description="The loop: observe, understand, plan, act, verify, report. Covers every open incident.",
 )
 verify_nodes = dg.define_asset_job(
     "verify_nodes",
     selection=dg.AssetSelection.assets("verifications", "remediation_page", "incident_reports", "shift_report"),
-    tags=_NO_RETRIES,
+    tags={**VERIFYING_TAGS, **_NO_RETRIES},
     executor_def=dg.in_process_executor,
     description="Verify repaired nodes on fresh state and return those that are proven well.",
 )
@@ -421,13 +418,13 @@ def approve_plan() -> None:
     approve_one_plan()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_NO_RETRIES)
+@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **_NO_RETRIES})
 def drain_node() -> None:
     """Drain one node by hand, within the guardrails."""
     drain_one_node()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_NO_RETRIES)
+@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **_NO_RETRIES})
 def return_node() -> None:
     """Return one of our drained nodes by hand."""
     return_one_node()

@@ -8,9 +8,7 @@ from pydantic import Field
 from ops_pipelines.domain.identity import RolloutId, parse_node_name
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
-
-ROLLOUT_TAGS = {"lane": "rollout", "dagster/max_retries": "0"}
-"""Runs that advance rollouts have a lane of their own, one at a time: no repair waits for an installation."""
+from ops_pipelines.run_lanes import ROLLOUT_TAGS
 
 advance_rollouts = dg.define_asset_job(
     "advance_rollouts",

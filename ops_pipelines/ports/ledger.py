@@ -128,6 +128,19 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
+    """The right to act, as it is held."""
+
+    token: str
+    holder: str
+    epoch: int
+    """Grows with each change of holder; what was begun under a lower one is another's to go on with."""
+    taken_at: datetime | None
+    """When this epoch began; None: an older version began it."""
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
     """What is true now, read in one transaction."""
 
@@ -378,6 +391,18 @@ class Ledger(Protocol):
         """Return when an action was sent again, oldest first."""
         ...
 
+    def withhold(self, key: ActionKey, *, sending: int, actor: str, now: datetime) -> None:
+        """Write that a command was provably not sent, because the lease had gone after its before-entry.
+
+        `sending` counts the times that it was to be sent: 0 the first, then as `resent_at` counts. Whoever has the
+        lease is not asked: it is who lost it that knows.
+        """
+        ...
+
+    def withheld(self, key: ActionKey) -> frozenset[int]:
+        """Return which sendings of an action were withheld; if all of them were, it was never sent."""
+        ...
+
     def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
         """Write that the asked system accepted the command; the first time stays."""
         ...
@@ -504,8 +529,17 @@ class Ledger(Protocol):
         ...
 
     # -- lease ----------------------------------------------------------------------------------------------
-    def take_lease(self, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
-        """Take or renew the right to act and return its token; None while another holder's lease runs."""
+    def take_lease(
+        self, *, holder: str, ttl: timedelta, now: datetime, is_gone: Callable[[str], bool] = ...
+    ) -> str | None:
+        """Take or renew the right to act and return its token; None while another holder's lease runs.
+
+        A lease whose holder `is_gone`, as the caller can prove of that name, does not run any more.
+        """
+        ...
+
+    def held_lease(self, now: datetime) -> HeldLease | None:
+        """Return the lease that runs now, with its holder and epoch; None if none does."""
         ...
 
     def current_lease(self, now: datetime) -> str | None:

@@ -21,7 +21,8 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.overdue import page_if_blind
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, this_process
+from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat
+from ops_pipelines.sensors.this_process import this_process
 
 NAME = "fault_sensor"
 _GRACE, _MOST_ROOM = timedelta(seconds=0.2), timedelta(seconds=0.8)

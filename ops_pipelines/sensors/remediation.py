@@ -9,12 +9,13 @@ import dagster as dg
 
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.due import due_remediation
+from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
 from ops_pipelines.flow.plans.moments import due_moment
+from ops_pipelines.ports.ledger import HeldLease
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,
-    hold_lease,
+    hold_epoch,
     is_run_under_way,
     leave_beat,
     note_of,
@@ -30,7 +31,8 @@ def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.Resource
     """Requests a run when there is new evidence, or when an open incident is due for its next step.
 
     The cursor is the evidence up to which a run was requested, and the key of the last request: Dagster starts a key
-    once, so asking again would only end the tick.
+    once, so asking again would only end the tick. A key of another epoch tells that the lease has changed hands since:
+    what was half-way then is gone on with at once.
     """
     result = _look(context, cluster)
     leave_beat(context, cluster, name="remediation_sensor", note=note_of(result))
@@ -41,7 +43,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     head, _, last_key = (context.cursor or "0").partition(" ")
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
-    token: str | None = None
+    held: HeldLease | None = None
     look_at_jobs_at = cluster.clock.now()
     while True:
         now = cluster.clock.now()
@@ -55,15 +57,18 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         )
         if due is None and now >= look_at_jobs_at:
             due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
+        if held is None:
+            held = hold_epoch(cluster)
+        if held is None:
+            skip = "another process holds the lease; it acts, this one watches"
+            return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+        if due is None and epoch_of_key(last_key) != held.epoch:
+            due = due_takeover(state, epoch=held.epoch, now=now)
+        due = None if due is None else under_epoch(due, held.epoch)
         if due is not None and due.run_key == last_key:
             due = None
-        if due is not None and token is None:
-            token = hold_lease(cluster)
-            if token is None:
-                skip = "another process holds the lease; it acts, this one watches"
-                return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
-        if due is not None and token is not None and not is_run_under_way(context.instance, lease_token=token):
-            run = request(due, job_name=remediate.name, lease_token=token)
+        if due is not None and not is_run_under_way(context.instance, lease_token=held.token):
+            run = request(due, job_name=remediate.name, lease_token=held.token)
             return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
         if due is not None:
             skip = f"{due.reason}; a run is under way already"

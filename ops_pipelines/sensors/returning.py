@@ -5,9 +5,10 @@ import dagster as dg
 from ops_pipelines.automation import verify_nodes
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.due import due_verification
+from ops_pipelines.flow.evidence.due import due_verification, under_epoch
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
+from ops_pipelines.run_lanes import VERIFYING_TAGS
+from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, request
 
 _WATCHED = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION, IncidentState.IN_REPAIR})
 
@@ -35,9 +36,10 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     due = due_verification(state, nodes, conditions, durations=durations, retry_after=durations.retry_after, now=now)
     if due is None:
         return dg.SensorResult(skip_reason=f"{len(waiting)} node(s) still in repair, soaking or on probation")
-    token = hold_lease(cluster)
-    if token is None or is_run_under_way(context.instance, lease_token=token):
+    held = hold_epoch(cluster)
+    if held is None or is_run_under_way(context.instance, lease_token=held.token, tags=VERIFYING_TAGS):
         return dg.SensorResult(
             skip_reason=f"{due.reason}; a run is under way already, or another process holds the lease"
         )
-    return dg.SensorResult(run_requests=[request(due, job_name=verify_nodes.name, lease_token=token)])
+    run = request(under_epoch(due, held.epoch), job_name=verify_nodes.name, lease_token=held.token, tags=VERIFYING_TAGS)
+    return dg.SensorResult(run_requests=[run])

@@ -3,9 +3,11 @@
 import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.due import under_epoch
 from ops_pipelines.flow.lifecycle.due import due_rollout
-from ops_pipelines.rollout_jobs import ROLLOUT_TAGS, advance_rollouts
-from ops_pipelines.sensors.runs import hold_lease, is_run_under_way, leave_beat, note_of, request
+from ops_pipelines.rollout_jobs import advance_rollouts
+from ops_pipelines.run_lanes import ROLLOUT_TAGS
+from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, request
 
 
 @dg.sensor(job=advance_rollouts, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -20,13 +22,16 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     due = due_rollout(state, cluster.ledger, limits=cluster.rules.policy.rollouts, now=now)
-    if due is None or due.run_key == context.cursor:
+    if due is None:
         return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)
-    token = hold_lease(cluster)
-    if token is None:
+    held = hold_epoch(cluster)
+    if held is None:
         skip = "another process holds the lease; it acts, this one watches"
         return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
-    if is_run_under_way(context.instance, lease_token=token, tags=ROLLOUT_TAGS):
+    due = under_epoch(due, held.epoch)
+    if due.run_key == context.cursor:
+        return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)
+    if is_run_under_way(context.instance, lease_token=held.token, tags=ROLLOUT_TAGS):
         return dg.SensorResult(skip_reason=f"{due.reason}; a pass is under way already", cursor=context.cursor)
-    run = request(due, job_name=advance_rollouts.name, lease_token=token, tags=ROLLOUT_TAGS)
+    run = request(due, job_name=advance_rollouts.name, lease_token=held.token, tags=ROLLOUT_TAGS)
     return dg.SensorResult(run_requests=[run], cursor=due.run_key)

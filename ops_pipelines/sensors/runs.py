@@ -1,7 +1,5 @@
 """What the sensors share: the lease of this code server, and whether a run that acts is on its way already."""
 
-import os
-import socket
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -9,33 +7,37 @@ import dagster as dg
 
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.assets.run_lease import LEASE_TAG
-from ops_pipelines.automation import ACTING_TAGS
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import Due
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.lease import TTL
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.ports.ledger import HeldLease, LedgerError
+from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.sensors.this_process import is_gone, this_process
 
 POLL_FOR = timedelta(seconds=3.8)
 """How long a tick looks. The daemon's loop turns every 5 s and leaves out a sensor whose last tick has not ended then:
 at 4.8 s every other turn was lost, at 4.2 s still one in four while runs kept two cores busy (measured)."""
 LOOK_EVERY_SECONDS = 0.25
-_UNDER_WAY = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-)
-
-
-def this_process() -> str:
-    """Return the name under which this code server holds the lease and beats."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+_NOT_BEGUN = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
+_BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
 def hold_lease(cluster: Cluster) -> str | None:
     """Take or renew the right to act for this process; None while another process holds it."""
-    return cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=cluster.clock.now())
+    held = hold_epoch(cluster)
+    return None if held is None else held.token
+
+
+def hold_epoch(cluster: Cluster) -> HeldLease | None:
+    """Take or renew the right to act for this process, and return it; None while another process holds it.
+
+    One that is provably gone is not waited for: a code server that was killed is followed at once by the next.
+    """
+    now = cluster.clock.now()
+    token = cluster.ledger.take_lease(holder=this_process(), ttl=TTL, is_gone=is_gone, now=now)
+    held = cluster.ledger.held_lease(now)
+    return held if held is not None and held.token == token else None
 
 
 def is_run_under_way(instance: dg.DagsterInstance, *, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> bool:
@@ -43,19 +45,27 @@ def is_run_under_way(instance: dg.DagsterInstance, *, lease_token: str, tags: Ma
 
     `lease_token`: the lease of this process. A run under another one can do nothing any more, and most likely died with
     the code server that started it, of which Dagster never hears (tried: a killed code server, its runs with it). It is
-    marked as failed here; else its lane would be held for good.
+    ended here, also one that is yet to begin: else its lane would be held by what is refused whatever it tries.
     """
-    under_way = dg.RunsFilter(statuses=list(_UNDER_WAY), tags=dict(tags))
+    under_way = dg.RunsFilter(statuses=[*_NOT_BEGUN, *_BEGUN], tags=dict(tags))
     if instance.get_runs_count(under_way) == 0:
         return False
-    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags=dict(tags))):
-        if run.tags.get(LEASE_TAG, lease_token) != lease_token:
-            instance.report_run_failed(run, "the lease that it acted under went to another code server")
+    for run in instance.get_runs(under_way):
+        if run.tags.get(LEASE_TAG, lease_token) == lease_token:
+            continue
+        why = "the lease that it was asked for under went to another code server"
+        if run.status in _BEGUN:
+            instance.report_run_failed(run, why)
+        else:
+            instance.report_run_canceled(run, why)
     return instance.get_runs_count(under_way) > 0
 
 
 def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:
-    """Return the request for what is due. The key tells what is asked for once; the token proves the right to act."""
+    """Return the request for what is due. The key tells what is asked for once; the token proves the right to act.
+
+    The key is one of `under_epoch`: what was asked for in another's time, and may have died with it, is asked for anew.
+    """
     evidence = {} if due.evidence_after is None else {EVIDENCE_TAG: str(due.evidence_after)}
     return dg.RunRequest(
         run_key=due.run_key,

@@ -179,7 +179,7 @@ def keep_off(
     present = autopilot.cluster.ledger.rollout(FIRST)
     assert present is not None
     cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", exclusions))
-    return keep_wide_jobs_off(present, nodes, jobs, cluster)
+    return keep_wide_jobs_off(present, nodes, jobs, cluster, lease=autopilot.lease)
 
 
 def test_who_is_kept_off_stands_in_the_ledger_before_the_scheduler_is_told_and_until_it_was_told_otherwise(

@@ -326,6 +326,51 @@ class LedgerActionContract:
         assert ledger.current_lease(NOW + 24 * SECOND) == first
         assert ledger.current_lease(NOW + 25 * SECOND) is None
 
+    def test_each_other_holder_begins_a_higher_epoch_and_the_same_one_keeps_its_own(self, ledger: Ledger) -> None:
+        epochs = []
+        for step, holder in enumerate(["a", "a", "b", "a"]):
+            now = NOW + step * 15 * SECOND
+            token = ledger.take_lease(holder=holder, ttl=15 * SECOND, now=now)
+            held = ledger.held_lease(now)
+            assert held is not None
+            assert (held.token, held.holder, held.expires_at) == (token, holder, now + 15 * SECOND)
+            epochs.append((held.epoch, held.taken_at))
+
+        assert epochs == [(1, NOW), (1, NOW), (2, NOW + 30 * SECOND), (3, NOW + 45 * SECOND)]
+        assert ledger.held_lease(NOW + 60 * SECOND) is None
+
+    @pytest.mark.parametrize("gone", [pytest.param(True, id="gone"), pytest.param(False, id="may be there")])
+    def test_only_a_holder_that_is_provably_gone_is_not_waited_for(self, ledger: Ledger, gone: bool) -> None:
+        first = ledger.take_lease(holder="a", ttl=15 * SECOND, now=NOW)
+        asked: list[str] = []
+
+        def is_gone(holder: str) -> bool:
+            asked.append(holder)
+            return gone
+
+        taken = ledger.take_lease(holder="b", ttl=15 * SECOND, now=NOW + SECOND, is_gone=is_gone)
+
+        assert asked == ["a"]
+        assert (taken is not None) is gone
+        assert (ledger.current_lease(NOW + SECOND) == first) is not gone
+
+    def test_withheld_sendings_are_told_apart_and_are_recorded_once(self, ledger: Ledger) -> None:
+        begun = ledger.begin(record(drain(1)), guard=allow, lease_token=None, actor="autopilot", now=NOW)
+        assert isinstance(begun, Begun)
+        key = drain(1).key
+
+        before = ledger.withheld(key)
+        ledger.withhold(key, sending=0, actor="autopilot", now=NOW)
+        ledger.withhold(key, sending=0, actor="autopilot", now=NOW + SECOND)
+        once = ledger.withheld(key)
+        ledger.begin_again(begun.record, after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW)
+        ledger.withhold(key, sending=1, actor="autopilot", now=NOW)
+
+        assert (before, once, ledger.withheld(key)) == (frozenset(), {0}, {0, 1})
+        refused = [entry for entry in ledger.entries(after=0, limit=50) if entry.kind is EntryKind.ACTION_REFUSED]
+        assert len(refused) == 2
+        assert ledger.verify_chain().problem == ""
+
     def test_no_lease_runs_before_one_is_taken(self, ledger: Ledger) -> None:
         assert ledger.current_lease(NOW) is None
 

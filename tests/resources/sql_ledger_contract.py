@@ -40,6 +40,8 @@ from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
 TO_VERSION_0005 = (
+    "ALTER TABLE leases DROP COLUMN epoch",
+    "ALTER TABLE leases DROP COLUMN taken_at",
     "DROP TABLE quota_proposals",
     "DROP TABLE rollouts",
     "DROP TABLE rollout_nodes",
@@ -289,12 +291,39 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         assert "differs" in ledger.verify_chain().problem
         ledger.close()
 
+    def test_lease_of_the_version_before_epochs_is_the_first_and_is_kept(self, url: str) -> None:
+        with_lease = SqlLedger(url)
+        token = with_lease.take_lease(holder="a", ttl=15 * SECOND, now=NOW)
+        with_lease.close()
+        change(
+            url,
+            "ALTER TABLE leases DROP COLUMN epoch",
+            "ALTER TABLE leases DROP COLUMN taken_at",
+            "UPDATE alembic_version SET version_num = '0007'",
+        )
+
+        ledger = SqlLedger(url)
+        held = ledger.held_lease(NOW + SECOND)
+        ledger.take_lease(holder="b", ttl=15 * SECOND, now=NOW + 15 * SECOND)
+        next_one = ledger.held_lease(NOW + 16 * SECOND)
+
+        assert held is not None
+        assert (held.token, held.epoch, held.taken_at) == (token, 1, None)
+        assert next_one is not None
+        assert next_one.epoch == 2
+
     def test_ledger_of_the_version_before_proposals_keeps_what_it_holds_and_gains_them(self, url: str) -> None:
         older = SqlLedger(url)
         fill(older)
         before = older.read_state(NOW)
         older.close()
-        change(url, "DROP TABLE quota_proposals", "UPDATE alembic_version SET version_num = '0006'")
+        change(
+            url,
+            "ALTER TABLE leases DROP COLUMN epoch",
+            "ALTER TABLE leases DROP COLUMN taken_at",
+            "DROP TABLE quota_proposals",
+            "UPDATE alembic_version SET version_num = '0006'",
+        )
 
         ledger = SqlLedger(url)
 

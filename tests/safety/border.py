@@ -61,6 +61,8 @@ LEDGER_READS = frozenset(
         "entries",
         "verify_chain",
         "resent_at",
+        "withheld",
+        "held_lease",
         "heartbeats",
         "checks",
         "records_on",

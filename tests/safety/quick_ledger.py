@@ -35,6 +35,7 @@ _NAMES = frozenset(
         "evidence_since",
         "head_hash",
         "heartbeats",
+        "held_lease",
         "incident",
         "incidents_since",
         "load_snapshot",
@@ -49,6 +50,7 @@ _NAMES = frozenset(
         "rollout_nodes",
         "rollout_plan",
         "rollouts",
+        "withheld",
     }
 )
 """Questions whose answer depends on what was asked and on the ledger alone."""
@@ -61,7 +63,7 @@ _STALES: dict[str, frozenset[str]] = {
     "store_release": frozenset(),
     "load": frozenset(),
     "verify_chain": frozenset(),
-    "take_lease": frozenset({"current_lease"}),
+    "take_lease": frozenset({"current_lease", "held_lease"}),
     "take_in": _OF_EVIDENCE,
     "take_in_conditions": _OF_EVIDENCE,
     "change_conditions": _OF_EVIDENCE,

@@ -250,11 +250,12 @@ def test_sensors_and_schedules_run_by_default() -> None:
     }
 
 
-def test_jobs_that_act_share_one_lane_and_are_never_retried_by_dagster() -> None:
-    for name in ("remediate", "verify_nodes", "drain_node", "return_node"):
+def test_jobs_that_act_are_in_the_lane_of_their_kind_and_are_never_retried_by_dagster() -> None:
+    lanes = {"remediate": "act", "verify_nodes": "verify", "drain_node": "person", "return_node": "person"}
+    for name, lane in lanes.items():
         tags = defs.resolve_job_def(name).tags
 
-        assert tags["lane"] == "act"
+        assert tags["lane"] == lane
         assert tags["dagster/max_retries"] == "0"
 
 

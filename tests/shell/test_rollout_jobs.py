@@ -11,7 +11,8 @@ from ops_pipelines.assets.rollouts import rollout_pass
 from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
 from ops_pipelines.flow.lease import TTL
-from ops_pipelines.rollout_jobs import ROLLOUT_TAGS, advance_rollouts, rollout_schedule, start_rollout, steer_rollout
+from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
+from ops_pipelines.run_lanes import ROLLOUT_TAGS
 from ops_pipelines.sensors.rollouts import rollout_sensor
 from tests.scenarios.rollout_stage import FIRST, KERNEL, PERSON, RolloutStage
 

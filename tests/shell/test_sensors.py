@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.assets.run_lease import LEASE_TAG
-from ops_pipelines.automation import ACTING_TAGS
+from ops_pipelines.definitions import defs
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.lease import TTL
@@ -23,10 +23,12 @@ from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
-from ops_pipelines.sensors.runs import POLL_FOR, this_process
+from ops_pipelines.sensors.runs import POLL_FOR
+from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.shell.definitions_on import definitions_on
+from tests.shell.job_origin import origin_of
 
 
 class CountedTelemetry:
@@ -90,9 +92,17 @@ def reason(result: dg.SensorResult) -> str:
     return result.skip_reason.skip_message or ""
 
 
-def begin_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, *, lease_token: str | None = None) -> None:
-    tags = ACTING_TAGS if lease_token is None else {**ACTING_TAGS, LEASE_TAG: lease_token}
-    instance.add_run(dg.DagsterRun(job_name="remediate", status=status, tags=tags))
+def begin_run(
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus,
+    *,
+    lease_token: str | None = None,
+    job_name: str = "remediate",
+) -> None:
+    tags = dict(defs.resolve_job_def(job_name).tags)
+    if lease_token is not None:
+        tags[LEASE_TAG] = lease_token
+    instance.add_run(dg.DagsterRun(job_name=job_name, status=status, tags=tags, remote_job_origin=origin_of(job_name)))
 
 
 def break_node(autopilot: SmallAutopilot) -> None:
@@ -243,6 +253,82 @@ def test_run_that_died_with_its_code_server_is_closed_and_the_next_one_requested
 
     assert len(requests(result)) == 1
     assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.FAILURE]
+
+
+@pytest.mark.parametrize(
+    ("status", "ends_as"),
+    [
+        (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.CANCELED),
+        (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.CANCELED),
+        (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.FAILURE),
+    ],
+)
+def test_run_that_was_asked_for_under_a_lost_lease_holds_no_lane_before_it_has_begun(
+    autopilot: SmallAutopilot,
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus,
+    ends_as: dg.DagsterRunStatus,
+) -> None:
+    """Whatever it tried would be refused, and who needs the lane would wait for that."""
+    lost = autopilot.cluster.ledger.take_lease(holder="replaced", ttl=TTL, now=autopilot.clock.now())
+    begin_run(instance, status, lease_token=lost)
+    autopilot.let_pass(TTL.total_seconds())
+    break_node(autopilot)
+    notice(autopilot, instance)
+
+    result = turn(remediation_sensor, autopilot, instance)
+
+    assert len(requests(result)) == 1
+    assert [run.status for run in instance.get_runs()] == [ends_as]
+
+
+def test_verification_under_way_holds_up_no_run_that_fences_and_moves(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    begin_run(instance, dg.DagsterRunStatus.STARTED, job_name="verify_nodes")
+    break_node(autopilot)
+    notice(autopilot, instance)
+
+    (request,) = requests(turn(remediation_sensor, autopilot, instance))
+
+    assert request.tags["lane"] != defs.resolve_job_def("verify_nodes").tags["lane"]
+
+
+def test_plan_that_a_lost_lease_left_half_way_is_gone_on_with_by_the_first_tick_of_the_next_holder(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_node(autopilot)
+    notice(autopilot, instance)
+    first = turn(remediation_sensor, autopilot, instance)  # The drain is done; the run that goes on dies.
+    assert autopilot.incident().state is IncidentState.ACTING
+    waited = turn(remediation_sensor, autopilot, instance, cursor=first.cursor)
+
+    monkeypatch.setattr("ops_pipelines.sensors.runs.this_process", lambda: "the next code server")
+    monkeypatch.setattr("ops_pipelines.sensors.runs.is_gone", lambda _holder: True)
+    began_at = autopilot.clock.now()
+    taken_over = turn(remediation_sensor, autopilot, instance, cursor=first.cursor)
+    once_more = turn(remediation_sensor, autopilot, instance, cursor=taken_over.cursor)
+
+    assert requests(waited) == []
+    (request,) = requests(taken_over)
+    assert request.tags["reason"] == "the lease is new here: INC-0001 may be half-way"
+    assert autopilot.clock.now() - began_at < timedelta(seconds=5)
+    assert requests(once_more) == []
+
+
+def test_what_was_asked_for_under_a_lost_lease_has_another_key_under_the_next(
+    repaired: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster starts a key once: the same key again would be passed over without a word."""
+    repaired.let_pass(60)
+    (first,) = requests(turn(drained_node_sensor, repaired, instance))
+    monkeypatch.setattr("ops_pipelines.sensors.runs.this_process", lambda: "the next code server")
+    monkeypatch.setattr("ops_pipelines.sensors.runs.is_gone", lambda _holder: True)
+
+    (second,) = requests(turn(drained_node_sensor, repaired, instance))
+
+    assert first.run_key != second.run_key
+    assert first.tags["reason"] == second.tags["reason"]
 
 
 def test_run_under_the_lease_of_this_process_is_let_be(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
@@ -440,7 +526,7 @@ def test_repaired_node_is_due_for_its_proof_when_it_has_soaked(
     assert request.job_name == "verify_nodes"
     assert request.run_key is not None
     assert request.run_key.startswith("verify:INC-0001:")
-    assert request.tags["lane"] == "act"
+    assert request.tags["lane"] == "verify"
     assert request.tags[LEASE_TAG] == repaired.cluster.ledger.current_lease(repaired.clock.now())
 
 
@@ -448,7 +534,7 @@ def test_proof_is_not_requested_while_a_run_is_under_way(
     repaired: SmallAutopilot, instance: dg.DagsterInstance
 ) -> None:
     repaired.let_pass(60)
-    begin_run(instance, dg.DagsterRunStatus.STARTED)
+    begin_run(instance, dg.DagsterRunStatus.STARTED, job_name="verify_nodes")
 
     assert "under way" in reason(turn(drained_node_sensor, repaired, instance))
 

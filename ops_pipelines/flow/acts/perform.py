@@ -30,7 +30,7 @@ from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, words_of
 from ops_pipelines.flow.acts.witnesses import inspect_node, look
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.lease import Lease, is_current
 from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -121,13 +121,13 @@ def perform(
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
         return Progress(stage=stage, reason=words_of(begun))
     if isinstance(begun, Begun):
-        return _send(begun.record, cluster, facts, actor=actor)
+        return _send(begun.record, cluster, facts, sending=0, token=token, actor=actor)
 
     def begin_again(record: ActionRecord, after: int) -> Begun | AlreadyBegun | Refusal:
         now = cluster.clock.now()
         return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
 
-    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, actor=actor)
+    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, token=token, actor=actor)
 
 
 def _why_told(action: Action, facts: ClusterFacts) -> str | None:
@@ -170,8 +170,14 @@ def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: 
     )
 
 
-def _send(record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, actor: str) -> Progress:
+def _send(
+    record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, sending: int, token: str, actor: str
+) -> Progress:
+    """Send the command, if the lease is still ours: time may have passed since the before-entry, however much."""
     action = record.action
+    if action.verb not in MESSAGES and not is_current(token, cluster.ledger, cluster.clock.now()):
+        cluster.ledger.withhold(action.key, sending=sending, actor=actor, now=cluster.clock.now())
+        return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
     try:
         receipt = send_command(action, cluster, facts)
     except SourceRefused as problem:
@@ -210,6 +216,7 @@ def _follow_up(
     facts: ClusterFacts,
     *,
     begin_again: Callable[[ActionRecord, int], Begun | AlreadyBegun | Refusal],
+    token: str,
     actor: str,
 ) -> Progress:
     """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
@@ -221,7 +228,7 @@ def _follow_up(
         if record.sent_at is not None:
             return finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
         # Nobody can tell whether it went out. A message twice is better than a page never sent.
-        return _send(record, cluster, facts, actor=actor)
+        return _send(record, cluster, facts, sending=0, token=token, actor=actor)
     resent_at = cluster.ledger.resent_at(action.key)  # Read before the witness: who sends between the two is seen.
     testimony = testify(record, look(action, cluster))
     if testimony.witness is Witness.DONE:
@@ -234,7 +241,7 @@ def _follow_up(
     if _may_send_again(record, testimony.witness, resent_at, cluster):
         begun = begin_again(record, len(resent_at))
         if isinstance(begun, Begun):
-            return _send(record, cluster, facts, actor=actor)
+            return _send(record, cluster, facts, sending=len(resent_at) + 1, token=token, actor=actor)
         if isinstance(begun, AlreadyBegun):
             return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
         if begun.patience is Patience.WAIT:
@@ -260,11 +267,18 @@ def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[
         return not _is_overdue(record, cluster)
     if record.sent_at is not None or (witness is not Witness.NOT_DONE and verb not in _HARMLESS_TWICE):
         return False
+    if _was_never_sent(record, resent_at, cluster):
+        return True
     if verb is Verb.RESET_GPU and resent_at:
         return False  # A reset that helped nothing looks like one that never came: once more is enough.
     limit = witness_limit(verb, cluster.rules.policy)
     last_sent_at = max((record.begun_at, *resent_at))
     return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
+
+
+def _was_never_sent(record: ActionRecord, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
+    """Return whether each time that it was to be sent the lease had gone: then nobody has to wait for its witness."""
+    return len(cluster.ledger.withheld(record.action.key)) == 1 + len(resent_at)
 
 
 def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:

@@ -6,7 +6,7 @@ growing distances, under a raised launch number.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
@@ -80,6 +80,33 @@ def due_remediation(
         return None
     seq, name, launch_number = max(candidates)
     return Due(run_key=f"remediate:{name}:{seq}:{launch_number}", reason=f"{name} waits for its next step")
+
+
+def due_takeover(state: LedgerState, *, epoch: int, now: datetime) -> Due | None:
+    """Return the run with which a new holder of the lease goes on with what its predecessor left; None if nothing is.
+
+    Due at once, however short a time ago a pass was made: that pass may have ended in its middle.
+    """
+    left = [
+        incident.incident
+        for incident in state.incidents
+        if incident.state in (IncidentState.OPEN, IncidentState.ACTING) and not _is_only_watched(incident, now=now)
+    ]
+    if not left:
+        return None
+    more = "" if len(left) == 1 else f" and {len(left) - 1} more"
+    return Due(run_key=f"takeover:{epoch}", reason=f"the lease is new here: {left[0]}{more} may be half-way")
+
+
+def under_epoch(due: Due, epoch: int) -> Due:
+    """Return what is due under a key of this epoch: a key is started once, and may have been for who is gone."""
+    return replace(due, run_key=f"{due.run_key}@{epoch}")
+
+
+def epoch_of_key(run_key: str) -> int | None:
+    """Return the epoch of a key; None if it has none."""
+    epoch = run_key.rpartition("@")[2]
+    return int(epoch) if epoch.isdecimal() and "@" in run_key else None
 
 
 def _is_only_watched(incident: Incident, *, now: datetime) -> bool:

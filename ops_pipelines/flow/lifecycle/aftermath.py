@@ -63,7 +63,7 @@ def put_back_canaries(rollout: Rollout, nodes: Collection[RolloutNode], cluster:
 
 
 def keep_wide_jobs_off(
-    rollout: Rollout, nodes: Collection[RolloutNode], jobs: Collection[JobStatus], cluster: Cluster
+    rollout: Rollout, nodes: Collection[RolloutNode], jobs: Collection[JobStatus], cluster: Cluster, *, lease: Lease
 ) -> Rollout:
     """Keep wide waiting jobs off nodes that soak, let them on afterwards; return the rollout as it is then.
 
@@ -83,8 +83,10 @@ def keep_wide_jobs_off(
     }
     rollout = _remember(replace(rollout, kept_off=before), rollout, cluster)
     for job, off in cap.keep_off.items():
+        lease.require(cluster.ledger, cluster.clock.now())
         cluster.scheduler.exclude(job, off)
     for job, on in cap.let_on.items():
+        lease.require(cluster.ledger, cluster.clock.now())
         cluster.scheduler.readmit(job, on)
     return _remember(replace(rollout, kept_off=cap.kept_off), rollout, cluster)
 

@@ -110,7 +110,7 @@ def book_ahead(report: PassReport, around: Surroundings, cluster: Cluster, *, le
     if token is None or token != cluster.ledger.current_lease(now):
         return report
     try:
-        return replace(report, rollout=_change(rollout, wanted, cluster))
+        return replace(report, rollout=_change(rollout, wanted, cluster, lease=lease))
     except (SourceError, LedgerConflict) as problem:
         said = f"maintenance is not booked as it should be: {problem}"
         return replace(
@@ -120,23 +120,25 @@ def book_ahead(report: PassReport, around: Surroundings, cluster: Cluster, *, le
         )
 
 
-def give_back(rollout: Rollout, cluster: Cluster) -> Rollout:
+def give_back(rollout: Rollout, cluster: Cluster, *, lease: Lease) -> Rollout:
     """Give back what is booked for a rollout, if anything is. Raises SourceError, LedgerError."""
-    return rollout if rollout.booking is None else _change(rollout, None, cluster)
+    return rollout if rollout.booking is None else _change(rollout, None, cluster, lease=lease)
 
 
 def _booked_by_others(rollout: Rollout, rollouts: Collection[Rollout]) -> int:
     return sum(len(each.booking.nodes) for each in rollouts if each.booking and each.rollout != rollout.rollout)
 
 
-def _change(rollout: Rollout, wanted: Booking | None, cluster: Cluster) -> Rollout:
+def _change(rollout: Rollout, wanted: Booking | None, cluster: Cluster, *, lease: Lease) -> Rollout:
     known = rollout.booking
     if known is not None and (wanted is None or wanted.name != known.name):
+        lease.require(cluster.ledger, cluster.clock.now())
         cluster.scheduler.unreserve(known.name)
         rollout = _remember(rollout, None, cluster)
     if wanted is None:
         return rollout
     rollout = _remember(rollout, wanted, cluster)
+    lease.require(cluster.ledger, cluster.clock.now())
     cluster.scheduler.book(wanted.nodes, name=wanted.name, begins_at=wanted.begins_at, ends_at=wanted.ends_at)
     return _remember(rollout, replace(wanted, is_accepted=True), cluster)
 

@@ -81,8 +81,9 @@ def _settle(rollout: Rollout, jobs: tuple[JobStatus, ...], cluster: Cluster, *, 
     """Give back what a rollout that is over still owes; return what was in the way: it holds up no other."""
     nodes = cluster.ledger.rollout_nodes(rollout.rollout)
     try:
-        rollout = give_back(rollout, cluster)
-        put_back_canaries(keep_wide_jobs_off(rollout, nodes, jobs, cluster), nodes, cluster, lease=lease)
+        rollout = give_back(rollout, cluster, lease=lease)
+        rollout = keep_wide_jobs_off(rollout, nodes, jobs, cluster, lease=lease)
+        put_back_canaries(rollout, nodes, cluster, lease=lease)
     except (SourceError, LedgerConflict) as problem:
         return (f"{rollout.rollout} is over and left something behind: {problem}",)
     return ()

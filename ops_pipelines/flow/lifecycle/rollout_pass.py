@@ -101,7 +101,7 @@ def _settle(
         return errand
     everybody = tuple(nodes.values())
     try:
-        rollout = keep_wide_jobs_off(errand.rollout, everybody, around.jobs, errand.cluster)
+        rollout = keep_wide_jobs_off(errand.rollout, everybody, around.jobs, errand.cluster, lease=errand.lease)
         put_back_canaries(rollout, everybody, errand.cluster, lease=errand.lease)
     except (SourceError, LedgerConflict) as problem:
         problems[str(problem)] = None

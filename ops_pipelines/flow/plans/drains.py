@@ -19,7 +19,7 @@ from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, words_of
 from ops_pipelines.flow.acts.perform import Progress, Stage
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.lease import Lease, is_current
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -50,8 +50,10 @@ def drain_together(orders: Sequence[DrainOrder], cluster: Cluster, *, lease: Lea
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
         begun, others = _begin(batch, cluster, token=token)
-        refused = _send(begun, cluster)
-        progress |= others | _read_back(begun, refused, cluster)
+        told = _send(begun, cluster, token=token)
+        sent = [record for record in begun if record.action.key not in told.withheld]
+        late = {key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for key in told.withheld}
+        progress |= others | late | _read_back(sent, told.refused, cluster)
     return progress
 
 
@@ -81,31 +83,56 @@ def _begin(
     return begun, others
 
 
-def _send(begun: Sequence[ActionRecord], cluster: Cluster) -> dict[ActionKey, str]:
-    """Send one command a reason; return what the scheduler refused, with its words. No answer is not a no."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What did not go out, or was not taken. No answer is not a no."""
+
+    refused: Mapping[ActionKey, str]
+    """What the scheduler refused, with its words."""
+    withheld: frozenset[ActionKey] = frozenset()
+    """What was not sent: the lease went between the before-entries and the commands."""
+
+
+def _send(begun: Sequence[ActionRecord], cluster: Cluster, *, token: str) -> _Told:
+    """Send one command a reason."""
     by_reason: dict[str, list[Action]] = {}
     for record in begun:
         by_reason.setdefault(record.action.text, []).append(record.action)
     groups = list(by_reason.values())
+
+    def send(group: Sequence[Action]) -> _Told:
+        return _send_group(group, cluster, token=token)
+
     if len(groups) < _ENOUGH_FOR_THREADS:
-        answers = [_send_group(group, cluster) for group in groups]
+        answers = [send(group) for group in groups]
     else:
         with ThreadPoolExecutor(_SENDER_COUNT) as senders:
-            answers = list(senders.map(lambda group: _send_group(group, cluster), groups))
-    return {key: words for answer in answers for key, words in answer.items()}
+            answers = list(senders.map(send, groups))
+    return _both(answers)
 
 
-def _send_group(group: Sequence[Action], cluster: Cluster) -> dict[ActionKey, str]:
+def _both(answers: Sequence[_Told]) -> _Told:
+    return _Told(
+        refused={key: words for each in answers for key, words in each.refused.items()},
+        withheld=frozenset(key for each in answers for key in each.withheld),
+    )
+
+
+def _send_group(group: Sequence[Action], cluster: Cluster, *, token: str) -> _Told:
     nodes = [action.node for action in group if action.node is not None]
+    if not is_current(token, cluster.ledger, cluster.clock.now()):
+        for action in group:
+            cluster.ledger.withhold(action.key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
+        return _Told(refused={}, withheld=frozenset(action.key for action in group))
     try:
         cluster.scheduler.drain(nodes, reason=group[0].text)
     except SourceRefused as problem:
         if len(group) > 1:  # One bad node must not cost the others their drain.
-            return {key: words for action in group for key, words in _send_group([action], cluster).items()}
-        return {group[0].key: str(problem)}
+            return _both([_send_group([action], cluster, token=token) for action in group])
+        return _Told(refused={group[0].key: str(problem)})
     except SourceError:
-        return {}
-    return {}
+        return _Told(refused={})
+    return _Told(refused={})
 
 
 def _read_back(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, SentChange
+from ops_pipelines.flow.lease import is_current
 from ops_pipelines.flow.quota.changes import ApplyRefused, Witnessed, to_sent, witness
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.ports.ledger import LedgerConflict
@@ -64,6 +65,9 @@ class Hand:
         except LedgerConflict as overtaken:
             raise ApplyRefused(str(overtaken)) from overtaken
         quotas = self.desk.limits()
+        if not is_current(self.lease_token, self.desk.cluster.ledger, self.desk.clock.now()):
+            # Whoever has the lease by now settles what was begun, by what is in force: nothing of it is.
+            raise ApplyRefused(f"{record.name}: the lease went to another process before anything was sent")
         problem = _send(quotas, changes)
         # After a no nothing more happens; after silence what was sent may still take effect.
         most = 1 if isinstance(problem, SourceRefused) else READ_COUNT

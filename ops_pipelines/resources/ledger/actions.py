@@ -121,6 +121,36 @@ def read_resent_at(connection: Connection, key: ActionKey) -> tuple[datetime, ..
     return tuple(each.at for each in resent if each.key == key)
 
 
+def withhold_action(connection: Connection, key: ActionKey, *, sending: int, actor: str, now: datetime) -> None:
+    """Write that a command was provably not sent; the same sending once."""
+    record = _begun(connection, [key])[key]
+    if record.outcome is not None:
+        return
+    with ChainWriter(connection) as writer:
+        _write_refusal(writer, RefusedAction(action=record.action, refusal=_unsent(sending)), actor=actor, now=now)
+
+
+def read_withheld(connection: Connection, key: ActionKey) -> frozenset[int]:
+    """Return which sendings of an action were withheld."""
+    record = _begun(connection, [key])[key]
+    sendings = range(len(read_resent_at(connection, key)) + 1)
+    identities = {
+        refusal_identity(RefusedAction(action=record.action, refusal=_unsent(each))): each for each in sendings
+    }
+    found = connection.execute(select(refusals.c.identity).where(refusals.c.identity.in_(identities))).scalars()
+    return frozenset(identities[identity] for identity in found)
+
+
+def _unsent(sending: int) -> Refusal:
+    """Return why a command was not sent although its before-entry stands; each sending has words of its own."""
+    which = "" if sending == 0 else f" for the {sending + 1}. time"
+    return Refusal(
+        guardrail="lease",
+        reason=f"the right to act ran out or went to another process before this was sent{which}: it was not sent",
+        patience=Patience.WAIT,
+    )
+
+
 def mark_action_sent(connection: Connection, key: ActionKey, *, actor: str, now: datetime) -> None:
     """Write when the command was accepted; nothing if that is known, or the action over."""
     record = _begun(connection, [key])[key]

@@ -6,7 +6,7 @@ None of this is history: the chain names documents by digest and evidence by seq
 import hashlib
 import secrets
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -17,7 +17,7 @@ from sqlalchemy import Column, Connection, bindparam, delete, func, insert, sele
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
 from ops_pipelines.domain.observation import Observation, Rejected
-from ops_pipelines.ports.ledger import Evidence, LedgerError
+from ops_pipelines.ports.ledger import Evidence, HeldLease, LedgerError
 from ops_pipelines.resources.documents import decode, decode_all, encode
 from ops_pipelines.resources.ledger.tables import (
     conditions,
@@ -250,22 +250,40 @@ def read_rejected(connection: Connection, *, limit: int) -> tuple[Rejected, ...]
 # -- lease ------------------------------------------------------------------------------------------------------------
 
 
-def take_lease(connection: Connection, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
+def take_lease(
+    connection: Connection, *, holder: str, ttl: timedelta, is_gone: Callable[[str], bool], now: datetime
+) -> str | None:
     """Take or renew the lease and return its token; None while another holder's runs.
 
     The same holder keeps its token even over a gap: nobody else held the lease in between, or the row would say so.
+    Each other holder begins a new epoch, which its token carries. Whoever `is_gone` is not waited for.
     """
     row = connection.execute(select(leases).where(leases.c.name == _LEASE)).one_or_none()
-    if row is not None and row.holder != holder and row.expires_at > now:
+    if row is not None and row.holder == holder:
+        renewal = update(leases).where(leases.c.name == _LEASE).values(expires_at=now + ttl)
+        connection.execute(renewal)
+        return str(row.token)
+    if row is not None and row.expires_at > now and not is_gone(row.holder):
         return None
-    is_renewal = row is not None and row.holder == holder
-    token: str = row.token if row is not None and is_renewal else secrets.token_hex(16)
-    values = {"name": _LEASE, "holder": holder, "token": token, "expires_at": now + ttl}
+    epoch = 1 if row is None else row.epoch + 1
+    token = f"{epoch}-{secrets.token_hex(16)}"
+    values = {"holder": holder, "token": token, "expires_at": now + ttl, "epoch": epoch, "taken_at": now}
     if row is None:
-        connection.execute(insert(leases), values)
+        connection.execute(insert(leases), {"name": _LEASE, **values})
     else:
         connection.execute(update(leases).where(leases.c.name == _LEASE).values(values))
     return token
+
+
+def read_held_lease(connection: Connection, now: datetime) -> HeldLease | None:
+    """Return the lease that runs at `now`, with who holds it."""
+    running = select(leases).where(leases.c.name == _LEASE, leases.c.expires_at > now)
+    row = connection.execute(running).one_or_none()
+    if row is None:
+        return None
+    return HeldLease(
+        token=row.token, holder=row.holder, epoch=row.epoch, taken_at=row.taken_at, expires_at=row.expires_at
+    )
 
 
 def read_lease(connection: Connection, now: datetime) -> str | None:

@@ -5,7 +5,7 @@ modules beside it.
 Open one `SqlLedger` a process; its threads may share it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
@@ -32,6 +32,7 @@ from ops_pipelines.ports.ledger import (
     Evidence,
     Guard,
     GuardOfEach,
+    HeldLease,
     LedgerState,
     Pause,
 )
@@ -239,6 +240,14 @@ class SqlLedger:
         with self._database.read() as connection:
             return ledger_actions.read_resent_at(connection, key)
 
+    def withhold(self, key: ActionKey, *, sending: int, actor: str, now: datetime) -> None:
+        with self._database.write() as connection:
+            ledger_actions.withhold_action(connection, key, sending=sending, actor=actor, now=now)
+
+    def withheld(self, key: ActionKey) -> frozenset[int]:
+        with self._database.read() as connection:
+            return ledger_actions.read_withheld(connection, key)
+
     def mark_sent(self, key: ActionKey, *, actor: str, now: datetime) -> None:
         with self._database.write() as connection:
             ledger_actions.mark_action_sent(connection, key, actor=actor, now=now)
@@ -348,9 +357,15 @@ class SqlLedger:
 
     # -- lease --------------------------------------------------------------------------------------------------------
 
-    def take_lease(self, *, holder: str, ttl: timedelta, now: datetime) -> str | None:
+    def take_lease(
+        self, *, holder: str, ttl: timedelta, now: datetime, is_gone: Callable[[str], bool] = lambda _holder: False
+    ) -> str | None:
         with self._database.write() as connection:
-            return ledger_evidence.take_lease(connection, holder=holder, ttl=ttl, now=now)
+            return ledger_evidence.take_lease(connection, holder=holder, ttl=ttl, is_gone=is_gone, now=now)
+
+    def held_lease(self, now: datetime) -> HeldLease | None:
+        with self._database.read() as connection:
+            return ledger_evidence.read_held_lease(connection, now)
 
     def current_lease(self, now: datetime) -> str | None:
         with self._database.read() as connection:

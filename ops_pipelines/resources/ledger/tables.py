@@ -238,6 +238,10 @@ class LeaseColumns(TypedColumns):
     holder: Named[str] = Column(SafeText())
     token: Named[str] = Column(Text())
     expires_at: Named[datetime] = Column(UtcText())
+    epoch: Named[int] = Column(BigInteger(), server_default="1")
+    """Grows with each change of holder, and never falls."""
+    taken_at: Named[datetime | None] = Column(UtcText())
+    """When this epoch began; None: before this was written down."""
 
 
 class HeartbeatColumns(TypedColumns):

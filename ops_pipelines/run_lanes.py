@@ -1,0 +1,76 @@
+"""Which run waits for which: every run is in exactly one lane, each lane has a limit of its own, and there is no total.
+
+What fences nodes and moves jobs has a lane to itself, so that no number of other runs can keep it queued: neither the
+lake's, nor back-fills, nor what people launch. The lane is read from the job, never from a form. dagster.yaml names the
+coordinator that does this, and the limits. Dagster's webserver and daemon import this module: it imports little.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
+from dagster._core.storage.dagster_run import DagsterRun
+
+LANE_TAG = "lane"
+PRIORITY_TAG = "dagster/priority"
+
+
+class RunLane(Enum):
+    """Who waits for whom."""
+
+    ACT = "act"
+    """Understands, drains, holds, fences, moves: waits for nothing but for its like."""
+    VERIFY = "verify"
+    """Tests and returns repaired nodes: nobody's job is in danger while it waits."""
+    ROLLOUT = "rollout"
+    """An installation takes minutes, and no repair waits for it."""
+    PERSON = "person"
+    """What a person launches to steer us: a kill switch must not wait for a report."""
+    ROUTINE = "routine"
+    """The lake, reports, bills, back-fills, and whatever else there is."""
+
+
+_LANES: Mapping[str, RunLane] = {
+    "remediate": RunLane.ACT,
+    "verify_nodes": RunLane.VERIFY,
+    "advance_rollouts": RunLane.ROLLOUT,
+    **dict.fromkeys(
+        (
+            *("pause_autopilot", "resume_autopilot", "approve_plan", "drain_node", "return_node"),
+            *("start_rollout", "steer_rollout"),
+        ),
+        RunLane.PERSON,
+    ),
+}
+
+
+def lane_of(job_name: str) -> RunLane:
+    """Return the lane of the runs of a job."""
+    return _LANES.get(job_name, RunLane.ROUTINE)
+
+
+def tags_of(lane: RunLane) -> dict[str, str]:
+    """Return the tags of runs in a lane, by which they are found."""
+    return {LANE_TAG: lane.value}
+
+
+# Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
+ACTING_TAGS = tags_of(RunLane.ACT)
+VERIFYING_TAGS = tags_of(RunLane.VERIFY)
+ROLLOUT_TAGS = {**tags_of(RunLane.ROLLOUT), "dagster/max_retries": "0"}
+
+
+class LaneCoordinator(QueuedRunCoordinator):
+    """Dagster's queue, in which each run is put into the lane of its job as it is handed in."""
+
+    def submit_run(self, context: SubmitRunContext) -> DagsterRun:
+        """Put the run into its lane, whatever lane it says it is in; then queue it."""
+        run = context.dagster_run
+        lane = lane_of(run.job_name)
+        tags = tags_of(lane)
+        if lane is RunLane.ACT:
+            tags[PRIORITY_TAG] = "10"  # Of those that may start in one turn of the queue it is launched first.
+        if not tags.items() <= run.tags.items():
+            self._instance.add_run_tags(run.run_id, tags)
+            run = run.with_tags({**run.tags, **tags})
+        return super().submit_run(context._replace(dagster_run=run))

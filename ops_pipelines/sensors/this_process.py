@@ -1,0 +1,60 @@
+"""The name under which this process holds the lease and beats, and whether the process of such a name is gone.
+
+A name says where and when its process began, so that nobody is taken for dead but who provably is: on the same boot of
+the same host, seen from the same set of process ids, no process has that id, or another one has it by now.
+"""
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+_PROC = Path("/proc")
+_BEGAN_FIELD = 19
+"""Of /proc/PID/stat behind the command's name: when the process began, in ticks since the boot."""
+
+
+@cache
+def _whereabouts(_pid: int) -> str:
+    """Return the boot, and which set of process ids is seen here; empty where the system does not tell."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()[:8]
+        ids = (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return ""
+    return f"{boot}.{ids}"
+
+
+def this_process() -> str:
+    """Return the name of this process: host, process id, and by what else it is told apart from one of the same id."""
+    pid = os.getpid()
+    began = _began_at(pid)
+    whereabouts = _whereabouts(pid)
+    return f"{socket.gethostname()}:{pid}" + (f":{whereabouts}.{began}" if whereabouts and began else "")
+
+
+def is_gone(holder: str) -> bool:
+    """Return whether the process of that name provably runs no more; False where nobody can tell."""
+    host, _, rest = holder.partition(":")
+    pid, _, origin = rest.partition(":")
+    whereabouts, _, began = origin.rpartition(".")
+    if host != socket.gethostname() or not pid.isdigit() or not began or whereabouts != _whereabouts(os.getpid()):
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # It is somebody's, so an id that is in use.
+    now = _began_at(int(pid))
+    return bool(now) and now != began
+
+
+def _began_at(pid: int) -> str:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return ""
+    # The command's name stands in brackets, and may hold anything, brackets too.
+    fields = stat.rpartition(")")[2].split()
+    return fields[_BEGAN_FIELD] if len(fields) > _BEGAN_FIELD else ""
