@@ -23,6 +23,7 @@ from tests.ports.ledger_contract import LedgerContract
 from tests.ports.ledger_samples import (
     NO_LIMIT,
     NOW,
+    SECOND,
     begin,
     decide,
     drain,
