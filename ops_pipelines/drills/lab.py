@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--acts names what --once plays; add --once")
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    state = options.state.resolve() if options.state is not None else _default_state()
+    state = options.state.resolve() if options.state is not None else default_state()
     try:
         with sole_owner(state):
             if not options.once:
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130 if options.once else 0
 
 
-def _default_state() -> Path:
+def default_state() -> Path:
     """Return `.lab` here, or a directory elsewhere.
 
     Elsewhere if this one's name is too long for Unix sockets, or if root's PostgreSQL, whose user is not root, may not
@@ -157,20 +157,20 @@ def _apart(acts: Sequence[str] | None) -> tuple[Sequence[str] | None, ...]:
 def _play(state: Path, console: Console, *, port: int, acts: Sequence[str] | None) -> None:
     is_small = acts is not None and tuple(acts) in ((ROLLOUT,), (QUOTAS,))
     lab = Lab(state, port=port, node_count=_FEW_NODES_COUNT if is_small else _NODE_COUNT)
-    with _brought_up(lab, console):
+    with brought_up(lab, console):
         LabDrill(lab.stage(), console, names=acts).run()
         console.print("the lab ended as expected")
 
 
 def _keep_up(state: Path, console: Console, *, port: int) -> None:
     lab = Lab(state, port=port)
-    with _brought_up(lab, console):
+    with brought_up(lab, console):
         _explain(lab, console)
         signal.pause()
 
 
 @contextmanager
-def _brought_up(lab: "Lab", console: Console) -> Iterator[None]:
+def brought_up(lab: "Lab", console: Console) -> Iterator[None]:
     lab.clean()
     for opened in (open_cluster, open_observatory):
         opened.cache_clear()  # What the lab before this one opened is gone.
@@ -206,8 +206,13 @@ class Lab:
         policy: str = POLICY,
         instance_file: Path | None = None,
         definitions: str = DEFINITIONS,
+        slurmd_timeout_seconds: int = _SLURMD_TIMEOUT_SECONDS,
+        has_own_code_server: bool = True,
     ) -> None:
-        """Describe the lab; another policy, instance file or module of definitions is for comparisons."""
+        """Describe the lab; another policy, instance file or module of definitions is for comparisons.
+
+        Without `has_own_code_server` Dagster's daemon runs one of its own, which it replaces every few minutes.
+        """
         self.state = state
         self._policy = policy
         self._scenario = lab_scenario(node_count)
@@ -218,7 +223,7 @@ class Lab:
                 directory=state / SLURM_DIRECTORY,
                 node_count=node_count,
                 first_port=free_ports(102 + node_count),
-                slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
+                slurmd_timeout_seconds=slurmd_timeout_seconds,
                 on_reboot=(sys.executable, "-m", "ops_pipelines.drills.lab_node", "booted", str(state)),
             )
         )
@@ -231,6 +236,7 @@ class Lab:
             instance_file=instance_file if instance_file is not None else project_file("dagster.postgres.yaml"),
             port=port,
             definitions=definitions,
+            has_own_code_server=has_own_code_server,
         )
         self.twin: Twin | None = None
         self._prometheus_port = free_port()

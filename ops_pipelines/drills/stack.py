@@ -8,6 +8,7 @@ import fcntl
 import os
 import random
 import shutil
+import signal
 import socket
 import sys
 import urllib.error
@@ -45,13 +46,22 @@ class DagsterStack:
     """
 
     def __init__(
-        self, home: Path, *, cluster_file: Path, instance_file: Path, port: int, definitions: str = DEFINITIONS
+        self,
+        home: Path,
+        *,
+        cluster_file: Path,
+        instance_file: Path,
+        port: int,
+        definitions: str = DEFINITIONS,
+        has_own_code_server: bool = True,
     ) -> None:
+        """Describe it. Without `has_own_code_server` daemon and webserver each run one, which the daemon replaces."""
         self._home = home
         self._cluster_file = cluster_file
         self._instance_file = instance_file
         self._port = port
         self._definitions = definitions
+        self._has_own_code_server = has_own_code_server
         self._code_port: int | None = None
         self._run, self._log = home / "run", home / "log"
         self._daemons = Daemons(run=self._run, log=self._log)
@@ -77,11 +87,15 @@ class DagsterStack:
         code_port = free_port()
         self._code_port = code_port
         workspace = self._home / "workspace.yaml"
-        workspace.write_text(
-            f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: ops_pipelines}}\n"
+        where = (
+            f"grpc_server: {{host: {LOOPBACK}, port: {code_port}"
+            if self._has_own_code_server
+            else f"python_module: {{module_name: {self._definitions}"
         )
-        progress("code server")
-        self.start_code_server()
+        workspace.write_text(f"load_from:\n  - {where}, location_name: ops_pipelines}}\n")
+        if self._has_own_code_server:
+            progress("code server")
+            self.start_code_server()
         progress("daemon and web page")
         self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
         self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
@@ -124,6 +138,20 @@ class DagsterStack:
     def kill(self, name: str) -> None:
         """Kill one process without letting it clean up: what a drill does to see it heal."""
         self._daemons.kill([name])
+
+    def suspend(self, name: str) -> None:
+        """Stop one process where it stands, as a machine that is suspended; it knows nothing of it."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let a suspended process go on."""
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        pid = self._daemons.pid_of(name)
+        if pid is None:
+            raise StackError(f"{name} does not run. {self._last_words(name)}")
+        os.kill(pid, number)
 
     def kill_run_workers(self) -> int:
         """Kill the processes that carry out runs, in the middle of whatever they do; return how many there were."""

@@ -1,0 +1,103 @@
+"""`make trial`: a stranger's bad day on a real Slurm. What once went wrong, on purpose, judged at the end.
+
+Silent nodes, a lab for each cell (`trial_writers`); then the attacks, on one lab of twelve nodes (`trial_attacks`).
+Each part is judged by itself; the exit code is 0 only if none failed.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from ops_pipelines.drills.lab import Lab, brought_up, default_state
+from ops_pipelines.drills.lab_stage import DrillError, LabView
+from ops_pipelines.drills.postgres_server import PostgresServerError
+from ops_pipelines.drills.slurm_cluster import SlurmClusterError
+from ops_pipelines.drills.stack import StackError, port_number, sole_owner
+from ops_pipelines.drills.trial_writers import Cell, CellResult, Disturbance, SilentNodes
+from ops_pipelines.drills.writer_watch import WriterWatch
+
+SILENCE_LIMITS_SECONDS = (30, 60, 180)
+_NODE_COUNT = 24
+"""Ten fall silent at once, and their jobs need room elsewhere."""
+_READY_SECONDS = 180.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play what is asked for, print what came of it, and end with 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="make trial", description=__doc__)
+    parser.add_argument("--silent", type=int, default=50, metavar="N", help="nodes that fall silent in each cell")
+    parser.add_argument("--at-once", type=int, default=10, metavar="N", help="how many of them at once")
+    parser.add_argument(
+        "--limits", type=int, nargs="+", default=SILENCE_LIMITS_SECONDS, metavar="SECONDS", help="SlurmdTimeout"
+    )
+    names = [each.name.lower() for each in Disturbance]
+    parser.add_argument("--disturbances", nargs="+", choices=names, default=names, help="what is wrong meanwhile")
+    parser.add_argument("--without-guard", action="store_true", help="show what the start guard is for: play without")
+    parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
+    parser.add_argument("--state", type=Path, default=None, help="where the lab keeps its state")
+    options = parser.parse_args(argv)
+    if not 1 <= options.at_once <= _NODE_COUNT // 2 or options.silent < 1:
+        parser.error(f"--silent must be 1 or more, --at-once 1 to {_NODE_COUNT // 2}")
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    state = options.state.resolve() if options.state is not None else default_state()
+    cells = [
+        Cell(disturbance=Disturbance[name.upper()], slurmd_timeout_seconds=limit, is_guarded=not options.without_guard)
+        for name in options.disturbances
+        for limit in options.limits
+    ]
+    try:
+        with sole_owner(state):
+            results = tuple(
+                _play_cell(cell, state, console, port=options.port, count=options.silent, at_once=options.at_once)
+                for cell in cells
+            )
+    except (DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
+        console.print(f"trial: {problem}", style="bold red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped.")
+        return 130
+    for result in results:
+        console.print(f"  {result}", markup=False, soft_wrap=True)
+    failures = [words for result in results for words in result.failures]
+    for words in failures:
+        console.print(f"  {words}", markup=False, soft_wrap=True)
+    console.print("the trial ended as it must" if not failures else f"{len(failures)} thing(s) did not hold")
+    return 1 if failures else 0
+
+
+def _play_cell(cell: Cell, state: Path, console: Console, *, port: int, count: int, at_once: int) -> CellResult:
+    console.print(f"{cell}:", markup=False)
+    lab = Lab(
+        state,
+        port=port,
+        node_count=_NODE_COUNT,
+        slurmd_timeout_seconds=cell.slurmd_timeout_seconds,
+        has_own_code_server=cell.disturbance is not Disturbance.EPHEMERAL,
+    )
+    with brought_up(lab, console), _watched(lab, console) as view:
+        return SilentNodes(view, cell, at_once=at_once).play(count)
+
+
+@contextmanager
+def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
+    stage = lab.stage()
+    watch = WriterWatch(stage.checkpoints)
+    view = LabView(stage, console, watch)
+    watch.start()
+    try:
+        view.wait("quiet", view.is_quiet, limit_seconds=_READY_SECONDS)
+        view.begin()
+        yield view
+    finally:
+        watch.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
