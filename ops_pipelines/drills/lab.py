@@ -208,6 +208,7 @@ class Lab:
         definitions: str = DEFINITIONS,
         slurmd_timeout_seconds: int = _SLURMD_TIMEOUT_SECONDS,
         has_own_code_server: bool = True,
+        is_guarded: bool = True,
     ) -> None:
         """Describe the lab; another policy, instance file or module of definitions is for comparisons.
 
@@ -222,8 +223,9 @@ class Lab:
             SlurmClusterSettings(
                 directory=state / SLURM_DIRECTORY,
                 node_count=node_count,
-                first_port=free_ports(102 + node_count),
+                first_port=free_ports(102 + 2 * node_count),
                 slurmd_timeout_seconds=slurmd_timeout_seconds,
+                is_guarded=is_guarded,
                 on_reboot=(sys.executable, "-m", "ops_pipelines.drills.lab_node", "booted", str(state)),
             )
         )

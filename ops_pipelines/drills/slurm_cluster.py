@@ -29,6 +29,7 @@ from ops_pipelines.drills.slurm_cluster_files import (
     settings_as_json,
     write_files,
 )
+from ops_pipelines.resources.slurm.guard.installation import JUDGE, SETTINGS, WITNESS
 
 PACKAGE_BY_PROGRAM: Mapping[str, str] = {
     "munged": "munge",
@@ -86,6 +87,8 @@ class SlurmCluster:
                 self._start_database()
                 self._start_accounting()
                 self._start_controller()
+                if self.settings.is_guarded:
+                    self._start_watch()
                 self._start_nodes(node for node in self.node_names if not self._is_off(node).exists())
                 wait_until(
                     "nodes to register", self._have_nodes_registered, timeout_seconds=_READY_SECONDS, every_seconds=0.2
@@ -103,7 +106,8 @@ class SlurmCluster:
             return
         with self._locked():
             slurmds = [self._slurmd(node) for node in self.node_names]
-            for names in (slurmds, ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
+            witnesses = [f"witness-{node}" for node in self.node_names]
+            for names in ([*slurmds, *witnesses, "start-guard"], ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
                 self._daemons.stop(names)
             kill_processes(find_processes(lambda env: self._is_ours(env) and NODE_MARK in env))
             kill_processes(find_processes(lambda env: self._is_ours(env) and "SLURM_JOB_ID" in env))
@@ -439,6 +443,23 @@ class SlurmCluster:
             (self.settings.state / self._slurmd(node)).mkdir(exist_ok=True)
             environment = {**self.client_environment, NODE_MARK: node}
             self._daemons.start(self._slurmd(node), ["slurmd", "-D", "-N", node, *flags], env=environment)
+            if self.settings.is_guarded:
+                self._start_witness(node, environment)
+
+    def _start_witness(self, node: NodeName, environment: Mapping[str, str]) -> None:
+        guard, port = self.settings.guard, self.settings.witness_port(node)
+        words = [
+            *("--node", node, "--host", "127.0.0.1", "--port", str(port), "--asker", self._user),
+            *("--munge-socket", str(self.settings.munge_socket), "--only-with", f"{NODE_MARK}={node}"),
+        ]
+        program = [str(guard.python), "-I", "-S", str(guard.directory / WITNESS), *words]
+        self._daemons.start(f"witness-{node}", program, env=environment)
+
+    def _start_watch(self) -> None:
+        guard = self.settings.guard
+        program = [str(guard.python), "-I", "-S", str(guard.directory / JUDGE)]
+        words = ["--config", str(guard.directory / SETTINGS), "watch"]
+        self._daemons.start("start-guard", [*program, *words], env=self.client_environment)
 
     # -- asking --
 

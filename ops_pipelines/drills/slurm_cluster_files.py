@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.resources.slurm.guard.installation import Installation, own_python
+from ops_pipelines.resources.slurm.guard.start_guard import Settings
 
 CLUSTER_NAME = "drill"
 ACCOUNT_SHARES: Mapping[str, int] = {"research": 60, "product": 30, "platform": 10}
@@ -39,6 +41,8 @@ class SlurmClusterSettings:
     """Silence after which Slurm sets a node DOWN; it pings about every third of this."""
     defined_node_count: int = 0
     """More nodes, `cn0001` and up, that slurmctld knows and nobody runs: for tests of size."""
+    is_guarded: bool = True
+    """slurmctld runs the start guard, and each node has its witness. Ports: +102 + `node_count` and up."""
     on_reboot: tuple[str, ...] = ()
     """Argument list called after a node rebooted, with the node's name appended; empty: nobody is told."""
 
@@ -47,8 +51,13 @@ class SlurmClusterSettings:
             raise ValueError(f"node_count is {self.node_count}; it must lie in 1..999")
         if not 1 <= self.gpus_per_node <= 16:
             raise ValueError(f"gpus_per_node is {self.gpus_per_node}; it must lie in 1..16")
-        if not 1024 <= self.first_port <= 65535 - 101 - self.node_count:
-            raise ValueError(f"first_port is {self.first_port}; it must lie in 1024..{65434 - self.node_count}")
+        if not 1024 <= self.first_port <= 65535 - self.port_count:
+            raise ValueError(f"first_port is {self.first_port}; it must lie in 1024..{65535 - self.port_count}")
+
+    @property
+    def port_count(self) -> int:
+        """How many ports in a row it may use."""
+        return 102 + 2 * self.node_count
 
     @property
     def node_names(self) -> tuple[NodeName, ...]:
@@ -81,6 +90,28 @@ class SlurmClusterSettings:
         return self.etc / "slurm.conf"
 
     @property
+    def guard(self) -> Installation:
+        """The start guard of this cluster."""
+        return Installation(
+            directory=self.etc / "start_guard",
+            settings=Settings(
+                state=self.state / "start_guard",
+                fallback=self.run / "start_guard",
+                slurm_conf=str(self.slurm_conf),
+                port=0,
+                addresses=self.etc / "start_guard.addresses",
+                power_state=(str(self.etc / "power_state"), "{node}"),
+                munge_socket=str(self.munge_socket),
+                look_again_seconds=3.0,
+            ),
+            python=own_python(),
+        )
+
+    def witness_port(self, node: NodeName) -> int:
+        """Return where the witness of a node listens."""
+        return self.first_port + 102 + self.node_count + self.node_names.index(node)
+
+    @property
     def munge_socket(self) -> Path:
         return self.run / "munge.sock"
 
@@ -107,7 +138,10 @@ def write_files(settings: SlurmClusterSettings, *, user: str, package_root: Path
     settings.slurm_conf.write_text(slurm_conf(settings, user=user))
     (settings.etc / "gres.conf").write_text(gres_conf(settings))
     program = reboot_program(python=Path(sys.executable), package_root=package_root, settings=settings)
-    for name, text in (("reboot", program), ("train.sh", TRAINING_SCRIPT)):
+    settings.guard.write()
+    addresses = (f"{node} 127.0.0.1 {settings.witness_port(node)}\n" for node in settings.node_names)
+    (settings.etc / "start_guard.addresses").write_text("".join(addresses))
+    for name, text in (("reboot", program), ("train.sh", TRAINING_SCRIPT), ("power_state", _power_state(settings))):
         (settings.etc / name).write_text(text)
         (settings.etc / name).chmod(0o755)
     (settings.etc / "settings.json").write_text(settings_as_json(settings))
@@ -174,6 +208,7 @@ MinJobAge=300
 # A node that was DOWN stays so until it is resumed.
 ReturnToService=0
 RebootProgram={settings.etc}/reboot
+{f"PrologSlurmctld={settings.guard.wrapper}" if settings.is_guarded else "# No start guard."}
 ResumeTimeout=60
 NodeName={_node_range(settings)} NodeHostname=localhost NodeAddr=127.0.0.1 \
 Port=[{settings.first_port + 101}-{last_port}] Sockets=2 CoresPerSocket={_CPUS_PER_SOCKET} ThreadsPerCore=1 \
@@ -278,6 +313,17 @@ rank() {
 
 export -f rank save sign
 exec srun --mpi=none --ntasks-per-node=1 bash -c rank
+"""
+
+
+def _power_state(settings: SlurmClusterSettings) -> str:
+    """Return the switch as the start guard asks it: off is a node that was switched off, with nothing left of it."""
+    return f"""\
+#!/bin/sh
+test -e {_quoted(settings.run)}/"$1".off || {{ echo on; exit; }}
+left=$(grep -lsz -e "^{NODE_MARK}=$1$" -e "^SLURMD_NODENAME=$1$" /proc/[0-9]*/environ |
+    xargs -r grep -lsz "^SLURM_CONF={settings.slurm_conf}$")
+test -z "$left" && echo off || echo on
 """
 
 

@@ -79,6 +79,7 @@ def _play_cell(cell: Cell, state: Path, console: Console, *, port: int, count: i
         port=port,
         node_count=_NODE_COUNT,
         slurmd_timeout_seconds=cell.slurmd_timeout_seconds,
+        is_guarded=cell.is_guarded,
         has_own_code_server=cell.disturbance is not Disturbance.EPHEMERAL,
     )
     with brought_up(lab, console), _watched(lab, console) as view:

@@ -21,9 +21,12 @@ _SLURMD_TIMEOUT_SECONDS = 6
 
 
 @contextmanager
-def start_cluster(*, node_count: int, on_reboot: tuple[str, ...] = ()) -> Iterator[SlurmCluster]:
+def start_cluster(
+    *, node_count: int, on_reboot: tuple[str, ...] = (), is_guarded: bool = False
+) -> Iterator[SlurmCluster]:
     """Start a cluster in a directory of its own and delete it afterwards.
 
+    Without the start guard, unless asked for: what Slurm does by itself is what most tests are about.
     Not below pytest's tmp_path: Unix sockets may not be named longer than 107 bytes.
     """
     missing = find_missing_packages()
@@ -33,9 +36,10 @@ def start_cluster(*, node_count: int, on_reboot: tuple[str, ...] = ()) -> Iterat
     settings = SlurmClusterSettings(
         directory=directory,
         node_count=node_count,
-        first_port=free_ports(102 + node_count),
+        first_port=free_ports(102 + 2 * node_count),
         slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
         on_reboot=on_reboot,
+        is_guarded=is_guarded,
     )
     cluster = SlurmCluster(settings)
     try:

@@ -1,0 +1,132 @@
+"""Where the start guard lies and how slurmctld gets to know it: its files, and the one line of slurm.conf.
+
+What it does once it is there is `start_guard`'s; the command is `terminal.guard_commands`'s.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops_pipelines.resources.slurm.guard.start_guard import Settings
+from ops_pipelines.resources.whole_file import put_whole_bytes
+
+WRAPPER, JUDGE, WITNESS = "start_guard.sh", "start_guard.py", "node_witness.py"
+SETTINGS, ENVIRONMENT = "start_guard.json", "start_guard.env"
+DEFAULT_DIRECTORY = Path("/etc/slurm/start_guard")
+DEFAULT_STATE = Path("/var/lib/ops_pipelines_start_guard")
+DEFAULT_FALLBACK = Path("/run/ops_pipelines_start_guard")
+DEFAULT_PORT = 4271
+LIMIT_SECONDS = 9
+"""After so long the wrapper gives up the judge: he asks Slurm, then the nodes for 5 s, then holds."""
+PROLOG = "PrologSlurmctld"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class InstallationError(ValueError):
+    """The guard cannot be installed as asked. The message says what was found and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """One guard on the host of slurmctld."""
+
+    directory: Path
+    settings: Settings
+    python: Path
+    next_prolog: str = ""
+    """The site's own PrologSlurmctld, which runs after the guard; empty: there is none."""
+
+    @property
+    def wrapper(self) -> Path:
+        return self.directory / WRAPPER
+
+    def write(self) -> None:
+        """Write every file, each whole; again over an older guard. Raises OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        here = Path(__file__).parent
+        for name, mode in ((JUDGE, 0o644), (WITNESS, 0o644), (WRAPPER, 0o755)):
+            self._put(name, (here / name).read_bytes(), mode=mode)
+        self._put(SETTINGS, (json.dumps(_as_json(self.settings), indent=1) + "\n").encode(), mode=0o644)
+        self._put(ENVIRONMENT, self._environment().encode(), mode=0o644)
+
+    def _environment(self) -> str:
+        words = {
+            "STATE": str(self.settings.state),
+            "FALLBACK": str(self.settings.fallback),
+            "PYTHON": str(self.python),
+            "LIMIT_SECONDS": str(LIMIT_SECONDS),
+            "NEXT": self.next_prolog,
+            "SLURM_CONF": self.settings.slurm_conf,
+            "PATH": _PATH,
+        }
+        return "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items())
+
+    def _put(self, name: str, content: bytes, *, mode: int) -> None:
+        put_whole_bytes(self.directory / name, content)
+        (self.directory / name).chmod(mode)
+
+
+def _as_json(settings: Settings) -> dict[str, object]:
+    return {
+        "state": str(settings.state),
+        "fallback": str(settings.fallback),
+        "slurm_conf": settings.slurm_conf,
+        "port": settings.port,
+        "addresses": None if settings.addresses is None else str(settings.addresses),
+        "power_state": list(settings.power_state),
+        "munge_socket": settings.munge_socket,
+        "ask_seconds": settings.ask_seconds,
+        "look_again_seconds": settings.look_again_seconds,
+    }
+
+
+def own_python() -> Path:
+    """Return the interpreter beneath our environment: the guard outlives the environment."""
+    return Path(getattr(sys, "_base_executable", sys.executable) or sys.executable).resolve()
+
+
+def prolog_of(slurm_conf: str) -> str:
+    """Return the PrologSlurmctld that a slurm.conf names; empty if it names none."""
+    found = ""
+    for line in slurm_conf.splitlines():
+        key, _, word = line.partition("#")[0].strip().partition("=")
+        if key.strip().lower() == PROLOG.lower():
+            found = word.strip().strip('"')
+    return found
+
+
+def with_prolog(slurm_conf: str, program: str) -> str:
+    """Return a slurm.conf that names `program` and nothing else as PrologSlurmctld; empty: none."""
+    kept = [
+        line
+        for line in slurm_conf.splitlines()
+        if line.partition("#")[0].strip().partition("=")[0].strip().lower() != PROLOG.lower()
+    ]
+    return "\n".join([*kept, *([f"{PROLOG}={program}"] if program else [])]) + "\n"
+
+
+def change_slurm_conf(path: Path, program: str) -> Path | None:
+    """Let slurm.conf name `program`; return where the file before is kept, None if nothing had to change.
+
+    Raises InstallationError where the file cannot be changed, with the line to write by hand.
+    """
+    try:
+        before = path.read_bytes()
+        text = before.decode()
+        if prolog_of(text) == program:
+            return None
+        kept = path.with_name(f"{path.name}.before-start-guard")
+        put_whole_bytes(kept, before)
+        shutil.copystat(path, kept)
+        owner = path.stat()
+        put_whole_bytes(path, with_prolog(text, program).encode())
+        path.chmod(owner.st_mode & 0o7777)
+        os.chown(path, owner.st_uid, owner.st_gid)
+    except (OSError, UnicodeDecodeError) as problem:
+        line = f"{PROLOG}={program}" if program else f"no line {PROLOG}"
+        raise InstallationError(f"{path} cannot be changed ({problem}); write into it by hand: {line}") from problem
+    return kept

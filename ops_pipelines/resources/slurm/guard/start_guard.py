@@ -1,0 +1,695 @@
+"""The judge of restarts, in one file: the standard library alone, no environment of ours, as the user of slurmctld.
+
+`judge` says whether a restart may go ahead, `look-again` lets go what was held once its nodes are clear, `pass` is a
+person's word for one job, `status` tells whether the guard works. What a start is and how it is written down stands in
+`start_guard.sh`, which calls `judge` and needs no interpreter for first starts.
+
+A node is clear of an attempt if it answers and reports no process of the job older than this start, has no power,
+or if Slurm itself ended the attempt there: accounting calls it requeued or preempted, and the node's slurmd was there
+all the time and never down since. A job's id is enough to know its attempts: Slurm gives a requeued job a new time of
+submission, and may give the id of a job that it forgot to the next one, which then waits for an answer, no longer.
+
+One file of more than 500 lines, because it is copied to the host of slurmctld and run there with `python -I -S`.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+GO_AHEAD, REFUSED, BROKEN = 0, 10, 1
+"""Exit codes of `judge`; the wrapper takes every other one for no verdict."""
+MARK = "start guard: "
+"""Begins the AdminComment of a job that the guard holds. Who writes another one takes the job over."""
+RECORD_DAYS = 30
+PROTOCOL = "ops-pipelines-node-witness-1"
+_ANSWER_BYTES = 65_536
+_SAME_START_SECONDS = 2.0
+"""A process that is younger than this start by more belongs to it, or to its prolog on the node."""
+_ORDERLY = frozenset({"REQUEUED", "PREEMPTED"})
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
+
+
+class GuardError(RuntimeError):
+    """The guard cannot do what it is for. The message says what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What stands in start_guard.json."""
+
+    state: Path
+    fallback: Path
+    """Where starts are written down while `state` cannot be written: another file system."""
+    slurm_conf: str
+    port: int
+    """On which `node_witness` listens on each node."""
+    addresses: Path | None = None
+    """Lines `node host port`, for nodes that are not reached by their name or on `port`."""
+    power_state: tuple[str, ...] = ()
+    """Prints `off` for a node without power; `{node}` stands for its name. Empty: power is no witness."""
+    munge_socket: str | None = None
+    ask_seconds: float = 5.0
+    look_again_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """One line of a job's record: a start that may have run."""
+
+    at: float
+    nodes: str
+    """As Slurm writes them: `gpu[001-003]`."""
+
+
+@dataclass
+class Verdict:
+    """Whether a job may start, and what stands in its way."""
+
+    in_the_way: list[str] = field(default_factory=list)
+
+    @property
+    def is_clear(self) -> bool:
+        return not self.in_the_way
+
+    def words(self, job: str) -> str:
+        """Return the reason as a person reads it in `scontrol show job`."""
+        listed = "; ".join(self.in_the_way[:3]) + ("; ..." if len(self.in_the_way) > 3 else "")
+        return (
+            f"{MARK}an earlier attempt may still run: {listed}. It goes on by itself once that is cleared up; "
+            f"to let it go now: ops-pipelines guard pass {job}"
+        )
+
+
+# -- the record of starts ----------------------------------------------------------------------------------------------
+
+
+def read_settings(path: Path) -> Settings:
+    """Return what `path` says; raise GuardError naming the fault."""
+    try:
+        said = json.loads(path.read_text())
+        return Settings(
+            state=Path(said["state"]),
+            fallback=Path(said["fallback"]),
+            slurm_conf=str(said["slurm_conf"]),
+            port=int(said["port"]),
+            addresses=Path(said["addresses"]) if said.get("addresses") else None,
+            power_state=tuple(str(word) for word in said.get("power_state") or ()),
+            munge_socket=said.get("munge_socket") or None,
+            ask_seconds=float(said.get("ask_seconds", 5.0)),
+            look_again_seconds=float(said.get("look_again_seconds", 10.0)),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise GuardError(
+            f"{path} cannot be used ({problem!r}); write it anew with `ops-pipelines guard install`"
+        ) from None
+
+
+def record_paths(settings: Settings, job: str) -> tuple[Path, ...]:
+    """Return where starts of a job are written down."""
+    return tuple(place / "starts" / str(int(job) % 1000) / job for place in (settings.state, settings.fallback))
+
+
+def open_starts(settings: Settings, job: str, *, before: float) -> tuple[Start, ...]:
+    """Return the starts before this one that may have run and are not known to be over, oldest first.
+
+    A torn line is passed over: it is that of a start which the wrapper did not survive, so slurmctld did not either.
+    """
+    lines: list[list[str]] = []
+    for path in record_paths(settings, job):
+        with contextlib.suppress(FileNotFoundError):
+            lines += [line.split(" ", 3) for line in path.read_text(errors="replace").splitlines()]
+    starts: dict[float, str] = {}
+    refused: set[float] = set()
+    cleared = 0.0
+    for words in lines:
+        try:
+            at = float(words[1])
+        except (IndexError, ValueError):
+            continue
+        if words[0] == "start" and len(words) == 4:
+            starts[at] = words[3]
+        elif words[0] == "refused":
+            refused.add(at)
+        elif words[0] == "cleared":
+            cleared = max(cleared, at)
+    return tuple(
+        Start(at=at, nodes=nodes)
+        for at, nodes in sorted(starts.items())
+        if cleared <= at < before and at not in refused
+    )
+
+
+def has_record(settings: Settings, job: str, *, before: float) -> bool:
+    """Return whether any start before this one is written down, over or not."""
+    for path in record_paths(settings, job):
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text(errors="replace").splitlines():
+                words = line.split(" ", 3)
+                with contextlib.suppress(IndexError, ValueError):
+                    if words[0] == "start" and float(words[1]) < before:
+                        return True
+    return False
+
+
+def note(settings: Settings, job: str, line: str) -> None:
+    """Add a line to a job's record, on the disk; raise OSError if neither place takes it."""
+    problem: OSError | None = None
+    for path in record_paths(settings, job):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(line + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as why:
+            problem = why
+        else:
+            return
+    assert problem is not None  # there are two places
+    raise problem
+
+
+# -- asking Slurm ------------------------------------------------------------------------------------------------------
+
+
+def ask_slurm(settings: Settings, *argv: str, seconds: float) -> str:
+    """Return what a client of Slurm prints; raise GuardError if it refuses or does not answer."""
+    environment = {**os.environ, "SLURM_CONF": settings.slurm_conf, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+    environment.pop("SLURM_TIME_FORMAT", None)
+    try:
+        done = subprocess.run(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise GuardError(f"{argv[0]} did not answer: {problem}") from None
+    if done.returncode != 0:
+        raise GuardError(f"{' '.join(argv[:3])}: {(done.stderr or done.stdout).strip()[:200]}")
+    return done.stdout
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of `scontrol show ... -o` whose values hold no blanks."""
+    return {key: text for key, _, text in (word.partition("=") for word in line.split(" ")) if text}
+
+
+def show_job(settings: Settings, job: str) -> dict[str, str]:
+    """Return the fields of a job, with its AdminComment, which may hold blanks."""
+    text = ask_slurm(settings, "scontrol", "show", "job", job, seconds=settings.ask_seconds)
+    found = fields_of(" ".join(text.split()))
+    comment = re.search(r"^\s*AdminComment=(.*?)\s*$", text, re.MULTILINE)
+    found["AdminComment"] = comment.group(1) if comment else ""
+    return found
+
+
+def hold(settings: Settings, job: str, reason: str) -> None:
+    """Hold a job, and say why where people look; raise GuardError if slurmctld does not do it."""
+    found = show_job(settings, job)
+    leader = found.get("HetJobId", job)
+    if found.get("Priority") != "0":
+        ask_slurm(settings, "scontrol", "hold", leader, seconds=settings.ask_seconds)
+        _write_held(settings, job, reason)
+    if not found["AdminComment"] or found["AdminComment"].startswith(MARK):
+        comment = f"AdminComment={reason}"
+        with contextlib.suppress(GuardError):  # The hold is what counts.
+            ask_slurm(settings, "scontrol", "update", f"JobId={leader}", comment, seconds=settings.ask_seconds)
+
+
+def _write_held(settings: Settings, job: str, reason: str) -> None:
+    for place in (settings.state, settings.fallback):
+        with contextlib.suppress(OSError):
+            (place / "held").mkdir(parents=True, exist_ok=True)
+            (place / "held" / job).write_text(reason + "\n")
+            return
+
+
+def _forget_held(settings: Settings, job: str) -> None:
+    for place in (settings.state, settings.fallback):
+        with contextlib.suppress(OSError):
+            (place / "held" / job).unlink(missing_ok=True)
+
+
+def held_jobs(settings: Settings) -> tuple[str, ...]:
+    """Return the jobs that the guard held and has not let go."""
+    names = set()
+    for place in (settings.state, settings.fallback):
+        with contextlib.suppress(OSError):
+            names |= {path.name for path in (place / "held").iterdir() if path.name.isdecimal()}
+    return tuple(sorted(names, key=int))
+
+
+# -- witnesses ---------------------------------------------------------------------------------------------------------
+
+
+def expand(nodes: str) -> tuple[str, ...]:
+    """Return the names in a list as Slurm writes it, `a[1-2,5],b`; raise GuardError for one that is none."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        names = [""]
+        for text, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", part):
+            if not text and not ranges:
+                continue
+            names = [f"{name}{text}{each}" for name in names for each in _numbers(ranges)]
+        found += names
+    if not found or not all(_NODE_NAME.match(name) for name in found):
+        raise GuardError(f"{nodes!r} is no list of nodes")
+    return tuple(dict.fromkeys(found))
+
+
+def _numbers(ranges: str) -> list[str]:
+    numbers: list[str] = []
+    for each in ranges.split(",") if ranges else [""]:
+        first, dash, last = each.partition("-")
+        if not dash:
+            numbers.append(first)
+        elif first.isdecimal() and last.isdecimal() and 0 <= int(last) - int(first) < 100_000:
+            numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        else:
+            raise GuardError(f"[{ranges}] is no range of node numbers")
+    return numbers
+
+
+def judge(settings: Settings, job: str, started_at: float) -> Verdict:
+    """Say whether no attempt before the start at `started_at` can still run; every doubt stands in the verdict."""
+    starts = open_starts(settings, job, before=started_at)
+    if _has_pass(settings, job):
+        return Verdict()
+    if not starts and not has_record(settings, job, before=started_at):
+        try:
+            starts = _starts_by_accounting(settings, job)
+        except GuardError as problem:
+            return Verdict(in_the_way=[f"where it ran before is not known ({problem})"])
+    attempts: dict[str, float] = {}
+    for start in starts:
+        try:
+            for node in expand(start.nodes):
+                attempts[node] = max(attempts.get(node, 0.0), start.at)
+        except GuardError as problem:
+            return Verdict(in_the_way=[str(problem)])
+    if not attempts:
+        return Verdict()
+    deadline = time.monotonic() + settings.ask_seconds
+    addresses = _addresses(settings)
+    with _patient_pool(len(attempts) + 1) as pool:
+        orderly = pool.submit(_ended_by_slurm, settings, job, attempts)
+        witnesses = {node: pool.submit(_why_not_clear, settings, node, job, started_at, addresses) for node in attempts}
+        doubts = {}
+        for node, witness in witnesses.items():
+            try:
+                why = witness.result(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                why = f"{node} did not answer within {settings.ask_seconds:g} s"
+            if why:
+                doubts[node] = why
+        if doubts:
+            with contextlib.suppress(TimeoutError, GuardError):
+                cleared = orderly.result(timeout=max(0.0, deadline - time.monotonic()))
+                doubts = {node: why for node, why in doubts.items() if node not in cleared}
+    return Verdict(in_the_way=[doubts[node] for node in sorted(doubts)])
+
+
+@contextlib.contextmanager
+def _patient_pool(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool that nobody waits for: whoever has not answered by the end is left behind."""
+    pool = ThreadPoolExecutor(max_workers=min(count, 64))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _why_not_clear(
+    settings: Settings, node: str, job: str, started_at: float, addresses: Mapping[str, tuple[str, int]]
+) -> str:
+    """Return why a node is not known to be clear of a job; empty if it is."""
+    try:
+        ages = ask_node(settings, node, job, address=addresses.get(node, (node, settings.port)))
+    except GuardError as problem:
+        return "" if _has_no_power(settings, node) else f"{node} does not answer ({problem})"
+    old = [age for age in ages if age > time.time() - started_at + _SAME_START_SECONDS]
+    return f"{node} still runs {len(old)} process(es) of it" if old else ""
+
+
+def ask_node(settings: Settings, node: str, job: str, *, address: tuple[str, int]) -> tuple[float, ...]:
+    """Return the ages of a job's processes on a node, in seconds; raise GuardError unless the node itself said so."""
+    token = secrets.token_hex(16)
+    question = _munge(settings, "munge", json.dumps({"protocol": PROTOCOL, "job": job, "token": token}))
+    try:
+        with socket.create_connection(address, timeout=settings.ask_seconds) as connection:
+            connection.settimeout(settings.ask_seconds)
+            connection.sendall(question.strip().encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n") and len(answer) <= _ANSWER_BYTES:
+                more = connection.recv(4096)
+                if not more:
+                    break
+                answer += more
+    except OSError as problem:
+        raise GuardError(str(problem)) from None
+    if not answer.endswith(b"\n"):
+        raise GuardError("it closed the connection without an answer; its own log says why")
+    try:
+        said = json.loads(_munge(settings, "unmunge", answer.decode("ascii")))
+        if (said["protocol"], said["job"], said["token"], said["node"]) != (PROTOCOL, job, token, node):
+            raise GuardError(f"it answers for {str(said['node'])[:60]!r}, or for another question")
+        return tuple(float(age) for age in said["ages_seconds"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise GuardError(f"its answer cannot be read: {type(problem).__name__}") from None
+
+
+def _munge(settings: Settings, program: str, text: str) -> str:
+    """Return a credential for `text`, or what a credential holds if root or our own user made it."""
+    argv = [program, *(["--socket", settings.munge_socket] if settings.munge_socket else [])]
+    if program == "unmunge":
+        argv += ["--keys", "STATUS,UID"]
+    try:
+        done = subprocess.run(
+            argv, input=text, capture_output=True, text=True, timeout=settings.ask_seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise GuardError(f"{program} did not answer: {problem}") from None
+    if done.returncode != 0:
+        raise GuardError(f"{program} ended with {done.returncode}: {done.stderr.strip()[:200]}")
+    if program == "munge":
+        return done.stdout
+    head, _, payload = done.stdout.partition("\n\n")
+    uid = re.search(r"^UID:.*\((\d+)\)\s*$", head, re.MULTILINE)
+    if uid is None or int(uid.group(1)) not in (0, os.geteuid()):
+        raise GuardError("it was signed by somebody else than root or the user of slurmctld")
+    return payload
+
+
+def _has_no_power(settings: Settings, node: str) -> bool:
+    if not settings.power_state:
+        return False
+    argv = [word.replace("{node}", node) for word in settings.power_state]
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=settings.ask_seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.strip().lower() == "off"
+
+
+def _addresses(settings: Settings) -> dict[str, tuple[str, int]]:
+    if settings.addresses is None:
+        return {}
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in settings.addresses.read_text().splitlines():
+            words = line.split()
+            if len(words) == 3 and words[2].isdecimal():
+                found[words[0]] = (words[1], int(words[2]))
+    return found
+
+
+def _ended_by_slurm(settings: Settings, job: str, attempts: Mapping[str, float]) -> frozenset[str]:
+    """Return the nodes on which Slurm itself ended every attempt: in order, and with its slurmd there all the time."""
+    rows = _accounted(settings, job)
+    states: dict[str, set[str]] = {}
+    for row in rows:
+        if row["End"] is not None:  # The attempt that starts now has no end yet.
+            for node in expand(str(row["NodeList"])):
+                states.setdefault(node, set()).add(str(row["State"]))
+    orderly = {node for node, seen in states.items() if node in attempts and seen <= _ORDERLY}
+    if not orderly:
+        return frozenset()
+    names = ",".join(sorted(orderly))
+    seconds = settings.ask_seconds
+    shown = ask_slurm(settings, "scontrol", "show", "node", names, "-o", seconds=seconds)
+    since = _in_utc(min(attempts[node] for node in orderly))
+    events = ask_slurm(
+        settings,
+        *("sacctmgr", "-nP", "show", "event", f"nodes={names}", f"start={since}", "format=NodeName,State"),
+        seconds=seconds,
+    )
+    been_down = {line.split("|")[0] for line in events.splitlines() if "DOWN" in line.upper()}
+    clear = set()
+    for line in shown.splitlines():
+        told = fields_of(line)
+        name, state = told.get("NodeName", ""), told.get("State", "DOWN").upper()
+        is_there = not any(word in state for word in ("DOWN", "NOT_RESPONDING", "*", "UNKNOWN"))
+        slurmd_since = _time(told.get("SlurmdStartTime", ""))
+        was_there = slurmd_since is not None and slurmd_since < attempts.get(name, 0.0)
+        if name in orderly and name not in been_down and is_there and was_there:
+            clear.add(name)
+    return frozenset(clear)
+
+
+def _starts_by_accounting(settings: Settings, job: str) -> tuple[Start, ...]:
+    """Return the attempts that accounting knows of a job; raise GuardError if it knows none."""
+    rows = [row for row in _accounted(settings, job) if row["End"] is not None]
+    if not rows:
+        raise GuardError("accounting knows no earlier attempt")
+    return tuple(Start(at=float(str(row["Start"])), nodes=str(row["NodeList"])) for row in rows if row["Start"])
+
+
+def _accounted(settings: Settings, job: str) -> list[dict[str, object]]:
+    since = _in_utc(time.time() - RECORD_DAYS * 86_400)
+    text = ask_slurm(
+        settings,
+        *("sacct", "-D", "-X", "-P", "-n", "-j", job, "-S", since, "-o", "Start,End,State,NodeList"),
+        seconds=settings.ask_seconds,
+    )
+    rows: list[dict[str, object]] = []
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) == 4 and words[3] != "None assigned":
+            start, end = _time(words[0]), _time(words[1])
+            rows.append({"Start": start, "End": end, "State": words[2].split(" ")[0], "NodeList": words[3]})
+    return rows
+
+
+def _in_utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(f"{text}+00:00").timestamp()
+    except ValueError:
+        return None  # Unknown, None
+
+
+# -- people's word -----------------------------------------------------------------------------------------------------
+
+
+def _has_pass(settings: Settings, job: str) -> bool:
+    return any((place / "passes" / job).exists() for place in (settings.state, settings.fallback))
+
+
+def let_pass(settings: Settings, job: str, *, who: str, reason: str) -> None:
+    """Write down that a person lets one job start, whatever its nodes say: once."""
+    directory = settings.state / "passes"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / job).write_text(f"{time.time():.3f} {' '.join(who.split())}: {' '.join(reason.split())}\n")
+
+
+def _use_pass(settings: Settings, job: str, started_at: float) -> None:
+    """Take the pass off, and keep whose word it was in the job's record."""
+    for place in (settings.state, settings.fallback):
+        with contextlib.suppress(OSError):
+            said = (place / "passes" / job).read_text().strip()
+            note(settings, job, f"passed {started_at} {said}")
+            (place / "passes" / job).unlink()
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def judge_start(settings: Settings, job: str, started_at: float) -> int:
+    """Judge one restart for the wrapper: let it go, or hold it with its reason."""
+    verdict = judge(settings, job, started_at)
+    if verdict.is_clear:
+        note(settings, job, f"cleared {started_at}")
+        _use_pass(settings, job, started_at)
+        return GO_AHEAD
+    reason = verdict.words(job)
+    note(settings, job, f"refused {started_at} {reason}")
+    with contextlib.suppress(GuardError):  # It does not start in any case: slurmctld comes back with it.
+        hold(settings, job, reason)
+    return REFUSED
+
+
+def look_again(settings: Settings) -> tuple[str, ...]:
+    """Let go what the guard held and nobody took over, where the nodes are clear by now; return what was done."""
+    did = []
+    for job in held_jobs(settings):
+        try:
+            found = show_job(settings, job)
+        except GuardError as problem:
+            if "Invalid job id" in str(problem):
+                _forget_held(settings, job)
+                did.append(f"job {job} is gone")
+            continue
+        if found.get("JobState") != "PENDING" or found.get("Priority") != "0":
+            # Still on its way back from the prolog, or somebody released it: then the guard looks at its start again.
+            if found.get("JobState") not in ("PENDING", "COMPLETING", "CONFIGURING"):
+                _forget_held(settings, job)
+            continue
+        if found["AdminComment"] and not found["AdminComment"].startswith(MARK):
+            _forget_held(settings, job)
+            did.append(f"job {job} was taken over by somebody")
+            continue
+        now = time.time()
+        verdict = judge(settings, job, now)
+        leader = found.get("HetJobId", job)
+        with contextlib.suppress(GuardError):
+            if verdict.is_clear:
+                note(settings, job, f"cleared {now}")
+                ask_slurm(settings, "scontrol", "update", f"JobId={leader}", "AdminComment=", seconds=5.0)
+                ask_slurm(settings, "scontrol", "release", leader, seconds=5.0)
+                _forget_held(settings, job)
+                did.append(f"job {job} is let go: every node of its attempts is clear")
+            elif found["AdminComment"] != verdict.words(job):
+                words = f"AdminComment={verdict.words(job)}"
+                ask_slurm(settings, "scontrol", "update", f"JobId={leader}", words, seconds=5.0)
+    _leave_beat(settings)
+    return tuple(did)
+
+
+def prune(settings: Settings) -> int:
+    """Delete records that nobody wrote to for RECORD_DAYS, of jobs that Slurm has forgotten; return how many."""
+    text = ask_slurm(settings, "squeue", "--noheader", "--all", "--array-unique", "--format=%A", seconds=30.0)
+    known = set(text.split())
+    before, count = time.time() - RECORD_DAYS * 86_400, 0
+    for path in (settings.state / "starts").glob("*/*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before and path.name not in known:
+                path.unlink()
+                count += 1
+    return count
+
+
+def _leave_beat(settings: Settings) -> None:
+    with contextlib.suppress(OSError):
+        settings.state.mkdir(parents=True, exist_ok=True)
+        new = settings.state / "looked.new"
+        new.write_text(f"{time.time():.3f}\n")
+        new.replace(settings.state / "looked")
+
+
+def status(settings: Settings) -> dict[str, object]:
+    """Return whether the guard can do its work, in words that check-config and people read."""
+    problems = []
+    took = None
+    try:
+        began = time.monotonic()
+        probe = settings.state / "probe"
+        settings.state.mkdir(parents=True, exist_ok=True)
+        with probe.open("w") as file:
+            file.write("probe\n")
+            file.flush()
+            os.fsync(file.fileno())
+        probe.unlink()
+        took = time.monotonic() - began
+    except OSError as problem:
+        problems.append(f"{settings.state} cannot be written: {problem}")
+    try:
+        ask_slurm(settings, "scontrol", "ping", seconds=settings.ask_seconds)
+    except GuardError as problem:
+        problems.append(str(problem))
+    try:
+        _munge(settings, "unmunge", _munge(settings, "munge", "probe"))
+    except GuardError as problem:
+        problems.append(str(problem))
+    looked_at = None
+    with contextlib.suppress(OSError, ValueError):
+        looked_at = float((settings.state / "looked").read_text())
+    if looked_at is None or time.time() - looked_at > 6 * settings.look_again_seconds:
+        problems.append("nobody looks again at what is held: start ops-pipelines-start-guard.service (`watch`)")
+    return {
+        "is_well": not problems,
+        "problems": problems,
+        "held": list(held_jobs(settings)),
+        "looked_at": looked_at,
+        "write_seconds": took,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do one of the commands; `judge` ends with GO_AHEAD or REFUSED, and with anything else for no verdict."""
+    parser = argparse.ArgumentParser(prog="start_guard", description="Lets no second copy of a job start.")
+    parser.add_argument("--config", type=Path, required=True)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    judging = verbs.add_parser("judge")
+    judging.add_argument("job", type=_job_id)
+    judging.add_argument("started_at", type=float)
+    passing = verbs.add_parser("pass")
+    passing.add_argument("job", type=_job_id)
+    passing.add_argument("--reason", required=True)
+    passing.add_argument("--who", required=True)
+    for verb in ("look-again", "watch", "status", "prune"):
+        verbs.add_parser(verb)
+    options = parser.parse_args(argv)
+    try:
+        settings = read_settings(options.config)
+        if options.verb == "judge":
+            return judge_start(settings, options.job, options.started_at)
+        if options.verb == "pass":
+            let_pass(settings, options.job, who=options.who, reason=options.reason)
+        elif options.verb == "status":
+            told = status(settings)
+            print(json.dumps(told))
+            return 0 if told["is_well"] else 3
+        elif options.verb == "prune":
+            print(f"{prune(settings)} record(s) deleted")
+        elif options.verb == "look-again":
+            print("\n".join(look_again(settings)), end="")
+        else:
+            _watch(settings)
+    except (GuardError, OSError) as problem:
+        print(f"start_guard: {problem}", file=sys.stderr)
+        return BROKEN
+    return 0
+
+
+def _watch(settings: Settings) -> None:
+    """Look again for ever, and clean up once a day."""
+    pruned_at = time.monotonic()
+    while True:
+        for line in look_again(settings):
+            print(line, flush=True)
+        if time.monotonic() - pruned_at > 86_400:
+            pruned_at = time.monotonic()
+            with contextlib.suppress(GuardError):
+                prune(settings)
+        time.sleep(settings.look_again_seconds)
+
+
+def _job_id(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,12}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no job id; expected a number")
+    return text
+
+
+if __name__ == "__main__":
+    # What does not answer is left behind: a thread that waits for it must not keep slurmctld waiting.
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,57 @@
+#!/bin/sh
+# The start guard, as slurmctld's PrologSlurmctld. Writes each start down, and lets no restart go ahead unless the judge
+# (start_guard.py) finds every node of the attempts before clear. A first start never waits for an interpreter.
+#
+# slurmctld requeues a batch job whose PrologSlurmctld fails, and starts it again seconds later; held before, it stays
+# where it is. An interactive job is killed instead: it is never a restart, so it is never refused.
+
+directory=${0%/*}
+. "$directory/start_guard.env" || exit 0 # STATE FALLBACK PYTHON LIMIT_SECONDS NEXT, and PATH and SLURM_CONF for us
+export PATH
+
+go_ahead() {
+    # The site's own prolog is none of ours: it gets the environment that it always had.
+    [ -n "$NEXT" ] && exec "$NEXT"
+    exit 0
+}
+
+job=${SLURM_JOB_ID:-}
+case $job in '' | *[!0-9]*) go_ahead ;; esac
+record=starts/$((job % 1000))/$job
+
+# -- what is known, and what is written down ---------------------------------------------------------------------------
+
+is_restart=no
+[ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] || is_restart=yes
+for place in "$STATE" "$FALLBACK"; do
+    [ -s "$place/$record" ] && is_restart=yes
+done
+
+started_at=$(date +%s.%N)
+write() {
+    # Whole lines, and on the disk: a record that a crash of this host takes away lets a second copy start.
+    for place in "$STATE" "$FALLBACK"; do
+        mkdir -p "$place/${record%/*}" 2>/dev/null || continue
+        printf '%s\n' "$1" 2>/dev/null >>"$place/$record" || continue
+        sync "$place/$record" "$place/${record%/*}" 2>/dev/null && return 0
+    done
+    return 1
+}
+write "start $started_at ${SLURM_JOB_RESTART_COUNT:-0} ${SLURM_JOB_NODELIST:-unknown}"
+[ "$is_restart" = yes ] || go_ahead
+
+# -- a restart: only on a verdict --------------------------------------------------------------------------------------
+
+timeout -k 1 "$LIMIT_SECONDS" "$PYTHON" -I -S "$directory/start_guard.py" --config "$directory/start_guard.json" \
+    judge "$job" "$started_at"
+case $? in
+0) go_ahead ;;
+10) exit 1 ;; # refused, held, and written down by the judge
+esac
+
+# No verdict: no interpreter, no answer in time, or the judge broke. It does not start; who looks again lets it go.
+write "refused $started_at no verdict"
+mkdir -p "$STATE/held" 2>/dev/null && printf 'no verdict\n' 2>/dev/null >"$STATE/held/$job" \
+    || { mkdir -p "$FALLBACK/held" && printf 'no verdict\n' >"$FALLBACK/held/$job"; } 2>/dev/null
+SLURM_CONF=$SLURM_CONF timeout -k 1 5 scontrol hold "$job" 2>/dev/null
+exit 1 # Where even the hold did not arrive, slurmctld comes back with the job in some seconds.
