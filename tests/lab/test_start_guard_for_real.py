@@ -69,6 +69,11 @@ class Guarded:
         (node,) = self.job(job).nodes
         return node
 
+    def lose(self, node: NodeName) -> None:
+        """Kill the node's slurmd, and let Slurm give the node up at once: its jobs' processes go on."""
+        self.cluster.kill_node(node)
+        assert self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost").returncode == 0
+
     def is_pending_held(self, job: JobId) -> bool:
         found = self.job(job)
         return found.state is JobState.PENDING and found.is_held
@@ -150,7 +155,7 @@ def test_preempted_work_comes_back_by_itself(guarded: Guarded) -> None:
 def test_a_person_lets_a_job_pass(guarded: Guarded) -> None:
     job = guarded.train("passed")
     node = guarded.node_of(job)
-    guarded.cluster.kill_node(node)
+    guarded.lose(node)
     guarded.wait("the guard to hold", lambda: guarded.is_pending_held(job))
 
     let_pass(guarded.guard.settings, job, who="operator", reason="its checkpoints are apart")
@@ -161,7 +166,7 @@ def test_a_person_lets_a_job_pass(guarded: Guarded) -> None:
 def test_what_somebody_took_over_is_not_let_go(guarded: Guarded) -> None:
     job = guarded.train("taken-over")
     node = guarded.node_of(job)
-    guarded.cluster.kill_node(node)
+    guarded.lose(node)
     guarded.wait("the guard to hold", lambda: guarded.is_pending_held(job))
 
     guarded.run("scontrol", "update", f"JobId={job}", "AdminComment=OPS-12 mine")
@@ -187,7 +192,7 @@ def test_without_a_verdict_first_starts_go_ahead_and_restarts_are_held(guarded: 
             (directory / SETTINGS).write_text("{")
 
     guarded.train("first-start")
-    guarded.cluster.kill_node(node)
+    guarded.lose(node)
     guarded.wait("the restart to be held", lambda: guarded.is_pending_held(job))
 
     assert not guarded.goes_on_away_from("before", node)
@@ -204,7 +209,7 @@ def test_a_full_disk_stops_no_first_start_and_lets_no_restart_through(guarded: G
         _fill(state / "full")
         job = guarded.train("no-room")
         node = guarded.node_of(job)
-        guarded.cluster.kill_node(node)
+        guarded.lose(node)
         guarded.wait("the restart to be held", lambda: guarded.is_pending_held(job))
 
         assert not guarded.goes_on_away_from("no-room", node)
@@ -243,7 +248,8 @@ def test_a_controller_that_lost_the_start_knows_the_restart_all_the_same(guarded
         "the job to be refused, or known to run",
         lambda: guarded.is_pending_held(job) or guarded.job(job).state is JobState.RUNNING,
     )
-    guarded.wait("Slurm to give the node up", lambda: guarded.is_pending_held(job))
+    guarded.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+    guarded.wait("the restart to be held", lambda: guarded.is_pending_held(job))
 
     assert find_overlaps(guarded.writes("lost")) == ()
 
@@ -264,7 +270,7 @@ def test_interactive_jobs_start_as_ever(guarded: Guarded) -> None:
 def test_a_busy_controller_lets_no_restart_through(guarded: Guarded) -> None:
     job = guarded.train("busy")
     node = guarded.node_of(job)
-    guarded.cluster.kill_node(node)
+    guarded.lose(node)
     environment = guarded.guard.directory / "start_guard.env"
     # Its clients find no slurmctld: neither the judge nor the wrapper can hold.
     environment.write_text(
@@ -291,11 +297,14 @@ def test_an_array_and_its_tasks_are_held_one_by_one(guarded: Guarded) -> None:
     rows = guarded.run("squeue", "-h", "-j", array, "-o", "%A %N").stdout.split("\n")
     job, node = rows[0].split()
 
-    guarded.cluster.kill_node(NodeName(node))
-    guarded.wait("that task to be held", lambda: guarded.is_pending_held(JobId(job)))
+    guarded.lose(NodeName(node))
+    guarded.wait(
+        "that task to be held",
+        lambda: f"{job} PENDING JobHeldAdmin" in guarded.run("squeue", "-h", "-j", array, "-o", "%A %T %r").stdout,
+    )
 
-    others = guarded.run("squeue", "-h", "-j", array, "-o", "%A %T").stdout.split("\n")
-    assert [line for line in others if line and not line.startswith(job)] == [rows[1].split()[0] + " RUNNING"]
+    others = guarded.run("squeue", "-h", "-j", array, "-o", "%A %T").stdout.splitlines()
+    assert [line for line in others if not line.startswith(f"{job} ")] == [f"{rows[1].split()[0]} RUNNING"]
 
 
 def test_the_guard_says_that_it_works(guarded: Guarded) -> None:
