@@ -11,13 +11,17 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
   $$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$name && break; \
   done || echo python3)
 
-.PHONY: demo test lab check bench lock clean
+.PHONY: demo test lab trial check bench lock clean
 
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
 
 lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
+
+trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT=4 LIMITS="60" CELLS="busy" play some of it
+	@$(BIN)/python -m ops_pipelines.drills.trial --port $(PORT) $(if $(SILENT),--silent $(SILENT)) $(if $(LIMITS),--limits $(LIMITS)) \
+	  $(if $(CELLS),--disturbances $(CELLS))
 
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),4) --dist=loadfile --no-loadscope-reorder
