@@ -2,13 +2,14 @@
 
 import dagster as dg
 
-from ops_pipelines.assets.run_lease import lease_of_run
+from ops_pipelines.assets.run_lease import lease_of_run, requested_at_of
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.flow.timeliness import note_run_start
 
 GROUP = "act"
 
@@ -59,6 +60,9 @@ def action_log(
     context: dg.AssetExecutionContext, remediation_plan: str, cluster: dg.ResourceParam[Cluster]
 ) -> dg.Output[None]:
     """Every action of this pass with its witness: judged again on fresh state, in the ledger before and after."""
+    requested_at = requested_at_of(context)
+    if requested_at is not None:
+        note_run_start(cluster, requested_at=requested_at)
     snapshot = cluster.ledger.load_snapshot(Digest(remediation_plan))
     decision = decide(snapshot, cluster.rules)
     present = cluster.ledger.read_state(cluster.clock.now()).incidents

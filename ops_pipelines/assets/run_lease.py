@@ -4,6 +4,8 @@ A run that was launched by hand is given none. It is marked with the lease that 
 died with its code server is known and given up (`sensors.runs`); else it would hold its lane for good.
 """
 
+from datetime import datetime
+
 import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
@@ -11,6 +13,16 @@ from ops_pipelines.flow.lease import Lease
 
 LEASE_TAG = "ops_pipelines/lease"
 """Carried by runs that act: the lease under which they were asked for."""
+
+
+REQUESTED_TAG = "ops_pipelines/requested_at"
+"""When a sensor asked for a run: what lies between that and its first act is compared with what we reckon with."""
+
+
+def requested_at_of(context: dg.AssetExecutionContext) -> datetime | None:
+    """Return when a sensor asked for this run; None for one that nobody waits for: a person launched it."""
+    told = context.run.tags.get(REQUESTED_TAG)
+    return None if told is None else datetime.fromisoformat(told)
 
 
 def lease_of_run(context: dg.AssetExecutionContext, cluster: Cluster) -> Lease:

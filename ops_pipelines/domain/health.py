@@ -43,7 +43,7 @@ class Heartbeat:
     note: str
     """What came of the tick, in words."""
     mode: Mode
-    """The mode it works with: what it read when it started, whatever the file says since."""
+    """The mode it works with: what it read when it started, whatever the file says since, less what it is late for."""
     answers: Mapping[str, str | None]
     """Each source that was asked: None if it answered, else what went wrong, in words."""
     is_lease_held: bool
@@ -79,6 +79,8 @@ class VitalSigns:
     unfinished_action_count: int
     """Actions begun, without an outcome yet."""
     oldest_unfinished_begun_at: datetime | None
+    lateness: str | None = None
+    """Why we are too late for the scheduler's limits, so that `auto` is `approve` for now; None if we are not."""
 
     @property
     def working_mode(self) -> Mode:
@@ -158,7 +160,9 @@ def _what_to_see_to(signs: VitalSigns) -> Iterator[str]:
     for beat in signs.heartbeats:
         if beat.name != WATCHER and beat.is_silent(now):
             yield _silence(beat, now)
-    if signs.working_mode is not signs.mode:
+    if signs.lateness is not None and signs.mode is Mode.AUTO:
+        yield f"mode auto is approve until we have been on time for a while: {signs.lateness}"
+    elif signs.working_mode is not signs.mode:
         yield (
             f"the autopilot that runs works in mode {signs.working_mode.value}, the policy file says "
             f"{signs.mode.value}; restart the code server to make it so"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from ops_pipelines.domain.health import VitalSigns
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.timeliness import in_force, read_lateness
 from ops_pipelines.ports.ledger import Ledger, LedgerState, Pause
 
 
@@ -24,7 +25,7 @@ def beat(cluster: Cluster, *, name: str, holder: str, note: str, answers: Mappin
         name=name,
         holder=holder,
         note=note,
-        mode=cluster.rules.policy.mode,
+        mode=in_force(cluster.rules.policy, read_lateness(cluster.ledger, cluster.clock.now())).mode,
         answers={**remembered, **answers},
         now=cluster.clock.now(),
     )
@@ -39,11 +40,13 @@ def read_vital_signs(cluster: Cluster) -> VitalSigns:
 def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime) -> VitalSigns:
     """Return the vital signs where the state of the ledger at `now` is known already."""
     newest = ledger.evidence_after(state.evidence_head - 1, limit=1)
+    lateness = read_lateness(ledger, now)
     unfinished = [record.begun_at for record in state.records if record.outcome is None]
     return VitalSigns(
         taken_at=now,
         mode=mode,
         heartbeats=ledger.heartbeats(),
+        lateness=None if lateness is None else lateness.why,
         is_lease_held=ledger.current_lease(now) is not None,
         pause=None if state.pause is None else _explain(state.pause),
         head_seq=state.head_seq,

@@ -392,7 +392,7 @@ class Ledger(Protocol):
         ...
 
     def withhold(self, key: ActionKey, *, sending: int, actor: str, now: datetime) -> None:
-        """Write that a command was provably not sent, because the lease had gone after its before-entry.
+        """Write that a command was provably not sent: after its before-entry the lease had gone, or too much time.
 
         `sending` counts the times that it was to be sent: 0 the first, then as `resent_at` counts. Whoever has the
         lease is not asked: it is who lost it that knows.

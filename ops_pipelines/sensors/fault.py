@@ -18,8 +18,9 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.overdue import page_if_blind
+from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.reflex import Attention, react
+from ops_pipelines.flow.timeliness import note_look
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat
 from ops_pipelines.sensors.this_process import this_process
@@ -71,7 +72,9 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
         if are_conditions_due:
             conditions = take_in_conditions(cluster)
             answers |= conditions.answers
+            note_look(cluster)
             page_if_blind(cluster, conditions, lease=lease)
+            page_if_late(cluster, lease=lease)
             looked_at = now
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:

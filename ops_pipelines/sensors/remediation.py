@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import dagster as dg
 
+from ops_pipelines.assets.run_lease import REQUESTED_TAG
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
@@ -69,6 +70,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
             due = None
         if due is not None and not is_run_under_way(context.instance, lease_token=held.token):
             run = request(due, job_name=remediate.name, lease_token=held.token)
+            run.tags[REQUESTED_TAG] = now.isoformat()
             return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
         if due is not None:
             skip = f"{due.reason}; a run is under way already"

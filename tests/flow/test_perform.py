@@ -16,7 +16,7 @@ from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun
+from ops_pipelines.ports.ledger import AUTOPILOT, Begun, Ledger
 from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
@@ -360,6 +360,51 @@ def test_lease_of_another_process_begins_nothing(autopilot: SmallAutopilot) -> N
 
     assert step(autopilot, DRAIN, lease=Lease(holder="test", given="an outdated token")) is Stage.WAITING
     assert autopilot.cluster.ledger.records(INCIDENT) == ()
+
+
+class SlowToSend:
+    """A ledger after whose before-entry time passes, while somebody renews the lease."""
+
+    def __init__(self, autopilot: SmallAutopilot, seconds: float) -> None:
+        self._ledger = autopilot.cluster.ledger
+        self._autopilot = autopilot
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ledger, name)
+
+    def begin(self, *args: object, **options: object) -> object:
+        answer = self._ledger.begin(*args, **options)  # type: ignore[arg-type]  # as it is called
+        self._autopilot.let_pass(self._seconds)
+        return answer
+
+
+@pytest.mark.parametrize(("seconds", "is_sent"), [(29, True), (30, True), (31, False), (600, False)])
+def test_command_is_not_sent_on_facts_that_grew_old_since_its_before_entry_although_the_lease_was_kept(
+    autopilot: SmallAutopilot, seconds: float, is_sent: bool
+) -> None:
+    cluster = replace(autopilot.cluster, clock=autopilot.clock)
+    token = cluster.ledger.take_lease(holder="test", ttl=timedelta(hours=1), now=autopilot.clock.now())
+    autopilot.cluster = replace(cluster, ledger=cast("Ledger", SlowToSend(autopilot, seconds)))
+
+    step(autopilot, DRAIN, lease=Lease(holder="test", given=token))
+
+    assert (autopilot.received(EntryKind.DRAIN) != ()) is is_sent
+    assert (record_of(autopilot, DRAIN).sent_at is not None) is is_sent
+    assert cluster.ledger.withheld(DRAIN.key) == (frozenset() if is_sent else {0})
+
+
+def test_reboot_that_was_withheld_is_sent_by_the_next_pass_without_waiting_for_a_trace_of_it(
+    autopilot: SmallAutopilot,
+) -> None:
+    empty_and_drain(autopilot)
+    reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    begin_and_die(autopilot, reboot)
+    autopilot.cluster.ledger.withhold(reboot.key, sending=0, actor=AUTOPILOT, now=autopilot.clock.now())
+
+    step(autopilot, reboot)
+
+    assert len(autopilot.received(EntryKind.REBOOT)) == 1
 
 
 def test_hold_of_a_job_that_ends_in_the_same_moment_is_not_needed(autopilot: SmallAutopilot) -> None:

@@ -59,9 +59,16 @@ class MoveKind(Enum):
     ROLL_OUT = "roll_out"
     """Somebody rolls a release out, or says something to a rollout: yes, wait, go on, stop, back."""
 
+    LINGER = "linger"
+    """A process stands still for up to ten minutes, or its tick or run comes that late. Its lease may be lost meanwhile,
+    and another may act; or somebody renews it all the while."""
+
 
 DRAWN_APART = frozenset(
-    {MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS, MoveKind.ROLL_OUT}
+    {
+        *(MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS, MoveKind.ROLL_OUT),
+        MoveKind.LINGER,
+    }
 )
 """Kinds that came later: a share of the stories has them besides, so that every seed keeps its moves."""
 

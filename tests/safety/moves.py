@@ -25,6 +25,9 @@ from tests.safety.stage import Stage
 __all__ = ["COURSES", "FAILING", "LONGEST_JUMP_SECONDS", "Lowered", "Move", "MoveKind", "lasting_seconds", "make"]
 
 LONGEST_JUMP_SECONDS = 7200
+LINGERS_SECONDS = (3, 14, 16, 29, 31, 60, 180, 600)
+"""On both sides of what a lease and a reading of the cluster last, and far beyond."""
+RENEWED_EVERY_SECONDS = 10
 FAILING = (
     "read_nodes",
     "read_jobs",
@@ -162,6 +165,21 @@ def _jump(stage: Stage, move: Move) -> None:
     stage.own_clock.ahead = timedelta(seconds=(-size, size, 0)[move.node % 3])
 
 
+def _linger(stage: Stage, move: Move) -> None:
+    """Let a process stand still; then its lease is lost, taken by another that acts, or was kept for it all the while.
+
+    Its code server goes on while a run stands still, so that its lease alone does not tell it how long that was.
+    """
+    seconds = LINGERS_SECONDS[move.number % len(LINGERS_SECONDS)]
+    is_kept = move.node % 3 == 0
+    for _ in range(seconds // RENEWED_EVERY_SECONDS if is_kept else 0):
+        stage.true_clock.wait(float(RENEWED_EVERY_SECONDS))
+        stage.renew_lease("first")
+    stage.true_clock.wait(float(seconds % RENEWED_EVERY_SECONDS if is_kept else seconds))
+    if move.node % 3 == 1:
+        stage.run_pass("second")
+
+
 def _crash(stage: Stage, move: Move) -> None:
     stage.mischief.steps_to_crash = 1 + move.number % 40
 
@@ -227,6 +245,7 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.RUMOUR: _rumour,
     MoveKind.JUMP: _jump,
     MoveKind.CRASH: _crash,
+    MoveKind.LINGER: _linger,
     MoveKind.BEND_CHECKS: _bend_checks,
     MoveKind.STRAIGHTEN_CHECKS: _straighten_checks,
     MoveKind.FORGET_WEIGHTS: _forget_weights,

@@ -292,9 +292,8 @@ class Stage:
     def run_pass(self, name: str = "first", *, renews_lease: bool = True) -> None:
         """Let one process see, decide and act once; what it does not survive is a crash and a restart."""
         autopilot = self.process(name)
-        if name in self.orders.tokens and renews_lease:
-            token = self.ledger.take_lease(holder=name, ttl=TTL, now=self.own_clock.now())
-            self.orders.tokens[name] = token or self.orders.tokens[name]
+        if renews_lease:
+            self.renew_lease(name)
         if name in self.orders.tokens:
             autopilot.lease = Lease(holder=name, given=self.orders.tokens[name] or "none yet")
         try:
@@ -310,6 +309,12 @@ class Stage:
             self.restart(name)
         present = self.ledger.read_state(self.own_clock.now()).incidents
         self.orders.waiting_for_hands.update(each.incident for each in present if each.state is IncidentState.IN_REPAIR)
+
+    def renew_lease(self, name: str) -> None:
+        """Take or renew the lease of a process that has one of its own, as its code server does."""
+        if name in self.orders.tokens:
+            token = self.ledger.take_lease(holder=name, ttl=TTL, now=self.own_clock.now())
+            self.orders.tokens[name] = token or self.orders.tokens[name]
 
     def use_policy(self, policy: Policy) -> None:
         """Let the operator change the policy: the program and the judge both work by the new one."""

@@ -133,7 +133,7 @@ def draw_story(seed: int) -> Story:
         moves += [Move(kind=MoveKind.REPAIR_DONE), Move(kind=MoveKind.WAIT, number=9)]
         moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
-    moves = _with_alerts(_with_parts(moves, seed), seed)
+    moves = _with_slowness(_with_alerts(_with_parts(moves, seed), seed), seed)
     return _with_rollout(_with_consents(Story(setting=setting, moves=tuple(moves)), seed), seed)
 
 
@@ -157,6 +157,19 @@ def _with_alerts(moves: list[Move], seed: int) -> list[Move]:
         during = rng.randint(1, 40) if rng.random() < 0.25 else None
         told = Move(kind=MoveKind.ALERT, node=rng.randrange(6), number=rng.randrange(10_000), during=during)
         moves.insert(rng.randrange(len(moves)), told)
+    return moves
+
+
+def _with_slowness(moves: list[Move], seed: int) -> list[Move]:
+    """Return the moves of one story in two with processes that stand still or come late, drawn apart."""
+    rng = random.Random(f"slowness of {seed}")
+    if rng.random() < 0.5:
+        return moves
+    for _ in range(rng.randint(1, 4)):
+        # Most in the middle of a pass: between a reading and its verdict, a before-entry and its command.
+        during = rng.randint(1, 60) if rng.random() < 0.75 else None
+        linger = Move(kind=MoveKind.LINGER, node=rng.randrange(6), number=rng.randrange(10_000), during=during)
+        moves.insert(rng.randrange(len(moves)), linger)
     return moves
 
 

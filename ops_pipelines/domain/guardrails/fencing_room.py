@@ -18,6 +18,20 @@ RUN_START = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast we are: as check-config reckons, or as it was measured while running."""
+
+    look: timedelta = SENSOR_TICK
+    """How late conditions are read."""
+    run_start: timedelta = RUN_START
+
+    @property
+    def is_as_reckoned(self) -> bool:
+        """Return whether nothing takes longer than check-config reckons with."""
+        return self.look <= SENSOR_TICK and self.run_start <= RUN_START
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
     """What the scheduler is set to do by itself, as it says."""
 
@@ -59,23 +73,46 @@ def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection,
     """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
     is_auto = policy.mode is Mode.AUTO
     verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
-    refusals = [Objection(reason=f"{verdict}: {reason}", is_refusal=is_auto) for reason in _lacks(limits, policy)]
+    lacks = _lacks(limits, policy, Pace())
+    refusals = [Objection(reason=f"{verdict}: {reason}", is_refusal=is_auto) for reason in lacks]
     return (*refusals, *(Objection(reason=reason, is_refusal=False) for reason in _cautions(limits)))
 
 
-def _lacks(limits: SchedulerLimits, policy: Policy) -> list[str]:
+def find_lateness(limits: SchedulerLimits, policy: Policy, measured: Pace) -> str | None:
+    """Return why a measured pace is too slow where the reckoned one is not; None where it is not too slow."""
+    if _lacks(limits, policy, Pace()):
+        return None  # Then `auto` is refused before it begins, or somebody has waived that: nothing new is learnt.
+    pace = Pace(look=max(SENSOR_TICK, measured.look), run_start=max(RUN_START, measured.run_start))
+    lacks = _lacks(limits, policy, pace)
+    if not lacks:
+        return None
+    slow = []
+    if measured.look > SENSOR_TICK:
+        slow.append(
+            f"nodes were looked at {_seconds(measured.look)} late ({_seconds(SENSOR_TICK)} is reckoned with): the "
+            "daemon or the code server gets too little CPU, or the scheduler answers slowly"
+        )
+    if measured.run_start > RUN_START:
+        slow.append(
+            f"a run that acts came to act {_seconds(measured.run_start)} after its request "
+            f"({_seconds(RUN_START)} is reckoned with): the host is busy, or too many runs start at once"
+        )
+    return f"{'; '.join(slow)}. {lacks[0]}"
+
+
+def _lacks(limits: SchedulerLimits, policy: Policy, pace: Pace) -> list[str]:
     if limits.silence_limit is None or limits.ping_interval is None:
         return []
     silence, ping = limits.silence_limit, limits.ping_interval
     look, first_try = policy.durations.look_every, _first_try(policy)
-    seen_after = ping + limits.answer_limit + SENSOR_TICK
+    seen_after = ping + limits.answer_limit + pace.look
     danger = (
         f"at SlurmdTimeout ({_seconds(silence)}) the scheduler itself gives a silent node up and starts its jobs "
         "elsewhere, while the old processes may still write"
     )
     noticing = (
         f"a ping every {_seconds(ping)}, MessageTimeout {_seconds(limits.answer_limit)} and our tick of "
-        f"{_seconds(SENSOR_TICK)}"
+        f"{_seconds(pace.look)}"
     )
     lacks = []
     if seen_after >= silence / 2:
@@ -83,15 +120,15 @@ def _lacks(limits: SchedulerLimits, policy: Policy) -> list[str]:
             f"{danger}. The silence is noticed only after up to {_seconds(seen_after)} ({noticing}), which must be "
             f"below half of SlurmdTimeout, {_seconds(silence / 2)}. {_raise(limits, seen_after - ping, share=0.5)}"
         )
-    held_after = seen_after + look + first_try + RUN_START
+    held_after = seen_after + look + first_try + pace.run_start
     if held_after >= silence:
-        room = silence - seen_after - look - RUN_START
+        room = silence - seen_after - look - pace.run_start
         lower = "" if room <= timedelta(0) else f", or set the duration below {_seconds(room)}"
         lacks.append(
             f"{danger}. Its jobs are held only after up to {_seconds(held_after)} ({noticing}, "
             f"durations.look_every_seconds, {_seconds(look)}, the first try after "
             f"durations.confirm_unreachable_after_seconds, {_seconds(first_try)}, and "
-            f"{_seconds(RUN_START)} for a run to start), which must be below SlurmdTimeout. "
+            f"{_seconds(pace.run_start)} for a run to start), which must be below SlurmdTimeout. "
             f"{_raise(limits, held_after - ping, share=1.0)}{lower}"
         )
     return lacks

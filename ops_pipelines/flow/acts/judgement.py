@@ -18,6 +18,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.timeliness import Lateness, in_force
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
 NO_LEASE = Refusal(
@@ -70,12 +71,13 @@ def judge_on(
     cluster: Cluster,
     *,
     shown: Collection[ActionKey],
+    lateness: Lateness | None,
     actor: str,
 ) -> Refusal | None:
     """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction.
 
     `shown` are the acts that were over before the nodes were read (`fresh_facts.over_by`). A drain that somebody else
-    finished since does not show in them: it counts as under way.
+    finished since does not show in them: it counts as under way. `lateness` is what was read of ours just before.
     """
     incident = next((each for each in state.incidents if each.incident == action.incident), None)
     is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
@@ -102,10 +104,26 @@ def judge_on(
         refusal = _why_not_of_rollout(action, plan, _rollout_of(action.incident, state), current)
         if refusal is not None:
             return refusal
-    rules = cluster.rules
-    authority = authority_of(plan, state, rules.policy, actor=actor)
+    policy, topology = in_force(cluster.rules.policy, lateness), cluster.rules.topology
+    authority = authority_of(plan, state, policy, actor=actor)
     origin = frozenset() if incident is None else incident.nodes
-    return judge(action, current, policy=rules.policy, topology=rules.topology, authority=authority, origin=origin)
+    refusal = judge(action, current, policy=policy, topology=topology, authority=authority, origin=origin)
+    if refusal is not None and refusal.guardrail == "approval" and policy is not cluster.rules.policy:
+        return replace(refusal, reason="we are late, so auto is approve for now, and nobody has approved this plan yet")
+    return refusal
+
+
+def why_too_late(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:
+    """Return why an act that was begun must not be sent any more; to be asked right before its command.
+
+    A process may have stood still since its before-entry: the lease may have gone, and where its code server kept the
+    lease for it, the cluster is not what it was.
+    """
+    held = cluster.ledger.held_lease(cluster.clock.now())
+    now = cluster.clock.now()  # Reading took its time, too.
+    if held is None or held.token != token or held.expires_at <= now:
+        return NO_LEASE
+    return are_stale(facts, now)
 
 
 def _rollout_of(cause: IncidentId, state: LedgerState) -> Rollout | None:

@@ -27,10 +27,11 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.commands import send_command
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, words_of
+from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, why_too_late, words_of
 from ops_pipelines.flow.acts.witnesses import inspect_node, look
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease, is_current
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.timeliness import read_lateness
 from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -107,14 +108,14 @@ def perform(
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
     record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
 
-    shown = over_by(facts)
+    shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
     def guard(state: LedgerState) -> Refusal | None:
         if judged_on is not None and judged_on not in state.incidents:
             return Refusal(
                 guardrail="evidence", reason="new evidence came in; it is judged anew", patience=Patience.WAIT
             )
-        return judge_on(state, action, plan, facts, cluster, shown=shown, actor=actor)
+        return judge_on(state, action, plan, facts, cluster, shown=shown, lateness=lateness, actor=actor)
 
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
     if isinstance(begun, Refusal):
@@ -173,11 +174,12 @@ def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: 
 def _send(
     record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, sending: int, token: str, actor: str
 ) -> Progress:
-    """Send the command, if the lease is still ours: time may have passed since the before-entry, however much."""
+    """Send the command, if that is still right: time may have passed since the before-entry, however much."""
     action = record.action
-    if action.verb not in MESSAGES and not is_current(token, cluster.ledger, cluster.clock.now()):
+    too_late = None if action.verb in MESSAGES else why_too_late(facts, cluster, token=token)
+    if too_late is not None:
         cluster.ledger.withhold(action.key, sending=sending, actor=actor, now=cluster.clock.now())
-        return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
+        return Progress(stage=Stage.WAITING, reason=words_of(too_late))
     try:
         receipt = send_command(action, cluster, facts)
     except SourceRefused as problem:

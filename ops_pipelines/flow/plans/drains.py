@@ -11,15 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Witness
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, words_of
+from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, why_too_late, words_of
 from ops_pipelines.flow.acts.perform import Progress, Stage
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.lease import Lease, is_current
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.timeliness import read_lateness
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
@@ -49,8 +50,9 @@ def drain_together(orders: Sequence[DrainOrder], cluster: Cluster, *, lease: Lea
         if token is None:
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
-        begun, others = _begin(batch, cluster, token=token)
-        told = _send(begun, cluster, token=token)
+        facts = read_facts({order.action.verb for order in batch}, cluster)
+        begun, others = _begin(batch, facts, cluster, token=token)
+        told = _send(begun, facts, cluster, token=token)
         sent = [record for record in begun if record.action.key not in told.withheld]
         late = {key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for key in told.withheld}
         progress |= others | late | _read_back(sent, told.refused, cluster)
@@ -58,14 +60,15 @@ def drain_together(orders: Sequence[DrainOrder], cluster: Cluster, *, lease: Lea
 
 
 def _begin(
-    orders: Sequence[DrainOrder], cluster: Cluster, *, token: str
+    orders: Sequence[DrainOrder], facts: ClusterFacts, cluster: Cluster, *, token: str
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress]]:
     """Write the before-entries; return those that may be sent, and what is to be said of the others."""
-    facts = read_facts({order.action.verb for order in orders}, cluster)
-    shown = over_by(facts)
+    shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
     def guard(record: ActionRecord, state: LedgerState) -> Refusal | None:
-        return judge_on(state, record.action, record.plan, facts, cluster, shown=shown, actor=AUTOPILOT)
+        return judge_on(
+            state, record.action, record.plan, facts, cluster, shown=shown, lateness=lateness, actor=AUTOPILOT
+        )
 
     now = cluster.clock.now()
     records = [ActionRecord(action=order.action, plan=order.plan, begun_at=now) for order in orders]
@@ -90,10 +93,10 @@ class _Told:
     refused: Mapping[ActionKey, str]
     """What the scheduler refused, with its words."""
     withheld: frozenset[ActionKey] = frozenset()
-    """What was not sent: the lease went between the before-entries and the commands."""
+    """What was not sent: the lease went, or too much time, between the before-entries and the commands."""
 
 
-def _send(begun: Sequence[ActionRecord], cluster: Cluster, *, token: str) -> _Told:
+def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
     """Send one command a reason."""
     by_reason: dict[str, list[Action]] = {}
     for record in begun:
@@ -101,7 +104,7 @@ def _send(begun: Sequence[ActionRecord], cluster: Cluster, *, token: str) -> _To
     groups = list(by_reason.values())
 
     def send(group: Sequence[Action]) -> _Told:
-        return _send_group(group, cluster, token=token)
+        return _send_group(group, facts, cluster, token=token)
 
     if len(groups) < _ENOUGH_FOR_THREADS:
         answers = [send(group) for group in groups]
@@ -118,9 +121,9 @@ def _both(answers: Sequence[_Told]) -> _Told:
     )
 
 
-def _send_group(group: Sequence[Action], cluster: Cluster, *, token: str) -> _Told:
+def _send_group(group: Sequence[Action], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
     nodes = [action.node for action in group if action.node is not None]
-    if not is_current(token, cluster.ledger, cluster.clock.now()):
+    if why_too_late(facts, cluster, token=token) is not None:
         for action in group:
             cluster.ledger.withhold(action.key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
         return _Told(refused={}, withheld=frozenset(action.key for action in group))
@@ -128,7 +131,7 @@ def _send_group(group: Sequence[Action], cluster: Cluster, *, token: str) -> _To
         cluster.scheduler.drain(nodes, reason=group[0].text)
     except SourceRefused as problem:
         if len(group) > 1:  # One bad node must not cost the others their drain.
-            return _both([_send_group([action], cluster, token=token) for action in group])
+            return _both([_send_group([action], facts, cluster, token=token) for action in group])
         return _Told(refused={group[0].key: str(problem)})
     except SourceError:
         return _Told(refused={})

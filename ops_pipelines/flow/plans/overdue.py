@@ -16,6 +16,7 @@ from ops_pipelines.domain.identity import IncidentId, cause_of
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
+from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.domain.steps.timing import Moment
@@ -28,6 +29,7 @@ from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.awaited import acts_of_return
 from ops_pipelines.flow.plans.moments import why_it_waits, why_untold
+from ops_pipelines.flow.timeliness import STEADY, read_lateness
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
@@ -213,9 +215,15 @@ def _page_if_silent(source: str, cluster: Cluster, *, lease: Lease) -> None:
     since = datetime.fromisoformat(known)
     if now - since <= cluster.rules.policy.durations.waiting_limit:
         return
-    state = cluster.ledger.read_state(now)
     note = f"the {source} has not answered since {since:%Y-%m-%d %H:%M:%S} UTC"
-    # Also one that a person has closed: they know, and are not paged about the same silence again.
+    _page_once(note, f"{note}: faults go unseen until it does.", cluster, since=since, lease=lease)
+
+
+def _page_once(note: str, text: str, cluster: Cluster, *, since: datetime, lease: Lease) -> None:
+    """Page as an incident of its own that carries `note`, unless one since then does."""
+    now = cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    # Also one that a person has closed: they know, and are not paged about the same again.
     incident = next((each for each in cluster.ledger.incidents_since(since) if each.note == note), None)
     if incident is None:
         incident = Incident(
@@ -231,19 +239,44 @@ def _page_if_silent(source: str, cluster: Cluster, *, lease: Lease) -> None:
             note=note,
         )
         cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
-    page = Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=f"{note}: faults go unseen until it does.")
+    page = Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=text)
     if not _is_told(page, state.records):
         perform(page, cluster, plan=None, lease=lease)
+
+
+def page_if_late(cluster: Cluster, *, lease: Lease) -> None:
+    """Page once, as an incident, that we are too late to hold a silent node's jobs; close it when we are on time."""
+    now = cluster.clock.now()
+    lateness = read_lateness(cluster.ledger, now)
+    with suppress(LedgerConflict, SourceError):  # The next look tries again.
+        if lateness is None:
+            _close_where(_LATE, "on time again: the mode of policy.yaml is in force", cluster)
+        elif cluster.rules.policy.mode is Mode.AUTO:
+            note = f"{_LATE} {lateness.since:%Y-%m-%d %H:%M:%S} UTC"
+            minutes = STEADY.total_seconds() / 60
+            text = (
+                f"{note}, so mode auto is approve until we have been on time for {minutes:.0f} min: "
+                f"{lateness.why} Give daemon and code server CPU of their own (systemd: CPUWeight), or end what keeps "
+                "the host busy. Until then plans wait for a yes: `ops-pipelines incidents` lists them."
+            )
+            _page_once(note, text, cluster, since=lateness.since, lease=lease)
+
+
+_LATE = "we are too late to hold a silent node's jobs since"
+
+
+def _close_where(beginning: str, why: str, cluster: Cluster) -> None:
+    now = cluster.clock.now()
+    for incident in cluster.ledger.read_state(now).incidents:
+        if not incident.findings and incident.note.startswith(beginning):
+            closed = advance(incident, IncidentEvent.CLEARED, at=now, note=why)
+            cluster.ledger.change_incident(closed, actor=AUTOPILOT, now=now)
 
 
 def _note_answer(source: str, cluster: Cluster) -> None:
     if not cluster.ledger.cursor(_silence_of(source)):
         return
-    now = cluster.clock.now()
-    for incident in cluster.ledger.read_state(now).incidents:
-        if not incident.findings and incident.note.startswith(f"the {source} has not answered since"):
-            closed = advance(incident, IncidentEvent.CLEARED, at=now, note=f"the {source} answers again")
-            cluster.ledger.change_incident(closed, actor=AUTOPILOT, now=now)
+    _close_where(f"the {source} has not answered since", f"the {source} answers again", cluster)
     _remember(source, "", cluster)
 
 

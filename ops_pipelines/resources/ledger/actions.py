@@ -146,7 +146,7 @@ def _unsent(sending: int) -> Refusal:
     which = "" if sending == 0 else f" for the {sending + 1}. time"
     return Refusal(
         guardrail="lease",
-        reason=f"the right to act ran out or went to another process before this was sent{which}: it was not sent",
+        reason=f"the right to act, or what it was judged on, ran out before this was sent{which}: it was not sent",
         patience=Patience.WAIT,
     )
 
