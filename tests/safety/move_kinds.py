@@ -60,7 +60,7 @@ class MoveKind(Enum):
     """Somebody rolls a release out, or says something to a rollout: yes, wait, go on, stop, back."""
 
     LINGER = "linger"
-    """A process stands still for up to ten minutes, or its tick or run comes that late. Its lease may be lost meanwhile,
+    """A process stands still, or its tick or run comes late, by up to ten minutes. Its lease may be lost meanwhile,
     and another may act; or somebody renews it all the while."""
 
 
