@@ -28,6 +28,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
     state = cluster.ledger.read_state(cluster.clock.now())
     # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
     needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
+    asked_at = cluster.clock.now()  # What was true when it was asked for may be over when the answer is here.
     nodes = cluster.scheduler.read_nodes() if needs_scheduler else ()
     jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
     learned = read_job_facts(cluster.job_facts)
@@ -38,7 +39,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
         records=state.records,
         is_telemetry_available=NEEDS_EYES.isdisjoint(verbs) or _can_see(cluster),
         is_paused=state.pause is not None,
-        taken_at=now,
+        taken_at=asked_at,
         costs=learned.costs,
         hazards=cluster.rules.catalogue.hazards,
         stricken=stricken_nodes(state.incidents, state.records, cluster.rules.catalogue.hazards),
