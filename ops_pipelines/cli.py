@@ -111,6 +111,7 @@ def check_config(
     """
     from ops_pipelines.domain.guardrails.fencing_room import find_objections
     from ops_pipelines.domain.policy import Mode
+    from ops_pipelines.flow.timeliness import read_lateness
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
@@ -157,6 +158,9 @@ def check_config(
             problems.append(f"{unchecked}: {problem}")
         else:
             complain(f"warning: {unchecked}: {problem}")
+    lateness = read_lateness(cluster.ledger, cluster.clock.now())
+    if is_auto and lateness is not None:
+        complain(f"warning: mode auto is approve since {lateness.since:%Y-%m-%d %H:%M:%S} UTC: {lateness.why}")
     for objection in objections:
         complain(objection.reason if objection.is_refusal else f"warning: {objection.reason}")
     if any(objection.is_refusal for objection in objections):

@@ -106,6 +106,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
         notifier=_notifier(config, clock),
         clock=clock,
         rules=rules,
+        is_simulated=config.scheduler.kind is not SchedulerKind.SLURM,
         # Kept under the digest that every snapshot names: a replay decides under the rules of then.
         rules_digest=ledger.store(rules_document(rules)),
         bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),

@@ -36,6 +36,8 @@ class Cluster:
     clock: Clock
     rules: Rules
     rules_digest: Digest
+    is_simulated: bool = False
+    """Whether scheduler and nodes are pretended: nobody's jobs are at stake."""
     bundles: Bundles | None = None
     """None keeps no evidence beside the ledger."""
     recollection: Recollection | None = None

@@ -20,6 +20,12 @@ from ops_pipelines.ports.source_error import SourceError
 STEADY = timedelta(minutes=10)
 """# Assumption: who was late once in ten minutes may be late again; on a busy host lateness comes in minutes."""
 _VERDICT = "lateness"
+_REMEDY = "Give daemon and code server CPU of their own (systemd: CPUWeight), or end what keeps the host busy."
+_PASSING = (
+    "this code server is one that Dagster's daemon runs by itself and replaces every few minutes, with all that it has "
+    "begun. Run one of its own (deploy/systemd/ops-pipelines-code.service), and daemon and webserver with "
+    "`-w deploy/workspace.yaml`."
+)
 
 
 class Stage(Enum):
@@ -55,6 +61,15 @@ def note_run_start(cluster: Cluster, *, requested_at: datetime) -> None:
     """Measure how long after its request a run that acts came to act."""
     took = max(timedelta(0), cluster.clock.now() - requested_at)
     _note(Stage.RUN_START, took, _read(cluster.ledger, Stage.RUN_START), cluster)
+
+
+def note_passing_server(cluster: Cluster) -> None:
+    """Write down that this code server is one that its caller replaces: whatever it begins is cut off, sooner or later.
+
+    Nobody's jobs are at stake on a simulated cluster.
+    """
+    if not cluster.is_simulated and cluster.rules.policy.mode is Mode.AUTO:
+        _declare(_PASSING, cluster, cluster.clock.now())
 
 
 def read_lateness(ledger: Ledger, now: datetime) -> Lateness | None:
@@ -133,6 +148,10 @@ def _judge(this_time: Pace, cluster: Cluster, now: datetime) -> None:
     why = find_lateness(limits, cluster.rules.policy, longest)
     if why is None:
         return
+    _declare(f"{why} {_REMEDY}", cluster, now)
+
+
+def _declare(why: str, cluster: Cluster, now: datetime) -> None:
     before = read_lateness(cluster.ledger, now)
     since = now if before is None else before.since
     verdict = {"since": since.isoformat(), "last_at": now.isoformat(), "why": why}

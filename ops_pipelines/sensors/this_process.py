@@ -1,4 +1,4 @@
-"""The name under which this process holds the lease and beats, and whether the process of such a name is gone.
+"""This process: under which name it holds the lease and beats, who of such a name is gone, and whose it is.
 
 A name says where and when its process began, so that nobody is taken for dead but who provably is: on the same boot of
 the same host, seen from the same set of process ids, no process has that id, or another one has it by now.
@@ -48,6 +48,37 @@ def is_gone(holder: str) -> bool:
         pass  # It is somebody's, so an id that is in use.
     now = _began_at(int(pid))
     return bool(now) and now != began
+
+
+@cache
+def is_replaced_by_its_caller() -> bool:
+    """Return whether this process belongs to a code server that ends when its caller no longer wants it.
+
+    Dagster's daemon starts such a one where its workspace names a module, and replaces it every few minutes; `dagster
+    dev` starts one too. By `--heartbeat` on its command line it is told to end when nobody calls.
+    """
+    pid = os.getpid()
+    while pid > 1:
+        words = _command_of(pid)
+        if "--heartbeat" in words and ("grpc" in words or "code-server" in words):
+            return True
+        pid = _parent_of(pid)
+    return False
+
+
+def _command_of(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def _began_at(pid: int) -> str:

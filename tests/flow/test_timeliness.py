@@ -18,7 +18,15 @@ from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
 from ops_pipelines.flow.plans.overdue import page_if_late
-from ops_pipelines.flow.timeliness import STEADY, Lateness, in_force, note_look, note_run_start, read_lateness
+from ops_pipelines.flow.timeliness import (
+    STEADY,
+    Lateness,
+    in_force,
+    note_look,
+    note_passing_server,
+    note_run_start,
+    read_lateness,
+)
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -224,7 +232,8 @@ def test_one_page_says_how_late_why_and_what_to_do_and_ends_when_on_time(autopil
 
     (page,) = autopilot.pages()
     assert "nodes were looked at 85 s late (5 s is reckoned with)" in page.body
-    assert "mode auto is approve until we have been on time for 10 min" in page.body
+    assert "mode auto is approve since 2026-" in page.body
+    assert "until we have been on time for 10 min" in page.body
     assert "CPU" in page.body
     assert open_then is IncidentState.ESCALATED
     assert autopilot.incident().state is not IncidentState.ESCALATED
@@ -252,3 +261,16 @@ def test_what_is_reckoned_with_is_never_late(autopilot: SmallAutopilot) -> None:
         note_run_start(autopilot.cluster, requested_at=autopilot.clock.now() - RUN_START)
 
     assert not is_late(autopilot)
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_code_server_that_its_caller_replaces_does_not_act_by_itself_on_a_real_cluster(
+    autopilot: SmallAutopilot, is_simulated: bool
+) -> None:
+    cluster = replace(autopilot.cluster, is_simulated=is_simulated)
+
+    note_passing_server(cluster)
+
+    lateness = read_lateness(cluster.ledger, autopilot.clock.now())
+    assert (lateness is None) is is_simulated
+    assert lateness is None or "deploy/workspace.yaml" in lateness.why

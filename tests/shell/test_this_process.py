@@ -12,6 +12,29 @@ from ops_pipelines.sensors.this_process import is_gone, this_process
 _SAY_NAME = "from ops_pipelines.sensors.this_process import this_process; print(this_process(), flush=True); input()"
 
 
+_WHOSE = "from ops_pipelines.sensors.this_process import is_replaced_by_its_caller; print(is_replaced_by_its_caller())"
+_CHILD_OF = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_WHOSE!r}], check=True)"
+
+
+@pytest.mark.parametrize("program", [_WHOSE, _CHILD_OF], ids=["code server", "run of a code server"])
+@pytest.mark.parametrize(
+    ("command", "is_replaced"),
+    [
+        # As Dagster's daemon starts its own, and as deploy/systemd does.
+        ("api grpc --lazy-load-user-code --socket /s --heartbeat --heartbeat-timeout 20 -m ops_pipelines", True),
+        ("code-server start --heartbeat --socket /s", True),
+        ("api grpc --module-name ops_pipelines.definitions --host 127.0.0.1 --port 4266", False),
+        ("--heartbeat", False),
+    ],
+)
+def test_code_server_that_its_caller_replaces_is_known_by_its_command_line(
+    program: str, command: str, is_replaced: bool
+) -> None:
+    done = subprocess.run([sys.executable, "-c", program, *command.split()], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str(is_replaced)
+
+
 @pytest.fixture
 def other() -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _SAY_NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -245,7 +245,7 @@ def _page_once(note: str, text: str, cluster: Cluster, *, since: datetime, lease
 
 
 def page_if_late(cluster: Cluster, *, lease: Lease) -> None:
-    """Page once, as an incident, that we are too late to hold a silent node's jobs; close it when we are on time."""
+    """Page once, as an incident, that we cannot be relied on to be in time; close it when we have been for a while."""
     now = cluster.clock.now()
     lateness = read_lateness(cluster.ledger, now)
     with suppress(LedgerConflict, SourceError):  # The next look tries again.
@@ -255,14 +255,13 @@ def page_if_late(cluster: Cluster, *, lease: Lease) -> None:
             note = f"{_LATE} {lateness.since:%Y-%m-%d %H:%M:%S} UTC"
             minutes = STEADY.total_seconds() / 60
             text = (
-                f"{note}, so mode auto is approve until we have been on time for {minutes:.0f} min: "
-                f"{lateness.why} Give daemon and code server CPU of their own (systemd: CPUWeight), or end what keeps "
-                "the host busy. Until then plans wait for a yes: `ops-pipelines incidents` lists them."
+                f"{note}, until we have been on time for {minutes:.0f} min: {lateness.why} Until then plans wait for a "
+                "yes: `ops-pipelines incidents` lists them."
             )
             _page_once(note, text, cluster, since=lateness.since, lease=lease)
 
 
-_LATE = "we are too late to hold a silent node's jobs since"
+_LATE = "mode auto is approve since"
 
 
 def _close_where(beginning: str, why: str, cluster: Cluster) -> None:
