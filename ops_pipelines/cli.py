@@ -37,6 +37,7 @@ from ops_pipelines.terminal.caller import (
 from ops_pipelines.terminal.capacity_commands import capacity_app
 from ops_pipelines.terminal.cost_commands import cost_app
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
+from ops_pipelines.terminal.guard_commands import guard_app
 from ops_pipelines.terminal.node_check import gates_app, node_check
 from ops_pipelines.terminal.node_install import node_install_app, node_versions
 from ops_pipelines.terminal.placement_commands import placement
@@ -80,6 +81,7 @@ app.add_typer(gates_app, name="gates")
 app.command()(repair_commands.ladder)
 app.command()(repair_commands.probation)
 app.add_typer(repair_commands.repair_app, name="repair")
+app.add_typer(guard_app, name="guard")
 rollout_commands.rollout_app.command("simulate")(rollout_simulate)
 app.add_typer(rollout_commands.rollout_app, name="rollout")
 app.add_typer(quota_app, name="quota")

@@ -387,6 +387,7 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
             clock=clock,
             slurm_conf=config.scheduler.slurm_conf,
             checkpoint_roots=config.scheduler.checkpoint_roots,
+            guard_status=config.scheduler.guard_status,
         )
     from ops_pipelines.simulator.adapters import SimulatedScheduler
 

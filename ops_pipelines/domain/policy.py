@@ -37,6 +37,13 @@ class Consent(Enum):
     """Nothing helps: the autopilot never does it, and asks a person to."""
 
 
+class Risk(Enum):
+    """What `mode: auto` is refused for, unless the operator takes it by name."""
+
+    NO_START_GUARD = "no_start_guard"
+    """Nothing but our own speed keeps the scheduler from starting a second copy of a silent node's job."""
+
+
 class ActionClass(Enum):
     """Acts that an operator allows or forbids together; which verbs they are, `guardrails.consents` says."""
 
@@ -331,6 +338,8 @@ class Policy:
     maintenance_calendars: tuple[str, ...] = ()
     """Paths of iCalendar files: further windows, and freezes."""
     freeze_windows: tuple[FreezeWindow, ...] = ()
+    accepted_risks: Mapping[Risk, str] = field(default_factory=dict)
+    """Who takes a risk, and why, in the operator's words."""
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""
 

@@ -90,7 +90,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
         if os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") == "1":
             pytest.fail("systemd-analyze is missing; Debian: apt-get install systemd")
         pytest.skip("systemd-analyze is not installed")
-    units = [path for path in UNITS.iterdir() if path.suffix in (".service", ".target", ".slice")]
+    units = [path for path in UNITS.iterdir() if path.suffix in (".service", ".socket", ".target", ".slice")]
     for path in units:
         (tmp_path / path.name).write_text(here(path.read_text()))
 
@@ -100,7 +100,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
         text=True,
     )
 
-    assert len(units) == 6
+    assert len(units) == 9
     assert (done.returncode, [line for line in done.stderr.splitlines() if "pipelines" in line]) == (0, [])
 
 

@@ -5,11 +5,16 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits, find_objections
-from ops_pipelines.domain.policy import Durations, Mode, Policy
+from ops_pipelines.domain.policy import Durations, Mode, Policy, Risk
 
 
 def limits(
-    *, silence: float | None = 300.0, ping: float | None = None, answer: float = 10.0, **changes: bool
+    *,
+    silence: float | None = 300.0,
+    ping: float | None = None,
+    answer: float = 10.0,
+    unguarded: str = "there is none",
+    **changes: bool,
 ) -> SchedulerLimits:
     """Slurm's defaults, with changes; without `ping` a node is asked every third of the silence limit, as by Slurm."""
     asked_every = ping if ping is not None or silence is None else silence / 3
@@ -18,8 +23,12 @@ def limits(
         silence_limit=None if silence is None else timedelta(seconds=silence),
         ping_interval=None if asked_every is None else timedelta(seconds=asked_every),
         answer_limit=timedelta(seconds=answer),
+        unguarded=unguarded,
         **settings,
     )
+
+
+QUICK = Durations(confirm_unreachable_after=timedelta(0), look_every=timedelta(0), retry_after=timedelta(seconds=1))
 
 
 def policy(*, mode: Mode = Mode.AUTO, confirm: float = 0.0, look: float = 0.0) -> Policy:
@@ -28,7 +37,7 @@ def policy(*, mode: Mode = Mode.AUTO, confirm: float = 0.0, look: float = 0.0) -
         look_every=timedelta(seconds=look),
         retry_after=timedelta(seconds=max(1.0, confirm)),
     )
-    return Policy(mode=mode, durations=durations)
+    return Policy(mode=mode, durations=durations, accepted_risks={Risk.NO_START_GUARD: "the operator's word"})
 
 
 def refusals(limits: SchedulerLimits, policy: Policy) -> list[str]:
@@ -36,11 +45,29 @@ def refusals(limits: SchedulerLimits, policy: Policy) -> list[str]:
 
 
 def cautions(limits: SchedulerLimits) -> list[str]:
-    return [objection.reason for objection in find_objections(limits, policy()) if not objection.is_refusal]
+    found = [objection.reason for objection in find_objections(limits, policy()) if not objection.is_refusal]
+    return [reason for reason in found if "the risk is taken" not in reason]
 
 
 def test_defaults_of_slurm_and_of_our_policy_leave_room() -> None:
-    assert find_objections(limits(), Policy(mode=Mode.AUTO)) == ()
+    assert find_objections(limits(unguarded=""), Policy(mode=Mode.AUTO)) == ()
+
+
+def test_restarts_that_nobody_guards_refuse_auto_until_the_risk_is_taken() -> None:
+    (objection,) = find_objections(limits(), Policy(mode=Mode.AUTO))
+    (taken,) = find_objections(limits(), policy())
+
+    assert objection.is_refusal
+    assert "restarts are not guarded: there is none" in objection.reason
+    assert not taken.is_refusal
+    assert taken.reason == "restarts are not guarded (there is none); the risk is taken: the operator's word"
+
+
+def test_the_guard_turns_a_lack_of_room_into_a_warning() -> None:
+    (objection,) = find_objections(limits(silence=60, unguarded=""), Policy(mode=Mode.AUTO, durations=QUICK))
+
+    assert not objection.is_refusal
+    assert objection.reason.startswith("the start guard will have to hold jobs: at SlurmdTimeout (60 s)")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +162,7 @@ def test_no_time_for_any_confirmation_is_no_remedy() -> None:
 
 
 def test_scheduler_that_never_gives_a_node_up_leaves_room_but_sees_no_silence() -> None:
-    objections = find_objections(limits(silence=None), policy(confirm=86_400))
+    objections = find_objections(limits(silence=None, unguarded=""), policy(confirm=86_400))
 
     assert [objection.is_refusal for objection in objections] == [False]
     assert "SlurmdTimeout=0" in objections[0].reason
@@ -143,7 +170,7 @@ def test_scheduler_that_never_gives_a_node_up_leaves_room_but_sees_no_silence() 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.APPROVE])
 def test_other_modes_are_told_and_not_refused(mode: Mode) -> None:
-    (objection,) = find_objections(limits(silence=90), policy(mode=mode))
+    objection, _ = find_objections(limits(silence=90), policy(mode=mode))
 
     assert not objection.is_refusal
     assert objection.reason.startswith("mode: auto would be refused: ")
@@ -183,4 +210,5 @@ def test_who_gives_silent_nodes_up_listens_to_them() -> None:
             answer_limit=timedelta(0),
             is_every_down_node_returned=False,
             is_requeue_the_default=True,
+            unguarded="",
         )

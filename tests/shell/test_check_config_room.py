@@ -19,12 +19,16 @@ LIMITS = SchedulerLimits(
     answer_limit=timedelta(seconds=10),
     is_every_down_node_returned=False,
     is_requeue_the_default=True,
+    unguarded="",
 )
-TIGHT = replace(LIMITS, silence_limit=timedelta(seconds=90), ping_interval=timedelta(seconds=30))
+TIGHT = replace(
+    LIMITS, silence_limit=timedelta(seconds=90), ping_interval=timedelta(seconds=30), unguarded="there is none"
+)
 
 
 def desk_with(directory: Path, *, mode: str) -> Desk:
-    return Desk(directory, policy=f"mode: {mode}\ndurations: {{confirm_unreachable_after_seconds: 20}}\n")
+    taken = "accepted_risks: {no_start_guard: 'A. Operator, until it is installed'}\n"
+    return Desk(directory, policy=f"mode: {mode}\ndurations: {{confirm_unreachable_after_seconds: 20}}\n{taken}")
 
 
 def set_limits(desk: Desk, limits: SchedulerLimits) -> None:
@@ -70,6 +74,27 @@ def test_auto_is_refused_as_a_fault_of_the_configuration_where_there_is_none(tmp
     assert answer.exit_code == cli.ExitCode.USAGE
     assert answer.stderr.startswith("mode: auto is refused: at SlurmdTimeout (90 s)")
     assert answer.stdout.count("answers: ") == 5
+
+
+def test_auto_without_the_start_guard_is_refused_unless_the_risk_is_taken_by_name(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, policy="mode: auto\ndurations: {confirm_unreachable_after_seconds: 20}\n")
+    set_limits(desk, replace(LIMITS, unguarded="PrologSlurmctld is (null), not the start guard"))
+
+    answer = desk.run("check-config")
+
+    assert answer.exit_code == cli.ExitCode.USAGE
+    assert answer.stderr.startswith("mode: auto is refused: restarts are not guarded: PrologSlurmctld is (null)")
+    assert "accepted_risks: {no_start_guard: who, and why}" in answer.stderr
+
+
+def test_with_the_start_guard_little_room_is_a_warning(tmp_path: Path) -> None:
+    desk = desk_with(tmp_path, mode="auto")
+    set_limits(desk, replace(TIGHT, unguarded=""))
+
+    answer = desk.run("check-config")
+
+    assert answer.exit_code == cli.ExitCode.OK
+    assert answer.stderr.startswith("warning: the start guard will have to hold jobs: at SlurmdTimeout (90 s)")
 
 
 @pytest.mark.parametrize("mode", ["observe", "approve"])

@@ -7,7 +7,7 @@ write. Only a hold that comes well before prevents the second copy. Reading the 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.policy import Mode, Policy, Risk
 
 SENSOR_TICK = timedelta(seconds=5)
 """Dagster's sensor loop: what happened just after one look waits this long for the next."""
@@ -47,6 +47,9 @@ class SchedulerLimits:
     """A node that was declared down goes into service as soon as it registers (Slurm: ReturnToService=2)."""
     is_requeue_the_default: bool
     """False: a job may be requeued only if its user asked for that (Slurm: JobRequeue=0)."""
+    unguarded: str
+    """Why a restart may start while an attempt before it still runs, whatever we do; empty: the scheduler itself lets
+    none go ahead before its last nodes are clear (Slurm: our start guard)."""
     version: str = ""
     """Of the scheduler's controller, which nodes may not be ahead of; empty if it does not say."""
 
@@ -73,9 +76,23 @@ def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection,
     """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
     is_auto = policy.mode is Mode.AUTO
     verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
-    lacks = _lacks(limits, policy, Pace())
+    lacks, cautions = _lacks(limits, policy, Pace()), _cautions(limits)
+    if not limits.unguarded:
+        # No second copy starts. What is lost is time: the job waits held until its node is seen to be clear.
+        cautions = [*(f"the start guard will have to hold jobs: {reason}" for reason in lacks), *cautions]
+        lacks = []
+    else:
+        why = (
+            f"restarts are not guarded: {limits.unguarded}. Run `ops-pipelines guard install` where slurmctld runs, "
+            f"or take the risk by name in policy.yaml: accepted_risks: {{{Risk.NO_START_GUARD.value}: who, and why}}"
+        )
+        taken = policy.accepted_risks.get(Risk.NO_START_GUARD)
+        if taken is None:
+            lacks.insert(0, why)
+        else:
+            cautions.insert(0, f"restarts are not guarded ({limits.unguarded}); the risk is taken: {taken}")
     refusals = [Objection(reason=f"{verdict}: {reason}", is_refusal=is_auto) for reason in lacks]
-    return (*refusals, *(Objection(reason=reason, is_refusal=False) for reason in _cautions(limits)))
+    return (*refusals, *(Objection(reason=reason, is_refusal=False) for reason in cautions))
 
 
 def find_lateness(limits: SchedulerLimits, policy: Policy, measured: Pace) -> str | None:

@@ -95,6 +95,8 @@ class SchedulerConfig:
     kind: SchedulerKind
     slurm_conf: Path | None = None
     """None: Slurm's commands find their configuration as they do in a shell."""
+    guard_status: tuple[str, ...] = ()
+    """What prints the status of slurmctld's start guard where that is another host; empty: it is asked here."""
     checkpoint_roots: tuple[Path, ...] = ()
     """Directories in which a job's checkpoint may be looked at; empty: none is."""
 

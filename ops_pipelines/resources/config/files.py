@@ -192,6 +192,7 @@ def _read_scheduler(file: YamlFile, value: object, *, here: Path) -> SchedulerCo
             kind=SchedulerKind.SLURM,
             slurm_conf=file.find_file(section.slurm_conf, at=("scheduler", "slurm_conf")),
             checkpoint_roots=tuple(_absolute(root, here=here) for root in section.checkpoint_roots),
+            guard_status=tuple(section.guard_status),
         )
     return SchedulerConfig(kind=SchedulerKind.SIMULATOR)
 

@@ -188,6 +188,7 @@ class SlurmModel(StrictModel):
     kind: Literal["slurm"]
     slurm_conf: Text | None = None
     checkpoint_roots: list[Text] = Field(default_factory=list)
+    guard_status: list[Text] = Field(default_factory=list)
 
 
 class PrometheusModel(StrictModel):
@@ -399,6 +400,12 @@ class ObjectiveModel(StrictModel):
     inference_p99: InferenceP99Model | None = None
 
 
+class AcceptedRisksModel(StrictModel):
+    """Risks that the operator takes; each says who and why."""
+
+    no_start_guard: Text | None = None
+
+
 class PolicyModel(StrictModel):
     """policy.yaml. Every key may be absent: the defaults are the domain's, and observe."""
 
@@ -417,6 +424,7 @@ class PolicyModel(StrictModel):
     maintenance_windows: list[WeeklyWindowModel] | None = None
     maintenance_calendars: list[Text] = Field(default_factory=list)
     freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
+    accepted_risks: AcceptedRisksModel = AcceptedRisksModel()
     untouchable_nodes: list[Text] = Field(default_factory=list)
 
 

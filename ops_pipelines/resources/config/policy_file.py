@@ -26,6 +26,7 @@ from ops_pipelines.domain.policy import (
     Policy,
     PolicyError,
     RecoveryLimits,
+    Risk,
     RolloutLimits,
     WeeklyWindow,
 )
@@ -92,6 +93,7 @@ def read_policy(path: Path, *, topology: Topology) -> Policy:
             maintenance_windows=weekly,
             maintenance_calendars=calendars,
             freeze_windows=windows,
+            accepted_risks={Risk(name): why for name, why in top.accepted_risks.model_dump(exclude_none=True).items()},
             untouchable_nodes=untouchable,
         )
     except PolicyError as exc:

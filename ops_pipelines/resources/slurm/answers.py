@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import NodeName, parse_node_name
 from ops_pipelines.domain.observation import NodeState, NodeStatus, Rejected
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.resources.slurm.guard.installation import PROLOG, WRAPPER
 from ops_pipelines.resources.slurm.values import Row, count_gpus, names_of, number_of, text_of, time_of
 
 LAST_CHOICE_WEIGHT = 1_000_000
@@ -72,6 +74,7 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
         return int(found[1])
 
     silence_limit = timedelta(seconds=number("SlurmdTimeout"))
+    prolog = settings.get(PROLOG, "")
     return SchedulerLimits(
         # At 0 slurmctld neither gives a node up nor pings one that has answered before.
         silence_limit=silence_limit or None,
@@ -79,8 +82,22 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
         answer_limit=timedelta(seconds=number("MessageTimeout")),
         is_every_down_node_returned=number("ReturnToService") == 2,
         is_requeue_the_default=number("JobRequeue") != 0,
+        unguarded=_why_unguarded(prolog),
         version=settings.get("SLURM_VERSION", ""),
     )
+
+
+def prolog_in(text: str) -> str:
+    """Return the PrologSlurmctld of `scontrol show config`; empty if it is not shown."""
+    lines = (line.partition("=") for line in text.splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == PROLOG), "")
+
+
+def _why_unguarded(prolog: str) -> str:
+    """Return why a PrologSlurmctld is not our guard, empty if it is: whether that works is for others to ask."""
+    if Path(prolog).name == WRAPPER:
+        return ""
+    return f"{PROLOG} is {prolog[:120] or 'not shown'}, not the start guard"
 
 
 def node_listing(version: tuple[int, int]) -> tuple[str, ...]:

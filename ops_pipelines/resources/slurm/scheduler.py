@@ -7,7 +7,7 @@ own or names that were validated: nothing that a user wrote is sent. One class, 
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -30,11 +30,13 @@ from ops_pipelines.resources.slurm.answers import (
     LAST_CHOICE_WEIGHT,
     NodesAnswer,
     node_listing,
+    prolog_in,
     read_config_answer,
     read_nodes_answer,
 )
 from ops_pipelines.resources.slurm.checkpoint_files import CheckpointFiles
 from ops_pipelines.resources.slurm.client import Limit, SlurmClient, quoted_reason
+from ops_pipelines.resources.slurm.guard.standing import GuardStatus
 from ops_pipelines.resources.slurm.job_rows import JobRow
 from ops_pipelines.resources.slurm.jobs import read_jobs_answer
 from ops_pipelines.resources.slurm.reservations import (
@@ -63,10 +65,15 @@ class SlurmScheduler:
         clock: Clock,
         slurm_conf: Path | None = None,
         checkpoint_roots: Collection[Path] = (),
+        guard_status: Sequence[str] = (),
         run: RunCommand = run_scheduler_command,
     ) -> None:
-        """Without `slurm_conf` SLURM_CONF stays as this process has it; without `checkpoint_roots` no file is read."""
+        """Without `slurm_conf` SLURM_CONF stays as this process has it; without `checkpoint_roots` no file is read.
+
+        `guard_status` prints how slurmctld's start guard stands; without it the guard is looked for on this host.
+        """
         self._clock = clock
+        self._guard = GuardStatus(guard_status, run=run)
         self._client = SlurmClient(run=run, slurm_conf=slurm_conf)
         self._checkpoints = CheckpointFiles(checkpoint_roots)
 
@@ -107,7 +114,9 @@ class SlurmScheduler:
         """Return what slurmctld runs with now, which need not be what slurm.conf says since."""
         # As text: scontrol of 22.05 knows no JSON, and only administrators write these lines.
         argv = ("scontrol", "show", "config")
-        return read_config_answer(self._client.send(*argv, limit=Limit()).stdout, source=" ".join(argv))
+        text = self._client.send(*argv, limit=Limit()).stdout
+        limits = read_config_answer(text, source=" ".join(argv))
+        return limits if limits.unguarded else replace(limits, unguarded=self._guard.problem_of(prolog_in(text)))
 
     # -- nodes --
 

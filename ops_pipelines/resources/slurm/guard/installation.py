@@ -11,22 +11,20 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
 from ops_pipelines.resources.whole_file import put_whole_bytes
 
 WRAPPER, JUDGE, WITNESS = "start_guard.sh", "start_guard.py", "node_witness.py"
 SETTINGS, ENVIRONMENT = "start_guard.json", "start_guard.env"
-DEFAULT_DIRECTORY = Path("/etc/slurm/start_guard")
-DEFAULT_STATE = Path("/var/lib/ops_pipelines_start_guard")
 DEFAULT_FALLBACK = Path("/run/ops_pipelines_start_guard")
-DEFAULT_PORT = 4271
 LIMIT_SECONDS = 9
 """After so long the wrapper gives up the judge: he asks Slurm, then the nodes for 5 s, then holds."""
 PROLOG = "PrologSlurmctld"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class InstallationError(ValueError):
+class InstallationError(PolicyError):
     """The guard cannot be installed as asked. The message says what was found and what to do."""
 
 
@@ -82,6 +80,16 @@ def _as_json(settings: Settings) -> dict[str, object]:
         "ask_seconds": settings.ask_seconds,
         "look_again_seconds": settings.look_again_seconds,
     }
+
+
+def next_prolog_of(directory: Path) -> str:
+    """Return the site's own prolog behind the guard that lies in `directory`; empty if there is none."""
+    try:
+        text = (directory / ENVIRONMENT).read_text()
+    except OSError:
+        return ""
+    named = (line.partition("=")[2] for line in text.splitlines() if line.startswith("NEXT="))
+    return "".join(shlex.split(next(named, "")))
 
 
 def own_python() -> Path:

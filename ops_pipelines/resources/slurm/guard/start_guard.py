@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -207,30 +207,62 @@ def ask_slurm(settings: Settings, *argv: str, seconds: float) -> str:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of `scontrol show ... -o` whose values hold no blanks."""
-    return {key: text for key, _, text in (word.partition("=") for word in line.split(" ")) if text}
+    """Return the fields of one `scontrol show node -o`: only reasons hold blanks, and they come last."""
+    fields: dict[str, str] = {}
+    for word in line.split(" "):
+        key, is_field, text = word.partition("=")
+        if is_field:
+            fields.setdefault(key, text)
+    return fields
 
 
-def show_job(settings: Settings, job: str) -> dict[str, str]:
-    """Return the fields of a job, with its AdminComment, which may hold blanks."""
-    text = ask_slurm(settings, "scontrol", "show", "job", job, seconds=settings.ask_seconds)
-    found = fields_of(" ".join(text.split()))
-    comment = re.search(r"^\s*AdminComment=(.*?)\s*$", text, re.MULTILINE)
-    found["AdminComment"] = comment.group(1) if comment else ""
-    return found
+@dataclass(frozen=True)
+class JobFacts:
+    """What slurmctld says of a job in fields that no user writes: a job's name may forge whole lines of others."""
+
+    leader: str
+    """The job itself, or the first component of the heterogeneous job that it is part of."""
+    state: str
+    is_held: bool
+
+
+def job_facts(settings: Settings, job: str) -> JobFacts:
+    """Return what slurmctld says of a job; raise GuardError if it says nothing."""
+    argv = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%A|%i|%T|%Q")
+    for line in ask_slurm(settings, *argv, seconds=settings.ask_seconds).splitlines():
+        words = line.split("|")
+        if len(words) == 4 and words[0] == job:
+            return JobFacts(
+                leader=words[1].partition("+")[0] if "+" in words[1] else job, state=words[2], is_held=words[3] == "0"
+            )
+    raise GuardError(f"Invalid job id: slurmctld shows no job {job}")
+
+
+def admin_comments(settings: Settings) -> dict[str, str]:
+    """Return the AdminComment of every job; raise GuardError if slurmctld does not say it."""
+    text = ask_slurm(settings, "squeue", "--all", "--states=all", "--json", seconds=4 * settings.ask_seconds)
+    try:
+        return {str(row["job_id"]): str(row.get("admin_comment") or "") for row in json.loads(text)["jobs"]}
+    except (ValueError, KeyError, TypeError):
+        raise GuardError("squeue --json printed nothing that can be read") from None
 
 
 def hold(settings: Settings, job: str, reason: str) -> None:
     """Hold a job, and say why where people look; raise GuardError if slurmctld does not do it."""
-    found = show_job(settings, job)
-    leader = found.get("HetJobId", job)
-    if found.get("Priority") != "0":
-        ask_slurm(settings, "scontrol", "hold", leader, seconds=settings.ask_seconds)
+    facts = job_facts(settings, job)
+    if not facts.is_held:
+        ask_slurm(settings, "scontrol", "hold", facts.leader, seconds=settings.ask_seconds)
         _write_held(settings, job, reason)
-    if not found["AdminComment"] or found["AdminComment"].startswith(MARK):
-        comment = f"AdminComment={reason}"
-        with contextlib.suppress(GuardError):  # The hold is what counts.
-            ask_slurm(settings, "scontrol", "update", f"JobId={leader}", comment, seconds=settings.ask_seconds)
+    with contextlib.suppress(GuardError):  # The hold is what counts.
+        shown = ask_slurm(settings, "scontrol", "show", "job", facts.leader, seconds=settings.ask_seconds)
+        comment = re.search(r"^\s*AdminComment=(.*?)\s*$", shown, re.MULTILINE)
+        if comment is None or comment.group(1).startswith(MARK):
+            _say(settings, facts.leader, reason)
+
+
+def _say(settings: Settings, job: str, words: str) -> None:
+    argv = ("scontrol", "update", f"JobId={job}", f"AdminComment={words}")
+    ask_slurm(settings, *argv, seconds=settings.ask_seconds)
 
 
 def _write_held(settings: Settings, job: str, reason: str) -> None:
@@ -538,39 +570,49 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
 
 def look_again(settings: Settings) -> tuple[str, ...]:
     """Let go what the guard held and nobody took over, where the nodes are clear by now; return what was done."""
-    did = []
-    for job in held_jobs(settings):
-        try:
-            found = show_job(settings, job)
-        except GuardError as problem:
-            if "Invalid job id" in str(problem):
-                _forget_held(settings, job)
-                did.append(f"job {job} is gone")
-            continue
-        if found.get("JobState") != "PENDING" or found.get("Priority") != "0":
-            # Still on its way back from the prolog, or somebody released it: then the guard looks at its start again.
-            if found.get("JobState") not in ("PENDING", "COMPLETING", "CONFIGURING"):
-                _forget_held(settings, job)
-            continue
-        if found["AdminComment"] and not found["AdminComment"].startswith(MARK):
-            _forget_held(settings, job)
-            did.append(f"job {job} was taken over by somebody")
-            continue
-        now = time.time()
-        verdict = judge(settings, job, now)
-        leader = found.get("HetJobId", job)
-        with contextlib.suppress(GuardError):
-            if verdict.is_clear:
-                note(settings, job, f"cleared {now}")
-                ask_slurm(settings, "scontrol", "update", f"JobId={leader}", "AdminComment=", seconds=5.0)
-                ask_slurm(settings, "scontrol", "release", leader, seconds=5.0)
-                _forget_held(settings, job)
-                did.append(f"job {job} is let go: every node of its attempts is clear")
-            elif found["AdminComment"] != verdict.words(job):
-                words = f"AdminComment={verdict.words(job)}"
-                ask_slurm(settings, "scontrol", "update", f"JobId={leader}", words, seconds=5.0)
+    held = held_jobs(settings)
+    did: list[str] = []
+    if held:
+        with contextlib.suppress(GuardError):  # slurmctld does not say who has them now: the next look asks again.
+            comments = admin_comments(settings)
+            for job in held:
+                with contextlib.suppress(GuardError, OSError):
+                    did += _look_at(settings, job, comments)
     _leave_beat(settings)
     return tuple(did)
+
+
+def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[str]:
+    try:
+        facts = job_facts(settings, job)
+    except GuardError as problem:
+        if "Invalid job id" not in str(problem):
+            raise
+        _forget_held(settings, job)
+        return [f"job {job} is gone"]
+    if facts.state != "PENDING":
+        if facts.state in ("COMPLETING", "CONFIGURING", "RUNNING"):
+            return []  # On its way back from the prolog.
+        _forget_held(settings, job)
+        return [f"job {job} is over"]
+    if not facts.is_held:
+        _forget_held(settings, job)
+        return [f"job {job} was released by somebody: its start is judged like any other"]
+    comment = comments.get(facts.leader, "")
+    if comment and not comment.startswith(MARK):
+        _forget_held(settings, job)
+        return [f"job {job} was taken over: {comment[:80]}"]
+    now = time.time()
+    verdict = judge(settings, job, now)
+    if not verdict.is_clear:
+        if comment != verdict.words(job):
+            _say(settings, facts.leader, verdict.words(job))
+        return []
+    note(settings, job, f"cleared {now}")
+    _say(settings, facts.leader, "")
+    ask_slurm(settings, "scontrol", "release", facts.leader, seconds=settings.ask_seconds)
+    _forget_held(settings, job)
+    return [f"job {job} is let go: every node of its attempts is clear"]
 
 
 def prune(settings: Settings) -> int:
@@ -598,6 +640,7 @@ def status(settings: Settings) -> dict[str, object]:
     """Return whether the guard can do its work, in words that check-config and people read."""
     problems = []
     took = None
+    quick = replace(settings, ask_seconds=1.0)  # Who asks does not wait long.
     try:
         began = time.monotonic()
         probe = settings.state / "probe"
@@ -611,11 +654,11 @@ def status(settings: Settings) -> dict[str, object]:
     except OSError as problem:
         problems.append(f"{settings.state} cannot be written: {problem}")
     try:
-        ask_slurm(settings, "scontrol", "ping", seconds=settings.ask_seconds)
+        ask_slurm(quick, "scontrol", "ping", seconds=quick.ask_seconds)
     except GuardError as problem:
         problems.append(str(problem))
     try:
-        _munge(settings, "unmunge", _munge(settings, "munge", "probe"))
+        _munge(quick, "unmunge", _munge(quick, "munge", "probe"))
     except GuardError as problem:
         problems.append(str(problem))
     looked_at = None

@@ -9,6 +9,10 @@ directory=${0%/*}
 . "$directory/start_guard.env" || exit 0 # STATE FALLBACK PYTHON LIMIT_SECONDS NEXT, and PATH and SLURM_CONF for us
 export PATH
 
+if [ "${1:-}" = status ]; then # what check-config asks
+    exec timeout -k 1 20 "$PYTHON" -I -S "$directory/start_guard.py" --config "$directory/start_guard.json" status
+fi
+
 go_ahead() {
     # The site's own prolog is none of ours: it gets the environment that it always had.
     [ -n "$NEXT" ] && exec "$NEXT"
@@ -31,7 +35,7 @@ started_at=$(date +%s.%N)
 write() {
     # Whole lines, and on the disk: a record that a crash of this host takes away lets a second copy start.
     for place in "$STATE" "$FALLBACK"; do
-        mkdir -p "$place/${record%/*}" 2>/dev/null || continue
+        [ -d "$place/${record%/*}" ] || mkdir -p "$place/${record%/*}" 2>/dev/null || continue
         printf '%s\n' "$1" 2>/dev/null >>"$place/$record" || continue
         sync "$place/$record" "$place/${record%/*}" 2>/dev/null && return 0
     done

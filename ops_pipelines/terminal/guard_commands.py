@@ -1,0 +1,180 @@
+"""`ops-pipelines guard`: install slurmctld's start guard, look at it, let one job pass. On the host of slurmctld.
+
+What the guard does is `resources.slurm.guard.start_guard`'s; these commands work without cluster.yaml, without the
+ledger and without us, because the guard does.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ops_pipelines.terminal.caller import AsJson, who_calls
+from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+
+if TYPE_CHECKING:
+    from ops_pipelines.resources.slurm.guard.start_guard import Settings
+
+guard_app = typer.Typer(
+    help="The start guard: slurmctld lets no restart go ahead before its last nodes are clear.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_DIRECTORY = Path("/etc/slurm/start_guard")
+Directory = Annotated[Path, typer.Option("--directory", help="Where the guard lies.")]
+
+
+@guard_app.command()
+@at_the_edge
+def install(
+    slurm_conf: Annotated[Path, typer.Option(help="The slurm.conf of slurmctld.")] = Path("/etc/slurm/slurm.conf"),
+    directory: Directory = _DIRECTORY,
+    state: Annotated[
+        Path, typer.Option(help="Where starts are written down, on a disk; SlurmUser writes there.")
+    ] = Path("/var/lib/ops_pipelines_start_guard"),
+    user: Annotated[str, typer.Option(help="SlurmUser of slurm.conf.")] = "slurm",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="On which node_witness.py listens on each node.")] = 4271,
+    addresses: Annotated[
+        Path | None, typer.Option(help="Lines `node host port`, where nodes are not reached by their names.")
+    ] = None,
+    power_state: Annotated[
+        str, typer.Option(help="Command that prints `off` for {node} without power, split at blanks; no shell.")
+    ] = "",
+    munge_socket: Annotated[str | None, typer.Option(help="Where munged listens, if not where munge looks.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Install the guard on this host, as root: its files, its state, and PrologSlurmctld in slurm.conf.
+
+    A PrologSlurmctld of the site goes on, behind the guard. slurm.conf as it was is kept beside it. On the nodes
+    node_witness.py is to listen; docs/START_GUARD.md has the units.
+    """
+    import os
+    import pwd
+
+    from ops_pipelines.resources.slurm.guard import installation
+    from ops_pipelines.resources.slurm.guard.start_guard import Settings
+
+    if addresses is not None and not addresses.is_file():
+        _refuse(f"{addresses} is no file; expected lines `node host port`")
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        _refuse(f"there is no user {user}; give SlurmUser of {slurm_conf} with --user")
+    try:
+        before = installation.prolog_of(slurm_conf.read_text())
+    except (OSError, UnicodeDecodeError) as problem:
+        _refuse(f"{slurm_conf} cannot be read ({problem}); give the slurm.conf of slurmctld with --slurm-conf")
+    wrapper = directory / installation.WRAPPER
+    guard = installation.Installation(
+        directory=directory,
+        settings=Settings(
+            state=state,
+            fallback=installation.DEFAULT_FALLBACK,
+            slurm_conf=str(slurm_conf.absolute()),
+            port=port,
+            addresses=None if addresses is None else addresses.absolute(),
+            power_state=tuple(power_state.split()),
+            munge_socket=munge_socket,
+        ),
+        python=installation.own_python(),
+        next_prolog=installation.next_prolog_of(directory) if before == str(wrapper) else before,
+    )
+    behind = f", then {guard.next_prolog}" if guard.next_prolog else ""
+    if dry_run:
+        typer.echo(f"would write the guard to {directory} and its state to {state}, owned by {user}")
+        typer.echo(f"would let {slurm_conf} say PrologSlurmctld={wrapper}{behind}; now: {before or 'none'}")
+        return
+    try:
+        guard.write()
+        for place in (state, guard.settings.fallback):
+            place.mkdir(mode=0o750, parents=True, exist_ok=True)
+            os.chown(place, account.pw_uid, account.pw_gid)
+    except OSError as problem:
+        _refuse(f"the guard cannot be written ({problem}); run this as root on the host of slurmctld")
+    kept = installation.change_slurm_conf(slurm_conf, str(wrapper))
+    typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}")
+    if kept is not None:
+        typer.echo(f"{slurm_conf} was changed; as it was, it is {kept}")
+    typer.echo("now: scontrol reconfigure; the unit ops-pipelines-start-guard.service here, and on each node")
+    typer.echo("ops-pipelines-node-witness.socket (deploy/systemd); then: ops-pipelines guard status")
+
+
+@guard_app.command()
+@at_the_edge
+def uninstall(
+    slurm_conf: Annotated[Path, typer.Option(help="The slurm.conf of slurmctld.")] = Path("/etc/slurm/slurm.conf"),
+    directory: Directory = _DIRECTORY,
+) -> None:
+    """Take the guard out of slurm.conf; the site's own PrologSlurmctld, if there was one, is back. Files stay."""
+    from ops_pipelines.resources.slurm.guard import installation
+
+    wrapper = str(directory / installation.WRAPPER)
+    try:
+        before = installation.prolog_of(slurm_conf.read_text())
+    except (OSError, UnicodeDecodeError) as problem:
+        _refuse(f"{slurm_conf} cannot be read ({problem})")
+    if before != wrapper:
+        _refuse(f"{slurm_conf} says PrologSlurmctld={before or '(none)'}, which is not {wrapper}; nothing was changed")
+    installation.change_slurm_conf(slurm_conf, installation.next_prolog_of(directory))
+    typer.echo("taken out; now: scontrol reconfigure. mode: auto is refused from now on")
+
+
+@guard_app.command()
+@at_the_edge
+def status(directory: Directory = _DIRECTORY, json: AsJson = False) -> None:
+    """Say whether the guard works, and which jobs it holds; exit code 3 if it does not work.
+
+    \b
+    JSON: is_well, problems [text], held [job], looked_at (seconds since 1970) or null, write_seconds or null.
+    """
+    import json as json_form
+
+    from ops_pipelines.resources.slurm.guard.start_guard import status as read_status
+
+    told = read_status(_settings(directory))
+    if json:
+        typer.echo(json_form.dumps(told))
+    else:
+        held = ", ".join(str(job) for job in told["held"]) if isinstance(told["held"], list) else ""
+        typer.echo(f"{'well' if told['is_well'] else 'NOT WELL'}; held: {held or 'no job'}")
+        for problem in told["problems"] if isinstance(told["problems"], list) else []:
+            complain(str(problem))
+    if not told["is_well"]:
+        raise typer.Exit(ExitCode.NO_ANSWER)
+
+
+@guard_app.command("pass")
+@at_the_edge
+def let_pass(
+    job: Annotated[str, typer.Argument(help="The job's own id, as the hold's reason names it.")],
+    reason: Annotated[str, typer.Option(help="Why two copies can do no harm. Kept in the job's record.")],
+    directory: Directory = _DIRECTORY,
+) -> None:
+    """Let one job start once, whatever its nodes say: your word is its witness."""
+    from ops_pipelines.resources.slurm.guard import start_guard
+
+    if not re.fullmatch(r"[0-9]{1,12}", job):
+        _refuse(f"{job!r} is no job id; expected a number such as 4711")
+    if not reason.strip():
+        _refuse("the reason is empty; say why two copies can do no harm")
+    try:
+        start_guard.let_pass(_settings(directory), job, who=who_calls(), reason=reason)
+    except OSError as problem:
+        _refuse(f"your word cannot be written down ({problem}); run this as root or as SlurmUser")
+    typer.echo(f"job {job} may start once; the guard looks at it within seconds")
+
+
+def _settings(directory: Path) -> "Settings":
+    from ops_pipelines.resources.slurm.guard import installation, start_guard
+
+    try:
+        return start_guard.read_settings(directory / installation.SETTINGS)
+    except start_guard.GuardError as problem:
+        complain(str(problem))
+        raise typer.Exit(ExitCode.USAGE) from problem
+
+
+def _refuse(what: str) -> NoReturn:
+    complain(what)
+    raise typer.Exit(ExitCode.USAGE)
