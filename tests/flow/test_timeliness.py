@@ -74,6 +74,7 @@ class WithLimits:
             answer_limit=timedelta(0),
             is_every_down_node_returned=False,
             is_requeue_the_default=True,
+            unguarded="",
         )
 
 
