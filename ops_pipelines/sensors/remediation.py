@@ -13,6 +13,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
 from ops_pipelines.flow.plans.moments import due_moment
 from ops_pipelines.ports.ledger import HeldLease
+from ops_pipelines.run_lanes import ACTING_TAGS
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,
@@ -69,8 +70,8 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         if due is not None and due.run_key == last_key:
             due = None
         if due is not None and not is_run_under_way(context.instance, lease_token=held.token):
-            run = request(due, job_name=remediate.name, lease_token=held.token)
-            run.tags[REQUESTED_TAG] = now.isoformat()
+            tags = {**ACTING_TAGS, REQUESTED_TAG: now.isoformat()}
+            run = request(due, job_name=remediate.name, lease_token=held.token, tags=tags)
             return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
         if due is not None:
             skip = f"{due.reason}; a run is under way already"
