@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops_pipelines.drills.lab import Lab, brought_up, default_state
+from ops_pipelines.drills.lab import POLICY, Lab, brought_up, default_state
 from ops_pipelines.drills.lab_stage import DrillError, LabView
 from ops_pipelines.drills.postgres_server import PostgresServerError
 from ops_pipelines.drills.slurm_cluster import SlurmClusterError
@@ -25,6 +25,8 @@ SILENCE_LIMITS_SECONDS = (30, 60, 180)
 _NODE_COUNT = 24
 """Ten fall silent at once, and their jobs need room elsewhere."""
 _READY_SECONDS = 180.0
+_RISK_TAKEN = "accepted_risks: {no_start_guard: the trial shows what it costs}\n"
+"""Without it the autopilot would ask before it acts, and nothing of its speed would be seen."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +82,7 @@ def _play_cell(cell: Cell, state: Path, console: Console, *, port: int, count: i
         node_count=_NODE_COUNT,
         slurmd_timeout_seconds=cell.slurmd_timeout_seconds,
         is_guarded=cell.is_guarded,
+        policy=POLICY if cell.is_guarded else POLICY + _RISK_TAKEN,
         has_own_code_server=cell.disturbance is not Disturbance.EPHEMERAL,
     )
     with brought_up(lab, console), _watched(lab, console) as view:

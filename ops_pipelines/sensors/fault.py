@@ -20,7 +20,7 @@ from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.reflex import Attention, react
-from ops_pipelines.flow.timeliness import note_look, note_passing_server
+from ops_pipelines.flow.timeliness import note_guard, note_look, note_passing_server
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
@@ -41,6 +41,7 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
 def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
     if is_replaced_by_its_caller():
         note_passing_server(cluster)
+    note_guard(cluster)
     looked_at = datetime.fromisoformat(context.cursor) if context.cursor else None
     stop_at = cluster.clock.now() + POLL_FOR
     answers: dict[str, str | None] = {}

@@ -13,7 +13,7 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.health import HealthWord, judge_health
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
@@ -22,6 +22,7 @@ from ops_pipelines.flow.timeliness import (
     STEADY,
     Lateness,
     in_force,
+    note_guard,
     note_look,
     note_passing_server,
     note_run_start,
@@ -57,7 +58,10 @@ LATE = Lateness(since=BEGINNING, last_at=BEGINNING, why="a test")
 class WithLimits:
     """A scheduler that gives silent nodes up after five minutes, or does not say."""
 
-    def __init__(self, scheduler: Scheduler, *, silence: float | None = SILENCE, is_silent: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, silence: float | None = SILENCE, is_silent: bool = False, unguarded: str = ""
+    ) -> None:
+        self._unguarded = unguarded
         self._scheduler = scheduler
         self._silence = silence
         self._is_silent = is_silent
@@ -74,7 +78,7 @@ class WithLimits:
             answer_limit=timedelta(0),
             is_every_down_node_returned=False,
             is_requeue_the_default=True,
-            unguarded="",
+            unguarded=self._unguarded,
         )
 
 
@@ -105,6 +109,39 @@ def start_run_after(autopilot: SmallAutopilot, seconds: float) -> None:
 
 def is_late(autopilot: SmallAutopilot) -> bool:
     return read_lateness(autopilot.cluster.ledger, autopilot.clock.now()) is not None
+
+
+def test_auto_asks_first_where_the_scheduler_guards_no_restart(autopilot: SmallAutopilot) -> None:
+    on(autopilot, WithLimits(autopilot.cluster.scheduler, unguarded="there is none"))
+
+    note_guard(autopilot.cluster)
+
+    lateness = read_lateness(autopilot.cluster.ledger, autopilot.clock.now())
+    assert lateness is not None
+    assert "restarts are not guarded: there is none" in lateness.why
+    assert in_force(autopilot.cluster.rules.policy, lateness).mode is Mode.APPROVE
+
+
+def test_a_guard_that_came_back_counts_after_a_while(autopilot: SmallAutopilot) -> None:
+    scheduler = autopilot.cluster.scheduler
+    note_guard(on(autopilot, WithLimits(scheduler, unguarded="there is none")).cluster)
+
+    on(autopilot, WithLimits(scheduler))
+    for _ in range(6):
+        autopilot.let_pass(120)
+        note_guard(autopilot.cluster)
+
+    assert not is_late(autopilot)
+
+
+def test_a_risk_that_is_taken_by_name_is_not_asked_about(autopilot: SmallAutopilot) -> None:
+    on(autopilot, WithLimits(autopilot.cluster.scheduler, unguarded="there is none"))
+    policy = replace(autopilot.cluster.rules.policy, accepted_risks={Risk.NO_START_GUARD: "an operator"})
+    autopilot.cluster = replace(autopilot.cluster, rules=replace(autopilot.cluster.rules, policy=policy))
+
+    note_guard(autopilot.cluster)
+
+    assert not is_late(autopilot)
 
 
 @pytest.mark.parametrize("beyond", [-1.0, 0.0, 1.0])
