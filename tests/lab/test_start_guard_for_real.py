@@ -59,7 +59,7 @@ class Guarded:
             steps_per_checkpoint=1,
             options=options,
         )
-        self.wait(f"{name} to save", lambda: self.checkpoint(name).exists())
+        self.wait(f"{name} to save", lambda: self.checkpoint(name).exists() and bool(self.job(job).nodes))
         return job
 
     def job(self, job: JobId) -> JobStatus:
