@@ -16,8 +16,12 @@ WATCHER = "fault_sensor"
 """The beat without which nothing is noticed."""
 SILENT_AFTER = timedelta(seconds=60)
 """A tick comes every 10 s at the latest; six missed ones are no slow tick. The shipped Prometheus rule says so too."""
+BESIDE = " beside the lease: "
+"""Between the name and the holder in the beat of a watching process that another one keeps from acting."""
 STUCK_AFTER = timedelta(minutes=30)
 """# Assumption: longer than any witness of an act may take by default (a reboot: 20 min)."""
+
+_NAMED_COUNT = 4
 
 
 class HealthWord(Enum):
@@ -47,6 +51,11 @@ class Heartbeat:
     answers: Mapping[str, str | None]
     """Each source that was asked: None if it answered, else what went wrong, in words."""
     is_lease_held: bool
+
+    @property
+    def is_beside(self) -> bool:
+        """Return whether another process had the right to act, and this one only looked on."""
+        return BESIDE in self.name
 
     @property
     def failing_sources(self) -> tuple[str, ...]:
@@ -81,6 +90,8 @@ class VitalSigns:
     oldest_unfinished_begun_at: datetime | None
     lateness: str | None = None
     """Why we are too late for the scheduler's limits, so that `auto` is `approve` for now; None if we are not."""
+    bystanders: tuple[Heartbeat, ...] = ()
+    """Beats of processes that watch on beside the one that acts: nobody needs a second daemon."""
 
     @property
     def working_mode(self) -> Mode:
@@ -112,7 +123,7 @@ class Health:
 
 def judge_health(signs: VitalSigns) -> Health:
     """Return how the program stands. Blind outranks paused, and paused outranks what the mode allows."""
-    blind = tuple(_why_blind(signs))
+    blind = (*_why_blind(signs), *_why_nobody_acts(signs))
     paused = () if signs.pause is None else (signs.pause,)
     if blind:
         word = HealthWord.BLIND
@@ -139,6 +150,17 @@ def _why_blind(signs: VitalSigns) -> Iterator[str]:
             yield f"{source} does not answer: {problem}"
 
 
+def _why_nobody_acts(signs: VitalSigns) -> Iterator[str]:
+    """Yield why what should act by itself does not: whoever holds no lease begins nothing."""
+    watcher = signs.heartbeat(WATCHER)
+    is_watching = watcher is not None and not watcher.is_silent(signs.taken_at)
+    if is_watching and signs.pause is None and signs.working_mode is Mode.AUTO and not signs.is_lease_held:
+        yield (
+            "no process holds the lease, so nothing is begun; it is taken with the next tick: see whether the code "
+            "server and dagster-daemon run, and whether ticks are late"
+        )
+
+
 def _silence(beat: Heartbeat, now: datetime) -> str:
     seconds = int((now - beat.at).total_seconds())
     if seconds < 0:
@@ -160,6 +182,12 @@ def _what_to_see_to(signs: VitalSigns) -> Iterator[str]:
     for beat in signs.heartbeats:
         if beat.name != WATCHER and beat.is_silent(now):
             yield _silence(beat, now)
+    if signs.bystanders:
+        named = ", ".join(sorted({each.holder for each in signs.bystanders})[:_NAMED_COUNT])
+        yield (
+            f"{len(signs.bystanders)} more process(es) watch on this ledger beside the one that holds the lease: "
+            f"{named}; stop the second code server or dagster-daemon, or give it a ledger of its own"
+        )
     if signs.lateness is not None and signs.mode is Mode.AUTO:
         yield f"mode auto is approve until we have been on time for a while: {signs.lateness}"
     elif signs.working_mode is not signs.mode:

@@ -4,15 +4,15 @@ Everything that changes an incident's state stands in `TRANSITIONS`; a missing k
 become incidents is in `correlate`; what to do about one belongs to `remediation`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.fault import FIRST_STEPS, Component
+from ops_pipelines.domain.fault import FIRST_STEPS, Component, Family
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, PciAddress, PlanId
-from ops_pipelines.domain.meaning.finding import Finding, Response
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE, Observation
 
 _KEPT_APART = 3
@@ -63,6 +63,8 @@ class IncidentEvent(Enum):
     """A fault on a node that was on probation: the next rung is planned."""
     QUEUED = "queued"
     """The ladder is at its end: the node is handed over for repair by hands."""
+    STRUCK_ANEW = "struck_anew"
+    """A mass event that a person has: new hard faults came on its nodes, which are drained and told of."""
     REPAIRED = "repaired"
     """A person says that the repair is done: the node must prove itself."""
 
@@ -93,11 +95,18 @@ TRANSITIONS: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
     (IncidentState.IN_REPAIR, IncidentEvent.CLEARED): IncidentState.RESOLVED,
     (IncidentState.ESCALATED, IncidentEvent.CLEARED): IncidentState.RESOLVED,
     (IncidentState.ESCALATED, IncidentEvent.RECOVERED): IncidentState.RESOLVED,
+    (IncidentState.ESCALATED, IncidentEvent.STRUCK_ANEW): IncidentState.OPEN,
 }
 
 
 _PLANS_ANEW = frozenset(
-    {IncidentEvent.SUPERSEDED, IncidentEvent.REPAIR_FAILED, IncidentEvent.NOT_WELL, IncidentEvent.RELAPSED}
+    {
+        IncidentEvent.SUPERSEDED,
+        IncidentEvent.REPAIR_FAILED,
+        IncidentEvent.NOT_WELL,
+        IncidentEvent.RELAPSED,
+        IncidentEvent.STRUCK_ANEW,
+    }
 )
 
 
@@ -177,18 +186,25 @@ class Incident:
     bundle: Digest | None = None
     """sha256 of the evidence bundle saved before the newest plan began; None where none was saved."""
 
+    struck: frozenset[NodeName] = frozenset()
+    """Of a mass event: nodes on which a hard fault of their own came after the storm, and no plan has answered yet."""
+    renewed: frozenset[NodeName] = frozenset()
+    """The struck nodes that its newest plan answers."""
+    renewed_at: datetime | None = None
+    """When a mass event was last opened again for them; None: never."""
+
     @property
     def is_mass_event(self) -> bool:
         return self.response is Response.PAGE_MASS_EVENT
 
     @property
     def cause(self) -> str:
-        """What is wrong, in one sentence: a logged event says it better than a condition, the fault than the wish."""
+        """What is wrong, in one sentence of the finding that drives what is done about it."""
         if not self.findings:
             return self.note
         if self.suspect is not None and self.hypothesis is not None:
             return self.hypothesis.statement
-        told = min(self.findings, key=_telling_order).explanation
+        told = driving(self.findings).explanation
         return f"{len(self.nodes)} nodes look broken at once, such as: {told}" if self.is_mass_event else told
 
     @property
@@ -240,6 +256,44 @@ def _counts(incident: Incident) -> dict[tuple[object, ...], int]:
     for finding in incident.findings:
         counts[likeness(finding)] = counts.get(likeness(finding), 0) + finding.count
     return counts
+
+
+def leading(findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding that says most about the cause: no damage, the strongest call, the surest, the first."""
+    return min(
+        findings,
+        key=lambda finding: (
+            *_damage(finding),
+            -finding.response.rank,
+            -finding.confidence,
+            finding.found_at,
+            finding.rule,
+            finding.node,
+        ),
+        default=None,
+    )
+
+
+def driving(findings: Sequence[Finding]) -> Finding:
+    """Return the finding in whose words an incident is told, of at least one: none that calls for less than is done.
+
+    Of those that call for as much as the leading one a logged event says it better than a condition; behind a wish of
+    the driver stands the fault that it answers, where one calls for a repair, too.
+    """
+    first = leading(findings)
+    if first is None:
+        raise ValueError("no findings: nothing drives an incident without any")
+    calling = [
+        each
+        for each in findings
+        if _damage(each) == _damage(first)
+        and (each.response is first.response or (first.is_driver_verdict and each.response in REPAIRS))
+    ]
+    return min(calling, key=_telling_order)
+
+
+def _damage(finding: Finding) -> tuple[bool, bool]:
+    return finding.is_secondary, finding.family in (Family.STALL, Family.COLLECTIVE)
 
 
 def _telling_order(finding: Finding) -> tuple[bool, bool, bool, datetime]:

@@ -13,7 +13,7 @@ from ops_pipelines.domain.guardrails.job_limits import must_serve, running_repli
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
 from ops_pipelines.domain.identity import JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.repair.consented import is_forbidden
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
@@ -106,12 +106,14 @@ def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rul
 
 
 def find_acts_in_mass_event(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
-    """Return each act on a node that belongs to an open mass event."""
+    """Return each act on a node that belongs to an open mass event; the drain of a node that broke anew is its own."""
     frozen = {node: incident for incident in snapshot.incidents if _is_open_mass(incident) for node in incident.nodes}
     return tuple(
         f"{plan.plan}: {action.verb.value} of {action.node}, which is part of {frozen[action.node].incident}"
         for plan, action in _acts(plans)
-        if action.node in frozen and action.verb in DESTRUCTIVE_VERBS
+        if action.node in frozen
+        and action.verb in DESTRUCTIVE_VERBS
+        and not (_is_drain_after_storm(plan, action) and plan.incident == frozen[action.node].incident)
     )
 
 
@@ -120,7 +122,7 @@ def find_aimless_repairs(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
     return tuple(
         f"{plan.plan}: {action.verb.value} although the findings call for {plan.response.name.lower()}"
         for plan, action in _acts(plans)
-        if plan.response not in REPAIRS
+        if plan.response not in REPAIRS and not _is_drain_after_storm(plan, action)
     )
 
 
@@ -245,7 +247,10 @@ PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rule
         find_unserved_services,
     ),
     "keeps_consents": ("No plan holds an act of a class that policy.yaml forbids.", find_forbidden_acts),
-    "mass_event_is_left_alone": ("No plan touches a node of an open mass event.", find_acts_in_mass_event),
+    "mass_event_is_left_alone": (
+        "No plan touches a node of an open mass event; one that broke anew after the storm is drained at most.",
+        find_acts_in_mass_event,
+    ),
     "only_repairs_touch_nodes": ("A plan that calls for no repair touches nothing.", find_aimless_repairs),
 }
 """Each proof by the name of its check: what must hold, and what finds the contradictions."""
@@ -253,6 +258,12 @@ PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rule
 
 def _acts(plans: Sequence[IncidentPlan]) -> list[tuple[IncidentPlan, Action]]:
     return [(plan, action) for plan in plans for action in plan.actions if action.verb not in MESSAGES]
+
+
+def _is_drain_after_storm(plan: IncidentPlan, action: Action) -> bool:
+    """Return whether an act is a drain by which a mass event pages: no plan of one drains without a page."""
+    is_told = any(each.verb is Verb.PAGE_HUMAN for each in plan.actions)
+    return plan.response is Response.PAGE_MASS_EVENT and action.verb is Verb.DRAIN and is_told
 
 
 def _is_open_mass(incident: Incident) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from ops_pipelines.domain.health import VitalSigns
+from ops_pipelines.domain.health import WATCHER, VitalSigns
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import in_force, read_lateness
@@ -41,11 +41,13 @@ def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime
     """Return the vital signs where the state of the ledger at `now` is known already."""
     newest = ledger.evidence_after(state.evidence_head - 1, limit=1)
     lateness = read_lateness(ledger, now)
+    beats = ledger.heartbeats()
+    acting = {each.holder for each in beats if each.name == WATCHER}
     unfinished = [record.begun_at for record in state.records if record.outcome is None]
     return VitalSigns(
         taken_at=now,
         mode=mode,
-        heartbeats=ledger.heartbeats(),
+        heartbeats=tuple(each for each in beats if not each.is_beside),
         lateness=None if lateness is None else lateness.why,
         is_lease_held=ledger.current_lease(now) is not None,
         pause=None if state.pause is None else _explain(state.pause),
@@ -55,6 +57,10 @@ def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime
         open_incidents=Counter((incident.state, incident.response) for incident in state.incidents),
         unfinished_action_count=len(unfinished),
         oldest_unfinished_begun_at=min(unfinished, default=None),
+        # Who waited and acts by now is no second one, nor is who was last seen a minute ago.
+        bystanders=tuple(
+            each for each in beats if each.is_beside and each.holder not in acting and not each.is_silent(now)
+        ),
     )
 
 

@@ -53,6 +53,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
         token = hold_lease(cluster)
         if token is None:
             note = "another process holds the lease; it acts, this one watches"
+            leave_beat(context, cluster, name=NAME, note=note)
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
         lease = Lease(holder=this_process(), given=token)
         began_at, has_decided = cluster.clock.now(), False

@@ -55,6 +55,11 @@ def _of_the_processes(signs: VitalSigns) -> Iterator[GaugeMetricFamily]:
         sources.add_metric([source], problem is not None)
     yield sources
     yield _gauge("lease_held", "Whether any process has the right to act.", signs.is_lease_held)
+    yield _gauge(
+        "bystanders",
+        "Processes that watch beside the one that may act: stop the second code server or daemon.",
+        len(signs.bystanders),
+    )
     yield _gauge("paused", "Whether a person has stopped new actions.", signs.pause is not None)
     modes = _gauge("mode", "The mode that the running autopilot works with.", labels=["mode"])
     for mode in Mode:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ops_pipelines.domain.health import (
+    BESIDE,
     SILENT_AFTER,
     STUCK_AFTER,
     WATCHER,
@@ -171,3 +172,25 @@ def test_ledger_that_cannot_be_read_makes_it_blind() -> None:
     health = blind_without_ledger("the disk is full")
 
     assert (health.word, health.reasons) == (HealthWord.BLIND, ("the disk is full",))
+
+
+def test_acting_never_stands_beside_a_lease_that_nobody_holds() -> None:
+    health = judge_health(replace(SIGNS, is_lease_held=False))
+
+    assert health.word is HealthWord.BLIND
+    assert "no process holds the lease" in health.reasons[0]
+    assert "dagster-daemon" in health.reasons[0]
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.APPROVE])
+def test_who_acts_on_nothing_by_itself_is_no_blinder_without_the_lease(mode: Mode) -> None:
+    assert judge_health(replace(in_mode(mode), is_lease_held=False)).word is HealthWord.OBSERVING
+
+
+def test_a_second_daemon_is_named_with_what_to_do_and_changes_no_word() -> None:
+    other = replace(BEAT, name=f"{WATCHER}{BESIDE}host-b:2", holder="host-b:2", is_lease_held=False)
+
+    health = judge_health(replace(SIGNS, bystanders=(other,)))
+
+    assert health.word is HealthWord.ACTING
+    assert "host-b:2; stop the second code server or dagster-daemon" in health.reasons[0]

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from ops_pipelines.domain.diagnosis.diagnose import diagnose
 from ops_pipelines.domain.fault import FIRST_STEPS, AtFault, Family, FirstAction
 from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import PlanId
@@ -18,7 +19,8 @@ from ops_pipelines.domain.incident import (
     asked_of_person,
     next_state,
 )
-from tests.domain.builders import after, incident
+from ops_pipelines.domain.meaning.finding import Finding
+from tests.domain.builders import after, gpu_missing, incident, telemetry_stale, topology, verdict, xid
 
 EVERY_PAIR = list(product(IncidentState, IncidentEvent))
 FINAL = frozenset({IncidentState.RESOLVED, IncidentState.MERGED})
@@ -49,6 +51,7 @@ FINAL = frozenset({IncidentState.RESOLVED, IncidentState.MERGED})
         (IncidentState.IN_REPAIR, IncidentEvent.CLEARED, IncidentState.RESOLVED),
         (IncidentState.ESCALATED, IncidentEvent.CLEARED, IncidentState.RESOLVED),
         (IncidentState.ESCALATED, IncidentEvent.RECOVERED, IncidentState.RESOLVED),
+        (IncidentState.ESCALATED, IncidentEvent.STRUCK_ANEW, IncidentState.OPEN),
     ],
 )
 def test_an_incident_takes_the_way_of_the_table(
@@ -63,7 +66,7 @@ def test_an_incident_takes_the_way_of_the_table(
 
 
 def test_the_table_holds_no_more_than_the_ways_tested_above() -> None:
-    assert len(TRANSITIONS) == 22
+    assert len(TRANSITIONS) == 23
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,13 @@ def test_the_closing_time_is_set_by_a_final_state_only(state: IncidentState, eve
 def test_only_what_is_planned_anew_forgets_its_plan(state: IncidentState, event: IncidentEvent) -> None:
     moved = advance(incident(state=state, plan=PlanId("PLAN-1"), plan_count=1), event, at=after(5), note="")
 
-    anew = {IncidentEvent.SUPERSEDED, IncidentEvent.REPAIR_FAILED, IncidentEvent.NOT_WELL, IncidentEvent.RELAPSED}
+    anew = {
+        IncidentEvent.SUPERSEDED,
+        IncidentEvent.REPAIR_FAILED,
+        IncidentEvent.NOT_WELL,
+        IncidentEvent.RELAPSED,
+        IncidentEvent.STRUCK_ANEW,
+    }
     assert (moved.plan is None) is (event in anew)
     assert moved.plan_count == 1
 
@@ -135,3 +144,40 @@ def test_whoever_was_paged_is_asked_for_the_first_step_and_else_hears_what_becam
 
 def test_every_first_action_is_said_in_words() -> None:
     assert set(FIRST_STEPS) == set(FirstAction)
+
+
+@pytest.mark.parametrize("is_driver_first", [True, False])
+@pytest.mark.parametrize(
+    ("drives", "beside"),
+    [
+        pytest.param(79, 31, id="a lost GPU beside an application error"),
+        pytest.param(48, 31, id="an uncorrectable error beside an application error"),
+        pytest.param(95, 13, id="an uncontained error beside an application error"),
+        pytest.param(79, 48, id="a reboot beside a reset"),
+        pytest.param(79, 54, id="a reboot beside what calls for a look"),
+    ],
+)
+def test_headline_and_hypothesis_are_of_the_finding_that_drives_whichever_came_first(
+    drives: int, beside: int, is_driver_first: bool
+) -> None:
+    strong = xid(drives, seconds_ago=60 if is_driver_first else 10)
+    weak = xid(beside, seconds_ago=10 if is_driver_first else 60)
+
+    told = incident(*sorted((strong, weak), key=lambda each: each.found_at))
+
+    belief = diagnose(told, topology=topology())
+    assert belief is not None
+    assert told.cause == strong.explanation
+    assert (belief.statement, belief.first_action) == (strong.explanation.partition("; ")[0], strong.first_action)
+
+
+@pytest.mark.parametrize(
+    ("said_better", "also_shown"),
+    [
+        pytest.param(xid(79), gpu_missing(seconds_ago=60), id="an event before a condition"),
+        pytest.param(xid(48), verdict(2, seconds_ago=60), id="the fault before the driver's wish"),
+        pytest.param(xid(79), telemetry_stale(seconds_ago=60), id="a repair before silent metrics"),
+    ],
+)
+def test_of_what_calls_for_as_much_the_event_says_it_best(said_better: Finding, also_shown: Finding) -> None:
+    assert incident(also_shown, said_better).cause == said_better.explanation

@@ -1,22 +1,33 @@
 """Many nodes at once are one page: what counts as at once, what is left out, and what joins it."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.diagnosis.correlation import correlate
+from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.policy import MassEvent
+from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
+from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
 from tests.domain.builders import (
     NODE,
     NOW,
+    ago,
     conditions_of,
+    facts,
+    gpu_missing,
     incident,
+    node,
     node_names,
     policy,
     telemetry_stale,
+    topology,
+    unreachable,
     world,
     xid,
 )
@@ -160,3 +171,101 @@ def test_nodes_of_another_cluster_make_no_mass_event() -> None:
 
     assert not any(each.is_mass_event for each in changed)
     assert {node for each in changed for node in each.nodes} >= {NODE}
+
+
+# -- what breaks once the storm is over --
+
+
+def over_for(seconds: float, **changes: Any) -> Incident:
+    """Return a mass event of four nodes that a person has, with its storm so many seconds ago."""
+    found = [xid(79, node=name, seconds_ago=seconds) for name in node_names(4)]
+    return incident(*found, response=Response.PAGE_MASS_EVENT, state=IncidentState.ESCALATED, plan_count=1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("storm_seconds_ago", "is_answered"),
+    [
+        pytest.param(119, False, id="just inside the window"),
+        pytest.param(120, False, id="at its edge"),
+        pytest.param(120.001, True, id="just after it"),
+    ],
+)
+def test_a_hard_fault_on_a_node_of_a_mass_event_is_answered_once_the_storm_is_over(
+    storm_seconds_ago: float, is_answered: bool
+) -> None:
+    (changed,) = correlate([xid(79)], [over_for(storm_seconds_ago)], world(policy_=SMALL_MASS, incident_count=1))
+
+    assert (changed.state is IncidentState.OPEN) is is_answered
+    assert changed.renewed == (frozenset({NODE}) if is_answered else frozenset())
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        pytest.param(xid(31), id="an application error"),
+        pytest.param(unreachable(), id="a silence"),
+        pytest.param(telemetry_stale(), id="metrics that stop"),
+        pytest.param(gpu_missing(), id="a condition, which may be our eyes"),
+    ],
+)
+def test_what_is_not_hard_opens_no_mass_event_again(finding: Finding) -> None:
+    now = world(policy_=SMALL_MASS, incident_count=1, conditions=conditions_of(finding))
+
+    changed = correlate([finding], [over_for(3600)], now)
+
+    assert all(each.state is not IncidentState.OPEN for each in changed if each.is_mass_event)
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "is_opened"),
+    [
+        pytest.param(119, False, id="just before"),
+        pytest.param(120, True, id="at it"),
+        pytest.param(121, True, id="after"),
+    ],
+)
+def test_a_mass_event_is_opened_again_once_in_two_minutes(seconds_ago: float, is_opened: bool) -> None:
+    told = over_for(3600, renewed_at=ago(seconds_ago), renewed=frozenset({"gpu002"}))
+
+    (changed,) = correlate([xid(79)], [told], world(policy_=SMALL_MASS, incident_count=1))
+
+    assert (changed.state is IncidentState.OPEN) is is_opened
+    assert NODE in (changed.renewed if is_opened else changed.struck)
+    assert is_renewal_due(changed, now=NOW + timedelta(seconds=120)) is not is_opened
+
+
+def test_faults_of_nodes_that_are_out_of_service_open_no_mass_event_again() -> None:
+    drained = replace(world(policy_=SMALL_MASS, incident_count=1), nodes=(node(is_drained=True),))
+
+    (changed,) = correlate([xid(79)], [over_for(3600)], drained)
+
+    assert (changed.state, changed.struck) == (IncidentState.ESCALATED, frozenset())
+
+
+def test_nodes_that_broke_anew_are_drained_within_the_budget_and_the_page_names_the_rest() -> None:
+    budget = DrainBudget(max_out_count=2)
+    struck = replace(over_for(3600), state=IncidentState.OPEN, renewed=frozenset(node_names(4)))
+
+    plan = plan_remediation(struck, facts(), policy=policy(drain_budget=budget), topology=topology())
+
+    assert isinstance(plan, IncidentPlan)
+    assert [(each.verb, each.node) for each in plan.actions] == [
+        (Verb.DRAIN, "gpu001"),
+        (Verb.PAGE_HUMAN, None),
+        (Verb.DRAIN, "gpu002"),
+    ]
+    assert "drained within the budget: gpu001, gpu002" in plan.actions[1].text
+    assert "left in service, where jobs may start on them: gpu003, gpu004" in plan.actions[1].text
+    assert {each.try_number for each in plan.actions} == {2}
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.APPROVE])
+def test_who_may_not_drain_by_himself_pages_what_stays_in_service(mode: Mode) -> None:
+    struck = replace(over_for(3600), state=IncidentState.OPEN, renewed=frozenset({NODE}))
+
+    plan = plan_remediation(struck, facts(), policy=policy(mode), topology=topology())
+
+    assert isinstance(plan, IncidentPlan)
+    assert [each.verb for each in plan.actions] == [Verb.PAGE_HUMAN]
+    assert "no node was drained" in plan.actions[0].text
+    assert "left in service" in plan.actions[0].text

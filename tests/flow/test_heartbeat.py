@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.health import SILENT_AFTER, judge_health
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.policy import Mode
@@ -85,3 +86,30 @@ def test_vital_signs_are_what_the_ledger_holds(autopilot: SmallAutopilot) -> Non
     assert signs.pause == "by ada since 2026-11-21 07:00:00 UTC: power work"
     assert signs.is_lease_held
     assert signs.head_seq == len(ledger.entries(after=0, limit=100))
+
+
+def test_a_second_daemon_is_seen_beside_the_one_that_acts_and_aged_out(autopilot: SmallAutopilot) -> None:
+    ledger, now = autopilot.cluster.ledger, autopilot.clock.now()
+    ledger.take_lease(holder="host-a:1", ttl=timedelta(hours=1), now=now)
+    tick(autopilot)
+    tick(autopilot, holder="host-b:2")
+    together = read_vital_signs(autopilot.cluster)
+
+    autopilot.let_pass(SILENT_AFTER.total_seconds())
+    tick(autopilot)
+
+    assert [each.holder for each in together.bystanders] == ["host-b:2"]
+    assert "host-b:2; stop the second code server" in judge_health(together).reasons[0]
+    assert read_vital_signs(autopilot.cluster).bystanders == ()
+
+
+def test_who_waited_for_the_lease_and_has_it_now_is_no_second_daemon(autopilot: SmallAutopilot) -> None:
+    ledger, now = autopilot.cluster.ledger, autopilot.clock.now()
+    ledger.take_lease(holder="host-a:1", ttl=timedelta(seconds=15), now=now)
+    tick(autopilot, holder="host-b:2")
+
+    autopilot.let_pass(15)
+    ledger.take_lease(holder="host-b:2", ttl=timedelta(seconds=15), now=autopilot.clock.now())
+    tick(autopilot, holder="host-b:2")
+
+    assert read_vital_signs(autopilot.cluster).bystanders == ()

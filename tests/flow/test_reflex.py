@@ -330,3 +330,46 @@ def test_nodes_drained_before_the_mass_event_showed_are_touched_no_further(tmp_p
 
     assert autopilot.commands() == [EntryKind.DRAIN]
     assert len(autopilot.pages()) == 1
+
+
+def storm_of(autopilot: SmallAutopilot) -> None:
+    """Break as many nodes at once as make a mass event, and let a person have it."""
+    for number in range(1, POLICY.mass_event.min_node_count + 1):
+        break_gpu(autopilot, f"gpu{number:03d}")
+    autopilot.run_for(15)
+    assert [each.state for each in autopilot.incidents() if each.is_mass_event] == [IncidentState.ESCALATED]
+
+
+def test_a_node_of_a_mass_event_that_breaks_anew_is_drained_and_the_page_renewed(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, node_count=12)
+    autopilot.let_pass(5)
+    storm_of(autopilot)
+    autopilot.let_pass(POLICY.mass_event.window.total_seconds() + 1)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu002", gpu=5)
+
+    tick(autopilot)
+    at_once = autopilot.commands()
+    autopilot.run_for(30)
+
+    assert at_once == [EntryKind.DRAIN]
+    assert autopilot.commands() == [EntryKind.DRAIN]
+    assert autopilot.node("gpu002").is_drained
+    _of_storm, renewed = autopilot.pages()
+    assert "gpu002" in renewed.body
+    assert "drained within the budget: gpu002" in renewed.body
+    assert [each.state for each in autopilot.incidents() if each.is_mass_event] == [IncidentState.ESCALATED]
+
+
+def test_many_nodes_that_break_anew_are_drained_to_the_budget_with_one_page(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, node_count=12)
+    autopilot.let_pass(5)
+    storm_of(autopilot)
+    autopilot.let_pass(POLICY.mass_event.window.total_seconds() + 1)
+    for number in range(1, POLICY.mass_event.min_node_count + 1):
+        autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, f"gpu{number:03d}", gpu=5)
+
+    autopilot.run_for(60)
+
+    assert autopilot.commands() == [EntryKind.DRAIN] * POLICY.drain_budget.max_out_count
+    assert len(autopilot.pages()) == 2
+    assert "left in service" in autopilot.pages()[-1].body

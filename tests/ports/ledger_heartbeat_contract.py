@@ -74,11 +74,24 @@ class LedgerHeartbeatContract:
         beat(ledger, holder="host-a:1")
 
         beat(ledger, holder="host-b:2", at=NOW + TTL - SECOND)
-        before_it_ends = ledger.heartbeats()[0]
+        before_it_ends, beside = ledger.heartbeats()
         beat(ledger, holder="host-b:2", at=NOW + TTL)
 
         assert (before_it_ends.holder, before_it_ends.at) == ("host-a:1", NOW)
+        assert (beside.is_beside, beside.holder, beside.is_lease_held) == (True, "host-b:2", False)
         assert (ledger.heartbeats()[0].holder, ledger.heartbeats()[0].at) == ("host-b:2", NOW + TTL)
+
+    def test_who_only_watches_is_one_row_a_process_and_forgotten_once_gone(self, ledger: Ledger) -> None:
+        ledger.take_lease(holder="host-a:1", ttl=3600 * SECOND, now=NOW)
+        for second in range(3):
+            beat(ledger, holder="host-b:2", at=NOW + second * SECOND)
+        beat(ledger, holder="host-b:2", name="remediation_sensor")
+        watching = ledger.heartbeats()
+
+        beat(ledger, holder="host-a:1", at=NOW + 603 * SECOND)
+
+        assert [(each.is_beside, each.holder, each.at) for each in watching] == [(True, "host-b:2", NOW + 2 * SECOND)]
+        assert [each.holder for each in ledger.heartbeats()] == ["host-a:1"]
 
     def test_hostile_and_endless_words_of_a_beat_are_kept_harmless_and_cut(self, ledger: Ledger) -> None:
         ledger.beat(

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def desk(tmp_path: Path) -> Desk:
 
 def tick(desk: Desk, note: str = "nothing new", **answers: str | None) -> None:
     """Let the autopilot live: without a beat, `status` says blind."""
+    desk.cluster.ledger.take_lease(holder="host-a:1", ttl=timedelta(minutes=2), now=desk.cluster.clock.now())
     beat(desk.cluster, name="fault_sensor", holder="host-a:1", note=note, answers=answers or {"kernel_log": None})
 
 

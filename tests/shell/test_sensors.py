@@ -14,6 +14,7 @@ from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.definitions import defs
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.flow.heartbeat import read_vital_signs
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.ports.ledger import Ledger, LedgerError
 from ops_pipelines.ports.logs import LogBatch
@@ -387,6 +388,9 @@ def test_sensors_without_the_lease_take_nothing_in_do_nothing_and_request_nothin
         assert "another process holds the lease" in reason(result)
     assert noticed.cursor == "2026-11-21T07:00:00+00:00"
     assert requested.cursor == "3"
+    signs = read_vital_signs(autopilot.cluster)
+    assert [each.holder for each in signs.bystanders] == [this_process()]
+    assert signs.heartbeats == ()
     assert autopilot.commands() == []
     assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == head
 

@@ -77,6 +77,7 @@ def get(app: Starlette, path: str, *, method: str = "GET", query: str = "") -> A
 
 
 def tick(desk: Desk, note: str = "nothing new", **answers: str | None) -> None:
+    desk.cluster.ledger.take_lease(holder="host-a:1", ttl=timedelta(minutes=2), now=desk.cluster.clock.now())
     beat(desk.cluster, name="fault_sensor", holder="host-a:1", note=note, answers=answers or {"kernel_log": None})
 
 
@@ -156,6 +157,17 @@ def test_metrics_are_what_the_ledger_holds(desk: Desk, app: Starlette) -> None:
     assert (answer.value("paused"), answer.value("lease_held")) == (1, 1)
     assert [answer.value("mode", mode=mode) for mode in ("observe", "approve", "auto")] == [0, 0, 1]
     assert [answer.value("source_failing", source=source) for source in ("kernel_log", "scheduler")] == [0, 1]
+
+
+def test_a_second_daemon_is_told_with_what_to_do_and_counted(desk: Desk, app: Starlette) -> None:
+    tick(desk)
+    beat(desk.cluster, name="fault_sensor", holder="host-b:2", note="watches", answers={})
+
+    health, metrics = get(app, "/healthz"), get(app, "/metrics")
+
+    assert (health.status, json.loads(health.body)["word"]) == (200, "acting")
+    assert "host-b:2; stop the second code server or dagster-daemon" in json.loads(health.body)["reasons"][0]
+    assert metrics.value("bystanders") == 1
 
 
 def test_metrics_of_a_fresh_ledger_show_no_heartbeat_and_no_evidence(app: Starlette) -> None:

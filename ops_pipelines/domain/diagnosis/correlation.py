@@ -18,7 +18,7 @@ from ops_pipelines.domain.diagnosis.closing import (
 )
 from ops_pipelines.domain.diagnosis.explanation import absorb_what_is_explained
 from ops_pipelines.domain.diagnosis.gathering import gather_shared_causes
-from ops_pipelines.domain.diagnosis.mass_event import merge_mass_event
+from ops_pipelines.domain.diagnosis.mass_event import merge_mass_event, renew_mass_events
 from ops_pipelines.domain.diagnosis.placing import place
 from ops_pipelines.domain.diagnosis.response import by_urgency
 from ops_pipelines.domain.diagnosis.world import World
@@ -39,6 +39,7 @@ def correlate(findings: Collection[Finding], incidents: Collection[Incident], wo
         place(finding, board)
     gather_shared_causes(board)
     merge_mass_event(board)
+    renew_mass_events(board)
     absorb_what_is_explained(board)
     split_what_stays(board)
     close_what_cleared(board)

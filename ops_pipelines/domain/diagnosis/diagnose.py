@@ -12,7 +12,7 @@ from ops_pipelines.domain.diagnosis.shared_cause import nodes_at
 from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction, node_component
 from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, leading
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE
 from ops_pipelines.domain.topology import Topology
@@ -180,23 +180,6 @@ def confidence_of(findings: Sequence[Finding]) -> float:
     for confidence in signs.values():
         doubt *= 1.0 - confidence
     return min(_SUREST, 1.0 - doubt)
-
-
-def leading(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that says most about the cause: no damage, the strongest call, the surest, the first."""
-    return min(
-        findings,
-        key=lambda finding: (
-            finding.is_secondary,
-            finding.family in (Family.STALL, Family.COLLECTIVE),
-            -finding.response.rank,
-            -finding.confidence,
-            finding.found_at,
-            finding.rule,
-            finding.node,
-        ),
-        default=None,
-    )
 
 
 def component_of(finding: Finding) -> Component | None:

@@ -1,14 +1,22 @@
 """Many nodes that look broken within moments are one incident, which pages and touches nothing.
 
 The guard against acting on a cluster whose trouble is elsewhere. Where its nodes stand is only a suspicion here; a part
-that explains them is blamed by `gathering`.
+that explains them is blamed by `gathering`. What breaks on its nodes once the storm is over is no part of it: such
+nodes are drained within the budget, and the page is renewed (`domain.repair.aftermath`).
 """
 
+from dataclasses import replace
+from datetime import datetime, timedelta
+
 from ops_pipelines.domain.diagnosis.board import Board, is_touched
-from ops_pipelines.domain.diagnosis.shared_cause import MIN_EXPLAINED
+from ops_pipelines.domain.diagnosis.shared_cause import MIN_EXPLAINED, wide_suspect
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.incident import Incident, IncidentState, fold
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, fold
+from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.domain.observation import NO_NODE
+
+RENEWED_EVERY = timedelta(minutes=2)
+"""A mass event pages anew this often at most. Assumption: whoever has it reads no faster."""
 
 
 def merge_mass_event(board: Board) -> None:
@@ -36,6 +44,52 @@ def merge_mass_event(board: Board) -> None:
     )
     for incident in untouched:
         board.merge(incident, into=mass)
+
+
+def with_struck(incident: Incident, finding: Finding, world: World) -> Incident:
+    """Return a mass event that a finding has joined, with the node noted if its fault is new, and hard.
+
+    Whatever comes within the window of its first evidence is the storm itself, which touches nothing.
+    """
+    is_after_storm = finding.found_at - incident.opened_at > world.mass_event.window
+    if not (incident.is_mass_event and incident.suspect is None and is_after_storm and is_hard(finding)):
+        return incident
+    return replace(incident, struck=incident.struck | {finding.node})
+
+
+def is_hard(finding: Finding) -> bool:
+    """Return whether a finding is an event of a node's own part that calls for a repair, by itself.
+
+    Conditions come and go with the network and with our own eyes: of these a mass event is mostly made.
+    """
+    return (
+        finding.response in REPAIRS
+        and not finding.is_lasting
+        and not finding.is_secondary
+        and finding.node != NO_NODE
+        and wide_suspect(finding) is None
+    )
+
+
+def renew_mass_events(board: Board) -> None:
+    """Open again what a person has, where nodes that still take jobs broke anew: at most once in two minutes."""
+    drained = {node.node for node in board.world.nodes if node.is_drained}
+    for incident in list(board.incidents.values()):
+        if not is_renewal_due(incident, now=board.world.now):
+            continue
+        renewed = incident.struck - drained
+        if not renewed:
+            board.put(replace(incident, struck=frozenset()))  # Out of service: who drained them has them in hand.
+            continue
+        note = f"{len(renewed)} of its nodes broke anew after the storm"
+        opened = advance(incident, IncidentEvent.STRUCK_ANEW, at=board.world.now, note=note)
+        board.put(replace(opened, struck=frozenset(), renewed=renewed, renewed_at=board.world.now))
+
+
+def is_renewal_due(incident: Incident, *, now: datetime) -> bool:
+    """Return whether a decision would open a mass event again, or let go of what it was struck by."""
+    is_early = incident.renewed_at is not None and now - incident.renewed_at < RENEWED_EVERY
+    return incident.state is IncidentState.ESCALATED and bool(incident.struck) and not is_early
 
 
 def is_still_spreading(incident: Incident, world: World) -> bool:

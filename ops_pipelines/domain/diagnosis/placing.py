@@ -9,6 +9,7 @@ from ops_pipelines.domain.diagnosis.belonging import home_of
 from ops_pipelines.domain.diagnosis.board import Board
 from ops_pipelines.domain.diagnosis.explanation import JOB_SIGNALS
 from ops_pipelines.domain.diagnosis.joining import joined
+from ops_pipelines.domain.diagnosis.mass_event import with_struck
 from ops_pipelines.domain.diagnosis.response import raised_response
 from ops_pipelines.domain.diagnosis.shared_cause import wide_suspect
 from ops_pipelines.domain.diagnosis.standing import is_over
@@ -30,7 +31,8 @@ def place(finding: Finding, board: Board) -> None:
         return
     home = home_of(finding, board)
     if home is not None:
-        board.put(joined(home, finding, roster=board.roster, at=board.world.now))
+        after = joined(home, finding, roster=board.roster, at=board.world.now)
+        board.put(after if after is home else with_struck(after, finding, board.world))
     elif is_over(finding, board.present):
         return  # A condition that came and went before anybody decided: evidence, but no problem to own.
     elif finding.response is Response.NOTIFY_OWNER or finding.is_secondary:

@@ -27,6 +27,7 @@ from ops_pipelines.domain.observation import (
     has_moved_on,
 )
 from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.repair.aftermath import answer_struck
 from ops_pipelines.domain.repair.consented import drain_first, up_to_forbidden, within_consents
 from ops_pipelines.domain.repair.isolation import is_of_own_part, isolation_for, may_be_shared, seen_at_first_hand
 from ops_pipelines.domain.repair.job_fate import has_surely_ended
@@ -92,6 +93,9 @@ def plan_remediation(
             return waits
         isolated = replace(incident, response=isolation)
         return _plan_repair(isolated, facts, called_for=incident.response, policy=policy, topology=topology)
+    if incident.is_mass_event and incident.renewed:
+        answer = answer_struck(incident, facts, policy=policy, topology=topology)
+        return _plan(incident, answer.actions, effects=answer.effects, proof=answer.proof)
     if incident.response not in REPAIRS:
         unconfirmed = None if incident.is_mass_event else _unconfirmed(incident, facts, policy=policy)
         if unconfirmed is not None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
+from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
 from ops_pipelines.domain.identity import NodeName, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
@@ -67,6 +68,12 @@ def due_remediation(
             return Due(
                 run_key=f"clear:{incident.incident}:{seq}:{turn}",
                 reason=f"the conditions of {incident.incident} are gone",
+            )
+        if is_renewal_due(incident, now=now):
+            seq = state.last_change_seq.get(incident.incident, 0)
+            return Due(
+                run_key=f"renew:{incident.incident}:{seq}:{turn}",
+                reason=f"nodes of {incident.incident} broke anew",
             )
     candidates = []
     for incident in state.incidents:

@@ -4,11 +4,11 @@ What a beat means for the program's health is `domain.health`'s business.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
-from ops_pipelines.domain.health import Heartbeat
+from ops_pipelines.domain.health import BESIDE, WATCHER, Heartbeat
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.resources.documents import decode, encode
@@ -16,6 +16,9 @@ from ops_pipelines.resources.ledger.tables import heartbeats, leases
 
 TEXT_LENGTH = 500
 """Assumption: more than a person reads in a line. An error message may carry a whole answer of a server."""
+
+_FORGOTTEN = timedelta(minutes=10)
+"""Processes come and go: who watched beside another one this long ago is no row any more."""
 
 
 def write_heartbeat(
@@ -28,10 +31,15 @@ def write_heartbeat(
     answers: Mapping[str, str | None],
     now: datetime,
 ) -> None:
-    """Remember a tick, unless another process has the lease."""
+    """Remember a tick; of a process that another one keeps from acting only that it watches, beside the other's."""
     lease_holder = connection.execute(select(leases.c.holder).where(leases.c.expires_at > now)).scalar()
+    connection.execute(
+        delete(heartbeats).where(heartbeats.c.name.like(f"{WATCHER}{BESIDE}%"), heartbeats.c.at < now - _FORGOTTEN)
+    )
     if lease_holder not in (None, holder):
-        return
+        if name != WATCHER:
+            return
+        name = f"{name}{BESIDE}{holder}"[:TEXT_LENGTH]
     cut = {source: None if problem is None else problem[:TEXT_LENGTH] for source, problem in answers.items()}
     values = {
         "at": now,
