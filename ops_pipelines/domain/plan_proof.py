@@ -113,7 +113,7 @@ def find_acts_in_mass_event(plans: Sequence[IncidentPlan], snapshot: Snapshot, r
         for plan, action in _acts(plans)
         if action.node in frozen
         and action.verb in DESTRUCTIVE_VERBS
-        and not (_is_drain_after_storm(plan, action) and plan.incident == frozen[action.node].incident)
+        and not (_is_drain_after_storm(plan, action, snapshot) and plan.incident == frozen[action.node].incident)
     )
 
 
@@ -122,7 +122,7 @@ def find_aimless_repairs(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
     return tuple(
         f"{plan.plan}: {action.verb.value} although the findings call for {plan.response.name.lower()}"
         for plan, action in _acts(plans)
-        if plan.response not in REPAIRS and not _is_drain_after_storm(plan, action)
+        if plan.response not in REPAIRS and not _is_drain_after_storm(plan, action, snapshot)
     )
 
 
@@ -260,10 +260,12 @@ def _acts(plans: Sequence[IncidentPlan]) -> list[tuple[IncidentPlan, Action]]:
     return [(plan, action) for plan in plans for action in plan.actions if action.verb not in MESSAGES]
 
 
-def _is_drain_after_storm(plan: IncidentPlan, action: Action) -> bool:
-    """Return whether an act is a drain by which a mass event pages: no plan of one drains without a page."""
+def _is_drain_after_storm(plan: IncidentPlan, action: Action, snapshot: Snapshot) -> bool:
+    """Return whether an act drains for a mass event that was known before, and pages: what just opened only pages."""
+    is_known = any(each.incident == plan.incident and _is_open_mass(each) for each in snapshot.incidents)
     is_told = any(each.verb is Verb.PAGE_HUMAN for each in plan.actions)
-    return plan.response is Response.PAGE_MASS_EVENT and action.verb is Verb.DRAIN and is_told
+    is_of_mass = plan.response is Response.PAGE_MASS_EVENT
+    return is_of_mass and is_known and is_told and action.verb is Verb.DRAIN
 
 
 def _is_open_mass(incident: Incident) -> bool:

@@ -47,6 +47,8 @@ class PlanView:
     rejected_alternatives: tuple[str, ...]
     approved_by: str | None
     approved_until: datetime | None
+    left_to: str
+    """The reason of somebody else's drain that the node is left to; empty where its repair is ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ def view_plan(plan: IncidentPlan, *, standing: PlanStanding, approval: Approval 
         rejected_alternatives=plan.rejected_alternatives,
         approved_by=None if approval is None else approval.actor,
         approved_until=None if approval is None else approval.expires_at,
+        left_to=plan.left_to,
     )
 
 
@@ -142,6 +145,8 @@ def _next_step(incident: Incident, plan: PlanView | None, waits_for: str | None)
     steps = "" if plan is None else plan.steps[0]
     if plan is not None and len(plan.steps) > 1:
         steps += f" and {len(plan.steps) - 1} more step{'s' if len(plan.steps) > 2 else ''}"
+    if plan is not None and plan.left_to:
+        steps += f"; the node is left to whoever drained it ({plan.left_to})"
     if waits_for is not None:
         return f"{steps or 'nothing yet'}; waits for {waits_for}"
     if plan is None:

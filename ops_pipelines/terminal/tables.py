@@ -241,7 +241,9 @@ def _situation(incident: IncidentView) -> Iterable[str]:
     if incident.waits_for is not None and incident.waits_for != "approval":  # Its plan says that in the next line.
         yield f"waits for {incident.waits_for}"
     if incident.plan is not None and incident.state != IncidentState.RESOLVED.value:
-        yield f"{incident.response.replace('_', ' ')}, {incident.plan.plan}: {_standing(incident.plan)}"
+        left_to = incident.plan.left_to
+        does = f"left to whoever drained it ({left_to})" if left_to else incident.response.replace("_", " ")
+        yield f"{does}, {incident.plan.plan}: {_standing(incident.plan)}"
 
 
 def _sureness(incident: IncidentView) -> str:

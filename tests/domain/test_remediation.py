@@ -280,6 +280,16 @@ def test_on_a_foreign_drain_the_jobs_are_moved_and_the_node_is_left() -> None:
     ]
 
 
+def test_a_plan_that_leaves_its_node_to_a_foreign_drain_says_whose_it_is() -> None:
+    theirs, ours = foreign_node(), planned(incident(xid(79)), facts())
+
+    plan = planned(incident(xid(79)), facts(nodes=[theirs], jobs=[job("42")]))
+
+    assert theirs.reason
+    assert (plan.left_to, ours.left_to) == (theirs.reason, "")
+    assert theirs.reason in plan.actions[-1].text
+
+
 def test_on_a_silent_node_with_a_foreign_drain_nothing_is_moved() -> None:
     plan = planned(silent_incident(), facts(nodes=[foreign_node(is_responding=False)], jobs=[job("42")]))
 

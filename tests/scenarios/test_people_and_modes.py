@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
+from typing import cast
 
 import pytest
+from rich.console import Console
 
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
@@ -18,6 +21,8 @@ from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines.terminal.outlook import read_incidents
+from ops_pipelines.terminal.tables import print_incidents
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 
@@ -227,6 +232,21 @@ def test_foreign_drain_is_never_overwritten_nor_resumed_and_a_person_is_paged(au
     assert len(autopilot.pages()) == 1
     assert autopilot.job().state is JobState.RUNNING
     assert "gpu001" not in autopilot.job().nodes
+
+
+def test_node_left_to_a_foreign_drain_does_not_read_as_if_it_were_rebooted(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason=MAINTENANCE)
+    lose_gpu(autopilot)
+    stop_after(autopilot, EntryKind.HOLD)
+    out = Console(file=StringIO(), width=200, force_terminal=False)
+
+    view = read_incidents(autopilot.cluster, closed_within=None)
+    print_incidents(out, view)
+
+    (acting,) = view.incidents
+    assert (acting.state, acting.plan is not None and acting.plan.left_to) == ("acting", MAINTENANCE)
+    assert f"left to whoever drained it ({MAINTENANCE})" in acting.next_step
+    assert "reboot node" not in cast("StringIO", out.file).getvalue()
 
 
 @pytest.mark.parametrize("after", [EntryKind.DRAIN, EntryKind.HOLD, EntryKind.RELEASE])

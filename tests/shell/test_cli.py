@@ -43,7 +43,7 @@ def keys_of(value: object) -> object:
 
 PLAN_KEYS = {
     "plan": None, "standing": None, "response": None, "reason": None, "steps": [None], "effects": [None],
-    "rejected_alternatives": [], "approved_by": None, "approved_until": None,
+    "rejected_alternatives": [], "approved_by": None, "approved_until": None, "left_to": None,
 }  # fmt: skip
 INCIDENT_KEYS = {
     "incident": None, "state": None, "response": None, "nodes": [None], "gpus": [None], "victims": [None],

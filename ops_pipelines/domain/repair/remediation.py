@@ -59,6 +59,8 @@ class IncidentPlan:
     """When each job on the node is interrupted. Its hold waits for that moment."""
     proof: BlastRadius | None = None
     """What it touches and what stays healthy, as computed when it was made."""
+    left_to: str = ""
+    """The reason of somebody else's drain that the node is left to: nothing of it is repaired. Empty: it is ours."""
     calls_for: Response | None = None
     """What the incident called for when it was made; `response` may stand above it on the ladder. None: the same."""
 
@@ -211,6 +213,7 @@ def _plan_for(
         timings=timings,
         proof=prove(actions, timings, facts, policy=policy, topology=topology),
         calls_for=called_for,
+        left_to=(situation.node.reason or "no reason given") if situation.is_foreign else "",
     )
 
 
@@ -299,6 +302,7 @@ def _plan(
     timings: tuple[JobTiming, ...] = (),
     proof: BlastRadius | None = None,
     calls_for: Response | None = None,
+    left_to: str = "",
 ) -> IncidentPlan | Refusal:
     if not actions:
         return Refusal(
@@ -316,6 +320,7 @@ def _plan(
         timings=timings,
         proof=proof,
         calls_for=calls_for or incident.response,
+        left_to=left_to,
     )
 
 
