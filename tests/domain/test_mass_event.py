@@ -154,7 +154,7 @@ def test_after_a_mass_event_a_new_repair_stands_for_itself() -> None:
 
     (changed,) = correlate([xid(79, node="gpu009")], [mass], world(policy_=SMALL_MASS, incident_count=1))
 
-    assert (changed.response, changed.nodes) == (Response.REBOOT_NODE, {"gpu009"})
+    assert (changed.response, changed.nodes) == (Response.REBOOT_NODE, frozenset({"gpu009"}))
 
 
 def test_a_mass_event_names_what_its_nodes_share() -> None:
