@@ -31,6 +31,7 @@ from ops_pipelines.terminal.caller import (
     RECENT,
     AsJson,
     ClusterFile,
+    StateDirectory,
     find_incident,
     open_named,
 )
@@ -50,7 +51,8 @@ Exit codes:
   0  all is well
   1  unexpected: a fault of this program; the traceback is on standard error
   2  wrong usage or configuration
-  3  a system, the ledger and the autopilot itself included, did not answer; what could be read was printed
+  3  a system, the ledger and the autopilot itself included, did not answer, or `status` and `incidents` found
+     a broken configuration; what could be read was printed
   4  not found, refused, or declined; nothing was changed
   5  the ledger is damaged
 """
@@ -174,11 +176,17 @@ def check_config(
 
 @app.command()
 @at_the_edge
-def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+def status(
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    state: StateDirectory = None,
+    json: AsJson = False,
+) -> None:
     """Show how the cluster and the autopilot stand.
 
     The first word is the autopilot's health: blind (it does not run, or a source does not answer it; exit code 3),
-    paused, observing, or acting.
+    paused, observing, or acting. With a configuration or a ledger that cannot be used, what is known is shown and the
+    rest is null: exit code 3.
 
     \b
     JSON: cluster, taken_at, health {word, reasons [text], mode, heartbeats [name, at, age_seconds, holder, note,
@@ -188,21 +196,22 @@ def status(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     actions_by_outcome (24 h), waiting_evidence_count, problems [text].
     """
     from ops_pipelines.domain.health import HealthWord
-    from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_status
     from ops_pipelines.terminal.tables import console, print_status
+    from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, status_without
 
+    trouble: Exception | None = None
     try:
-        view = read_status(open_named(ctx, cluster_file))
-    except LedgerError:
-        if not json:
-            typer.echo(f"{HealthWord.BLIND.value}: the ledger cannot be read; why is on standard error")
-        raise
+        view = read_status(open_named(ctx, cluster_file, state=state))
+    except CANNOT_OPEN as problem:
+        view, trouble = status_without(problem, cluster_file, state=state), problem
     if json:
         typer.echo(to_json(view))
     else:
         print_status(console(), view)
+    if trouble is not None:
+        end_without(trouble)
     end_with(view.problems)
     if view.health.word == HealthWord.BLIND.value:
         raise typer.Exit(ExitCode.NO_ANSWER)
@@ -228,9 +237,9 @@ def serve(
     from ops_pipelines import server
     from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.resources import http_process
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.wiring import config_in_force
 
-    config = read_cluster(cluster_file.absolute())
+    config = config_in_force(cluster_file.absolute())
     try:
         open_named(ctx, cluster_file)
     except LedgerError as problem:
@@ -256,14 +265,17 @@ def serve(
 def incidents(
     ctx: typer.Context,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    state: StateDirectory = None,
     json: AsJson = False,
     every: Annotated[bool, typer.Option("--all", help="Closed ones of the last 30 days too.")] = False,
 ) -> None:
     """List open incidents and the plans that wait.
 
+    With a configuration or a ledger that cannot be used: what is known, and exit code 3.
+
     \b
-    JSON: cluster, taken_at, problems [text], incidents [incident, state, response, nodes, gpus, victims,
-    what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, next_step, plan or null {plan,
+    JSON: cluster, taken_at, problems [text], incidents (null: not known) [incident, state, response, nodes, gpus,
+    victims, what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, next_step, plan or null {plan,
     standing, response, reason, steps, effects, rejected_alternatives, approved_by, approved_until, left_to},
     diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words, affected_nodes,
     evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
@@ -271,12 +283,19 @@ def incidents(
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_incidents
     from ops_pipelines.terminal.tables import console, print_incidents
+    from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, incidents_without
 
-    view = read_incidents(open_named(ctx, cluster_file), closed_within=RECENT if every else None)
+    trouble: Exception | None = None
+    try:
+        view = read_incidents(open_named(ctx, cluster_file, state=state), closed_within=RECENT if every else None)
+    except CANNOT_OPEN as problem:
+        view, trouble = incidents_without(problem, cluster_file), problem
     if json:
         typer.echo(to_json(view))
     else:
         print_incidents(console(), view)
+    if trouble is not None:
+        end_without(trouble)
     end_with(view.problems)
 
 

@@ -69,7 +69,7 @@ LAKE_ASSETS = (
 
 
 def cluster_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return the ports of one cluster as a resource, opened once a process, when first needed."""
+    """Return the ports of one cluster as a resource, opened once a process; each tick and run is given rules anew."""
 
     def open_when_needed(_: dg.InitResourceContext) -> Cluster:
         from ops_pipelines.wiring import open_cluster
@@ -110,11 +110,10 @@ def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
 
     def open_when_needed(_: dg.InitResourceContext) -> dg.IOManager:
         from ops_pipelines.clock import SystemClock
-        from ops_pipelines.resources.config.files import read_cluster
         from ops_pipelines.resources.lake.io_manager import LakeIOManager
-        from ops_pipelines.wiring import open_lake
+        from ops_pipelines.wiring import config_in_force, open_lake
 
-        lake = open_lake(read_cluster(cluster_file.resolve()))
+        lake = open_lake(config_in_force(cluster_file.resolve()))
         return LakeIOManager(lake, clock=SystemClock(), describe=describe_hours)
 
     return dg.IOManagerDefinition(open_when_needed, description="The lake: one Parquet file an hour and table.")

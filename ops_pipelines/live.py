@@ -79,7 +79,6 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
     from ops_pipelines.flow.observatory import hour_of
     from ops_pipelines.wiring import open_cluster, open_observatory
 
-    cluster = open_cluster(cluster_file.resolve())
     observatory = open_observatory(cluster_file.resolve())
     done: datetime | None = None
     window, trouble = begin_window(observatory, before=next_grid_time(observatory, after=None))
@@ -89,7 +88,8 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
     while cycle_count is None or cycle_count > 0:
         at = next_grid_time(observatory, after=done)
         _await(observatory.clock, at + settling_time(observatory.step), news=news)
-        news = str(run_cycle(observatory, cluster, at=at, window=window))
+        # Opened once, and asked for anew: each cycle works by the rules that hold then.
+        news = str(run_cycle(observatory, open_cluster(cluster_file.resolve()), at=at, window=window))
         _say(news)
         if done is not None and hour_of(at) != hour_of(done):
             _tidy(observatory)

@@ -80,7 +80,7 @@ _HEADERS = {
 """Of every answer: nothing of ours is kept by a cache, framed by another site, or taken for a script."""
 
 OpenCluster = Callable[[], Cluster]
-"""Returns the cluster, opened once; raises LedgerError each time that its ledger cannot be opened."""
+"""Returns the cluster, opened once, under the rules of now; raises LedgerError while its ledger cannot be opened."""
 
 
 class NoSuchPage(LookupError):
@@ -186,7 +186,7 @@ def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
     cluster = site.open_cluster()
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    signs = vital_signs(cluster.ledger, state, mode=cluster.rules.policy.mode, now=now)
+    signs = vital_signs(cluster, state, now=now)
     return write_index(
         cluster=cluster.name,
         health=judge_health(signs),
@@ -280,11 +280,11 @@ def _teams(site: Site, pages: TeamPages) -> list[BaseRoute]:
 def _write_policy_comparison(site: Site, request: Request) -> str:
     """Return the newest comparison that was published."""
     from ops_pipelines.resources.comparison_pages import ComparisonPages
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.wiring import config_in_force
 
     newest = None
     if site.cluster_file is not None:
-        newest = ComparisonPages(read_cluster(site.cluster_file).state_directory).newest()
+        newest = ComparisonPages(config_in_force(site.cluster_file).state_directory).newest()
     if newest is None:
         raise NoSuchPage(
             "no comparison was published yet: launch the job compare_policies, or run "

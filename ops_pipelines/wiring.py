@@ -5,12 +5,15 @@ one place; that is more than 400 lines.
 """
 
 from dataclasses import replace
+from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.policy import Policy, under
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.hindsight.replay.history import History
@@ -42,10 +45,18 @@ from ops_pipelines.resources.config.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
-from ops_pipelines.resources.config.files import read_cluster
-from ops_pipelines.resources.config.kept_files import Stamp
+from ops_pipelines.resources.config.in_force import (
+    InForce,
+    fallbacks_of,
+    keep_cluster_file,
+    read_cluster_in_force,
+    read_policy_in_force,
+    trouble_with_cluster,
+)
+from ops_pipelines.resources.config.kept_files import Stamp, content_of, stamps_of
 from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_plans, read_kept_teams, stated_stamps
 from ops_pipelines.resources.config.policy_file import read_policy
+from ops_pipelines.resources.config.state_place import remember_state_directory
 from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.window import LakeWindow
@@ -53,6 +64,7 @@ from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_docu
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
+from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.resources.rollout_files import ReleaseDirectory
 from ops_pipelines.resources.statement_files import (
     CAPACITY_DIRECTORY,
@@ -80,22 +92,120 @@ def read_rules(config: ClusterConfig) -> Rules:
     )
 
 
-@cache
-def open_cluster(cluster_file: Path) -> Cluster:
-    """Return the ports of the cluster that `cluster_file` describes, opened once a process.
+def open_cluster(cluster_file: Path, *, state_directory: Path | None = None) -> Cluster:
+    """Return the cluster that `cluster_file` describes: its ports, opened once a process, under the rules of now.
 
-    Raises PolicyError on a wrong file and LedgerError if the ledger cannot be opened. A system that is down is no
-    fault here: its port says so when it is asked.
+    So whoever asks anew for each pass works by policy.yaml as it is, or as it was while it cannot be used. Raises
+    PolicyError on a cluster.yaml that was never right, and LedgerError if the ledger cannot be opened. A system that is
+    down is no fault here: its port says so when it is asked. `state_directory` is where the last good cluster.yaml is
+    looked for, beside the places that are known.
     """
-    return assemble(read_cluster(cluster_file), SystemClock())
+    return _site_of(cluster_file, state_directory).cluster()
+
+
+@cache
+def _site_of(cluster_file: Path, state_directory: Path | None) -> "OpenedSite":
+    return OpenedSite(cluster_file, SystemClock(), state_directory=state_directory)
+
+
+def forget_opened() -> None:
+    """Forget every cluster that was opened: its state directory is gone, or another cluster's by now."""
+    _site_of.cache_clear()
+    open_observatory.cache_clear()
+    _desk_of.cache_clear()
+
+
+def config_in_force(cluster_file: Path) -> ClusterConfig:
+    """Return what cluster.yaml says, or said last while it cannot be used. Raises ConfigError if it was never right."""
+    return read_cluster_in_force(cluster_file, now=SystemClock().now()).content
+
+
+class OpenedSite:
+    """One cluster's ports, opened once, and its rules, read again when policy.yaml changed. Threads may share it."""
+
+    def __init__(self, cluster_file: Path, clock: Clock, *, state_directory: Path | None = None) -> None:
+        """Read cluster.yaml and open its ports. Raises as `open_cluster`."""
+        self._cluster_file = cluster_file
+        self._clock = clock
+        self._turn = Lock()
+        self._content = content_of(cluster_file)
+        told = read_cluster_in_force(cluster_file, now=clock.now(), named=state_directory)
+        self._config = told.content
+        remember_state_directory(cluster_file, self._config.state_directory)
+        self._config.state_directory.mkdir(parents=True, exist_ok=True)
+        if told.read_from is None:
+            keep_cluster_file(cluster_file, self._content, state_directory=self._config.state_directory)
+        else:
+            self._content = content_of(told.read_from)
+        policy = _policy_of(self._config, now=clock.now()).content
+        self._cluster = _assemble(self._config, clock, policy=policy)
+        self._stamps: tuple[Stamp, ...] | None = None
+        self._again_at: datetime | None = None
+
+    def cluster(self) -> Cluster:
+        """Return the ports under the rules that hold now. Raises LedgerError where new rules cannot be stored."""
+        with self._turn:
+            now = self._clock.now()
+            stamps = stamps_of((self._cluster_file, self._config.policy_path))
+            if stamps != self._stamps or (self._again_at is not None and now >= self._again_at):
+                self._read_again(now=now)
+                self._stamps = stamps
+            return self._cluster
+
+    def _read_again(self, *, now: datetime) -> None:
+        is_same = content_of(self._cluster_file) == self._content
+        trouble = None if is_same else trouble_with_cluster(self._cluster_file, self._config, now=now)
+        is_restart_wanted = not is_same and trouble is None
+        told = _policy_of(self._config, now=now)
+        troubles = tuple(each for each in (trouble, told.trouble) if each is not None)
+        fallbacks = fallbacks_of(troubles, now=now)
+        rules = replace(self._cluster.rules, policy=under(fallbacks, told.content))
+        if rules != self._cluster.rules:
+            self._cluster = _under_rules(self._cluster, rules, self._config)
+        self._cluster = replace(
+            self._cluster,
+            troubles=troubles,
+            fallbacks=fallbacks,
+            restart_for=self._cluster_file.name if is_restart_wanted else "",
+        )
+        ends = [each.until for each in troubles if not each.is_over(now)]
+        looks = [] if told.again_at is None else [told.again_at]
+        self._again_at = min([*ends, *looks], default=None)
+
+
+def _policy_of(config: ClusterConfig, *, now: datetime) -> InForce[Policy]:
+    return read_policy_in_force(
+        config.policy_path, topology=config.topology, state_directory=config.state_directory, now=now
+    )
+
+
+def _under_rules(cluster: Cluster, rules: Rules, config: ClusterConfig) -> Cluster:
+    """Return the cluster under other rules, which are kept under the digest that every snapshot names."""
+    return replace(
+        cluster,
+        rules=rules,
+        rules_digest=cluster.ledger.store(rules_document(rules)),
+        rollout_files=_rollout_files(config, rules.policy),
+    )
+
+
+def _rollout_files(config: ClusterConfig, policy: Policy) -> ReleaseDirectory:
+    return ReleaseDirectory(
+        config.releases_directory,
+        calendars=[config.policy_path.parent / each for each in policy.maintenance_calendars],
+    )
 
 
 def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
-    """Return the ports that `config` names, with `clock`."""
-    rules = read_rules(config)
+    """Return the ports that `config` names, with `clock`; raise PolicyError with every fault of policy.yaml."""
     config.state_directory.mkdir(parents=True, exist_ok=True)
+    return _assemble(config, clock, policy=read_policy(config.policy_path, topology=config.topology))
+
+
+def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster:
+    rules = Rules(policy=policy, topology=config.topology, catalogue=read_catalogue())
     twin = _Twin(config, clock)
-    ledger = SqlLedger(config.ledger.url)
+    ledger = SqlLedger(config.ledger.url, pause_file=PauseFile(config.state_directory))
     return Cluster(
         name=config.name,
         scheduler=_scheduler(config, twin, clock),
@@ -117,10 +227,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
         silencer=_silencer(config, clock),
         approval_links=_approval_links(config),
         outbox=ledger,
-        rollout_files=ReleaseDirectory(
-            config.releases_directory,
-            calendars=[config.policy_path.parent / each for each in rules.policy.maintenance_calendars],
-        ),
+        rollout_files=_rollout_files(config, policy),
         tell_rules=config.notifier.tell_rules,
         pages_url=config.serve.base_url,
     )
@@ -156,7 +263,7 @@ def history_of(cluster: Cluster, config: ClusterConfig, *, lake: Lake | None) ->
 
 def open_policy_desk(cluster_file: Path) -> PolicyDesk:
     """Return where proposed policies of that cluster are compared with its present one. Raises as `open_cluster`."""
-    config = read_cluster(cluster_file)
+    config = config_in_force(cluster_file)
     cluster = open_cluster(cluster_file)
     return PolicyDesk(
         history=history_of(cluster, config, lake=open_lake(config, clock=cluster.clock)),
@@ -185,7 +292,7 @@ class _Twin:
 @cache
 def open_observatory(cluster_file: Path) -> Observatory:
     """Return the sources of the lake of that cluster, and the lake; opened once a process. Raises as `open_cluster`."""
-    return assemble_observatory(read_cluster(cluster_file), SystemClock())
+    return assemble_observatory(config_in_force(cluster_file), SystemClock())
 
 
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
@@ -236,18 +343,22 @@ def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetL
 
 
 def open_teams_desk(cluster_file: Path) -> TeamsDesk:
-    """Return what sharing out and accounting need of that cluster; another one once a file of teams, capacity or
-    projects has changed.
+    """Return what sharing out and accounting need of that cluster; another one once a file of teams, capacity,
+    projects or policy has changed.
 
     No system is asked: what the scheduler lacks of what teams.yaml names is told by who reads its limits. Raises as
     `open_cluster`.
     """
-    return _desk_of(cluster_file, stated_stamps(read_cluster(cluster_file)))
+    config = config_in_force(cluster_file)
+    stamps = (*stated_stamps(config), *stamps_of((config.policy_path,)))
+    # Its cluster is under the rules of now, which may change without a file: an hour has passed.
+    desk, cluster = _desk_of(cluster_file, stamps), open_cluster(cluster_file)
+    return desk if desk.cluster is cluster else replace(desk, cluster=cluster)
 
 
 @lru_cache(maxsize=4)
 def _desk_of(cluster_file: Path, _stamps: tuple[Stamp, ...]) -> TeamsDesk:
-    config = read_cluster(cluster_file)
+    config = config_in_force(cluster_file)
     return assemble_teams_desk(config, cluster=open_cluster(cluster_file), observatory=open_observatory(cluster_file))
 
 
@@ -258,7 +369,9 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
     from ops_pipelines.resources.config.installed_nodes import gpu_types, installed_nodes
     from ops_pipelines.resources.config.quota_section import read_quota_policy
 
-    advice, read_listing = read_advice_settings(config.policy_path)
+    policy_path = config.policy_path
+    copy = _policy_of(config, now=cluster.clock.now()).read_from
+    advice, read_listing = read_advice_settings(policy_path, read_from=copy)
     told = None
     if config.teams_path is not None:
         told = read_kept_teams(config.teams_path, kept=config.state_directory / LAST_GOOD_FILE)
@@ -269,7 +382,7 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
         observatory=observatory,
         agreements=agreements,
         agreements_trouble="" if told is None else told.trouble,
-        policy=read_quota_policy(config.policy_path),
+        policy=read_quota_policy(policy_path, read_from=copy),
         quotas=open_quotas(config, clock=cluster.clock),
         limits_on=config.limits.limits_on,
         settings=open_settings(config, clock=cluster.clock),
@@ -281,7 +394,7 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
         read_listing=read_listing,
         capacity=plans.capacity,
         is_capacity_named=config.capacity_path is not None,
-        capacity_policy=read_capacity_policy(config.policy_path),
+        capacity_policy=read_capacity_policy(policy_path, read_from=copy),
         projects=plans.projects,
         projects_trouble=plans.trouble,
     )
@@ -316,7 +429,7 @@ def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
     """Return who keeps the lake of that cluster small. Raises PolicyError on a wrong file."""
     from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings
 
-    config = read_cluster(cluster_file)
+    config = config_in_force(cluster_file)
     kept = config.lake
     settings = RetentionSettings(
         raw_days=kept.raw_days,

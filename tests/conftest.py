@@ -4,7 +4,9 @@ The order tells where several workers take whole files in it (`--dist=loadfile -
 waits for minutes must not be the last one begun. Fixtures stand in the files that use them, not here.
 """
 
+import os
 import sys
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +16,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same examples", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("same examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let what commands note for their user end with the tests: the next ones would find it."""
+    notes = TemporaryDirectory(prefix="ops-pipelines-tests-")
+    os.environ["XDG_STATE_HOME"] = notes.name
+    config.add_cleanup(notes.cleanup)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

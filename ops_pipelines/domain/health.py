@@ -47,7 +47,7 @@ class Heartbeat:
     note: str
     """What came of the tick, in words."""
     mode: Mode
-    """The mode it works with: what it read when it started, whatever the file says since, less what it is late for."""
+    """The mode that it worked with: of the file as it was then, or less where that could not be, or it was late."""
     answers: Mapping[str, str | None]
     """Each source that was asked: None if it answered, else what went wrong, in words."""
     is_lease_held: bool
@@ -73,7 +73,7 @@ class VitalSigns:
 
     taken_at: datetime
     mode: Mode
-    """The mode of the policy file, as the process that asks has read it."""
+    """The mode that holds by the policy file, as the process that asks has read it."""
     heartbeats: tuple[Heartbeat, ...]
     is_lease_held: bool
     """Whether any process has the right to act."""
@@ -92,6 +92,8 @@ class VitalSigns:
     """Why we are too late for the scheduler's limits, so that `auto` is `approve` for now; None if we are not."""
     bystanders: tuple[Heartbeat, ...] = ()
     """Beats of processes that watch on beside the one that acts: nobody needs a second daemon."""
+    troubles: tuple[str, ...] = ()
+    """Configuration that cannot be used, and files that a process would have to be restarted for, in words."""
 
     @property
     def working_mode(self) -> Mode:
@@ -188,12 +190,13 @@ def _what_to_see_to(signs: VitalSigns) -> Iterator[str]:
             f"{len(signs.bystanders)} more process(es) watch on this ledger beside the one that holds the lease: "
             f"{named}; stop the second code server or dagster-daemon, or give it a ledger of its own"
         )
+    yield from signs.troubles
     if signs.lateness is not None and signs.mode is Mode.AUTO:
         yield f"mode auto is approve until we have been on time for a while: {signs.lateness}"
     elif signs.working_mode is not signs.mode:
         yield (
-            f"the autopilot that runs works in mode {signs.working_mode.value}, the policy file says "
-            f"{signs.mode.value}; restart the code server to make it so"
+            f"the autopilot that runs works in mode {signs.working_mode.value} and by policy.yaml it is "
+            f"{signs.mode.value} now; it reads the file anew with its next tick"
         )
 
 

@@ -3,8 +3,8 @@
 Reading policy.yaml belongs to `resources.config.files`; applying a limit belongs to `guardrails`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from enum import Enum
 
@@ -346,3 +346,53 @@ class Policy:
     def consent_to(self, kind: ActionClass) -> Consent:
         """Return what acts of a class need, where anything is done at all: `mode: observe` is not asked here."""
         return self.consents.get(kind, Consent.AUTO if self.mode is Mode.AUTO else Consent.APPROVE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Why less is done than policy.yaml allows, for as long as the reason lasts."""
+
+    mode: Mode
+    """What is left: no more is done than under this mode."""
+    reason: str
+    """What is the matter and what ends it, in words."""
+
+
+_RISING = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
+
+
+def under(fallbacks: Collection[Fallback], policy: Policy) -> Policy:
+    """Return what may be done while `fallbacks` last: the least that any of them leaves, never more than `policy`.
+
+    Under `approve` no class of acts goes without a yes, whatever `consents` says of it.
+    """
+    mode = min((policy.mode, *(each.mode for each in fallbacks)), key=_RISING.index)
+    if mode is policy.mode:
+        return policy
+    asked = {kind: Consent.APPROVE if consent is Consent.AUTO else consent for kind, consent in policy.consents.items()}
+    return replace(policy, mode=mode, consents=asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTrouble:
+    """A configuration file that cannot be used, and what holds in its place."""
+
+    file: str
+    """Its name, without directories."""
+    fault: str
+    """The first fault, with its line and the remedy."""
+    since: datetime
+    """When it was first found so."""
+    until: datetime
+    """Until then what it said before holds; from then on nothing is begun. It is `since` where nothing was said before,
+    and where the time of the first fault could not be written down."""
+
+    def is_over(self, now: datetime) -> bool:
+        """Return whether what it said before holds no longer."""
+        return now >= self.until
+
+    def __str__(self) -> str:
+        what = f"{self.file} cannot be used since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.fault}"
+        if self.until <= self.since:
+            return f"{what}; until it can, nothing is begun"
+        return f"{what}; what it said before holds until {self.until:%Y-%m-%d %H:%M:%S} UTC, then nothing is begun"

@@ -48,7 +48,7 @@ from ops_pipelines.drills.stack import (
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.simulator.scenario import Scenario, lab_scenario
 from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.wiring import open_cluster, open_observatory
+from ops_pipelines.wiring import forget_opened, open_cluster, open_observatory
 
 _NODE_COUNT = 32
 _FEW_NODES_COUNT = 16
@@ -172,8 +172,7 @@ def _keep_up(state: Path, console: Console, *, port: int) -> None:
 @contextmanager
 def brought_up(lab: "Lab", console: Console) -> Iterator[None]:
     lab.clean()
-    for opened in (open_cluster, open_observatory):
-        opened.cache_clear()  # What the lab before this one opened is gone.
+    forget_opened()  # What the lab before this one opened is gone.
     try:
         with console.status("starting") as status:
             lab.start(lambda what: status.update(f"starting {what}"))

@@ -1,10 +1,14 @@
-"""The ports of one cluster in one hand: what a pass over the cluster is given. Holds, decides nothing."""
+"""The ports of one cluster in one hand: what a pass over the cluster is given. Holds, decides nothing.
+
+A pass keeps the rules that it was given; the next one is given those that hold then.
+"""
 
 from dataclasses import dataclass
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.policy import ConfigTrouble, Fallback
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet
@@ -57,5 +61,11 @@ class Cluster:
     tell_rules: TellRules = TellRules()
     page_shelf: PageShelf | None = None
     """Where reports are kept as HTML; None keeps none."""
+    troubles: tuple[ConfigTrouble, ...] = ()
+    """Configuration that cannot be used now: `rules` are what holds in its place."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Why `rules` allow less than policy.yaml says."""
+    restart_for: str = ""
+    """The file that changed since this process read it, which only a restart takes up; empty: none did."""
     pages_url: str | None = None
     """How people reach the web process, without a slash at its end; None: no message names a page."""

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ops_pipelines.domain.health import WATCHER, VitalSigns
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import in_force, read_lateness
-from ops_pipelines.ports.ledger import Ledger, LedgerState, Pause
+from ops_pipelines.ports.ledger import LedgerState, Pause
+
+RESTART_SOURCE = "what only a restart takes up"
+"""The cursor under which the code server says so; empty: there is nothing."""
 
 
 def beat(cluster: Cluster, *, name: str, holder: str, note: str, answers: Mapping[str, str | None]) -> None:
@@ -34,11 +36,13 @@ def beat(cluster: Cluster, *, name: str, holder: str, note: str, answers: Mappin
 def read_vital_signs(cluster: Cluster) -> VitalSigns:
     """Return what the ledger knows of the program itself now; raise LedgerError if it cannot be read."""
     now = cluster.clock.now()
-    return vital_signs(cluster.ledger, cluster.ledger.read_state(now), mode=cluster.rules.policy.mode, now=now)
+    return vital_signs(cluster, cluster.ledger.read_state(now), now=now)
 
 
-def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime) -> VitalSigns:
+def vital_signs(cluster: Cluster, state: LedgerState, *, now: datetime) -> VitalSigns:
     """Return the vital signs where the state of the ledger at `now` is known already."""
+    ledger = cluster.ledger
+    restart_for = ledger.cursor(RESTART_SOURCE)
     newest = ledger.evidence_after(state.evidence_head - 1, limit=1)
     lateness = read_lateness(ledger, now)
     beats = ledger.heartbeats()
@@ -46,7 +50,7 @@ def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime
     unfinished = [record.begun_at for record in state.records if record.outcome is None]
     return VitalSigns(
         taken_at=now,
-        mode=mode,
+        mode=cluster.rules.policy.mode,
         heartbeats=tuple(each for each in beats if not each.is_beside),
         lateness=None if lateness is None else lateness.why,
         is_lease_held=ledger.current_lease(now) is not None,
@@ -61,6 +65,7 @@ def vital_signs(ledger: Ledger, state: LedgerState, *, mode: Mode, now: datetime
         bystanders=tuple(
             each for each in beats if each.is_beside and each.holder not in acting and not each.is_silent(now)
         ),
+        troubles=(*(str(each) for each in cluster.troubles), *([restart_for] if restart_for else [])),
     )
 
 

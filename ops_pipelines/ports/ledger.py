@@ -350,11 +350,15 @@ class Ledger(Protocol):
         ...
 
     def pause(self, pause: Pause) -> None:
-        """Stop new actions until `resume_autopilot`; pausing while paused changes nothing but is recorded."""
+        """Stop new actions until `resume_autopilot`; pausing while paused changes nothing but is recorded.
+
+        A pause that somebody left beside the ledger, which did not answer then, counts the same: it is found before
+        each act, and recorded by the next lease or act.
+        """
         ...
 
     def resume_autopilot(self, *, actor: str, now: datetime) -> None:
-        """Allow new actions again."""
+        """Allow new actions again: ends every pause, one that was left beside the ledger too."""
         ...
 
     # -- actions --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Puts a file in place whole or not at all, for owner and group alone: a draft beside it, on the disk, renamed.
+"""Puts a file in place whole or not at all, for owner and group alone unless told otherwise: a draft, renamed.
 
 Of two that write the same file at once the last one counts, whole. Drafts of processes that were killed are deleted.
 """
@@ -13,20 +13,22 @@ _MODE = 0o640
 _DRAFT = ".draft"
 
 
-def put_whole(file: Path, text: str, *, written_at: datetime | None = None) -> None:
-    """Write `text` in place of what is there, dated `written_at` if that is given.
+def put_whole(file: Path, text: str, *, written_at: datetime | None = None, mode: int | None = None) -> None:
+    """Write `text` in place of what is there, dated `written_at` and with `mode`, whatever the umask, where given.
 
     Raises OSError; then nothing changed. A symlink at that name is replaced and not followed.
     """
-    put_whole_bytes(file, text.encode("utf-8", errors="replace"), written_at=written_at)
+    put_whole_bytes(file, text.encode("utf-8", errors="replace"), written_at=written_at, mode=mode)
 
 
-def put_whole_bytes(file: Path, content: bytes, *, written_at: datetime | None = None) -> None:
+def put_whole_bytes(file: Path, content: bytes, *, written_at: datetime | None = None, mode: int | None = None) -> None:
     """Write `content` as `put_whole` writes a text."""
     draft = file.with_name(f".{file.name}.{token_hex(4)}{_DRAFT}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE)
         with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())  # Else a power cut may leave the new name with nothing behind it.

@@ -18,6 +18,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.plans.configuration import see_to_configuration
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_guard, note_look, note_passing_server
@@ -47,7 +48,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     answers: dict[str, str | None] = {}
     did: list[str] = []
     attention = Attention(ends_at=stop_at)
-    room, is_more_waiting = timedelta(0), False
+    room, is_more_waiting, has_seen_to_configuration = timedelta(0), False, False
     while True:
         now = cluster.clock.now()
         token = hold_lease(cluster)
@@ -56,6 +57,9 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             leave_beat(context, cluster, name=NAME, note=note)
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
         lease = Lease(holder=this_process(), given=token)
+        if not has_seen_to_configuration:
+            see_to_configuration(cluster, lease=lease)
+            has_seen_to_configuration = True
         began_at, has_decided = cluster.clock.now(), False
         # Asked while the logs are read, but only where they are known to hold something: a scheduler is not to be asked
         # five times a second for nothing.

@@ -11,6 +11,7 @@ from ops_pipelines.assets.run_lease import REQUESTED_TAG
 from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
+from ops_pipelines.flow.plans.configuration import rules_changed_at
 from ops_pipelines.flow.plans.moments import due_moment
 from ops_pipelines.ports.ledger import HeldLease
 from ops_pipelines.run_lanes import ACTING_TAGS
@@ -47,6 +48,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     skip = "nothing new and nothing due"
     held: HeldLease | None = None
     look_at_jobs_at = cluster.clock.now()
+    changed_at = rules_changed_at(cluster)
     while True:
         now = cluster.clock.now()
         state = cluster.ledger.read_state(now)
@@ -55,6 +57,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
             cluster.ledger.conditions(),
             recorded_through=int(head),
             retry_after=cluster.rules.policy.durations.retry_after,
+            rules_changed_at=changed_at,
             now=now,
         )
         if due is None and now >= look_at_jobs_at:

@@ -5,6 +5,7 @@ Imports nothing heavy at the top: `--help` passes through here.
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,21 +20,34 @@ if TYPE_CHECKING:
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
 ]
+StateDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="OPS_PIPELINES_STATE",
+        help="The state directory, where cluster.yaml is broken or gone and so cannot name it.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
 RECENT = timedelta(days=30)
 
 
-def open_named(ctx: typer.Context, cluster_file: Path) -> "Cluster":
-    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
+def open_named(ctx: typer.Context, cluster_file: Path, *, state: Path | None = None) -> "Cluster":
+    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`).
+
+    `state` is where to look for the last good cluster.yaml, if the present one cannot be used.
+    """
+    from ops_pipelines.domain.policy import PolicyError
     from ops_pipelines.wiring import open_cluster
 
-    opener: Callable[[Path], Cluster] = ctx.obj or open_cluster
+    opener: Callable[[Path], Cluster] = ctx.obj or partial(open_cluster, state_directory=state)
     try:
         return opener(cluster_file.absolute())
     except OSError as problem:
-        complain(f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path.")
-        raise typer.Exit(ExitCode.USAGE) from problem
+        raise PolicyError(
+            f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path."
+        ) from problem
 
 
 def who_calls() -> str:

@@ -80,7 +80,8 @@ class IncidentsView:
 
     cluster: str
     taken_at: datetime
-    incidents: tuple[IncidentView, ...]
+    incidents: tuple[IncidentView, ...] | None
+    """None where the ledger or its place is not known."""
     problems: tuple[str, ...]
 
 

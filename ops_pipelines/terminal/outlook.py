@@ -142,7 +142,7 @@ def read_incidents(cluster: Cluster, *, closed_within: timedelta | None) -> Inci
         cluster=cluster.name,
         taken_at=now,
         incidents=tuple(outlook.view(incident) for incident in listed),
-        problems=outlook.problems,
+        problems=(*outlook.problems, *(str(each) for each in cluster.troubles)),
     )
 
 
@@ -173,7 +173,7 @@ def read_status(cluster: Cluster) -> StatusView:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     recent = tuple(record for record in state.records if record.begun_at > now - _LATELY)
-    signs = vital_signs(cluster.ledger, state, mode=cluster.rules.policy.mode, now=now)
+    signs = vital_signs(cluster, state, now=now)
     return StatusView(
         cluster=cluster.name,
         taken_at=now,
@@ -186,7 +186,7 @@ def read_status(cluster: Cluster) -> StatusView:
         open_incidents_by_state=count_words(incident.state.value for incident in state.incidents),
         actions_by_outcome=count_outcomes(recent),
         waiting_evidence_count=signs.undecided_evidence_count,
-        problems=tuple(problems),
+        problems=(*problems, *(str(each) for each in cluster.troubles)),
     )
 
 

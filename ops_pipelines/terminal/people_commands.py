@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile, open_named, who_calls
+from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile, StateDirectory, open_named, who_calls
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 _LONGEST_APPROVAL_MINUTES = 24 * 60
@@ -98,27 +98,40 @@ def pause(
     ctx: typer.Context,
     reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    state: StateDirectory = None,
 ) -> None:
     """Stop new actions until `resume-autopilot`.
 
-    A pause outlives restarts. What is begun is finished.
+    A pause outlives restarts. What is begun is finished. It needs neither a right configuration nor the ledger: a file
+    PAUSE in the state directory stops every act, and stands in the ledger as soon as that answers.
     """
-    from ops_pipelines.flow.people import orders
-    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.ports.ledger import Pause
+    from ops_pipelines.terminal.standstill import pause_beside, pause_in_ledger
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
-    try:
-        cluster = open_named(ctx, cluster_file)
-        order = orders.pause(cluster, actor=who_calls(), reason=reason.strip())
-    except LedgerError as problem:
-        raise LedgerError(
-            f"NOT paused, the order could not be written: {problem}. To stop the autopilot now, stop its code server "
-            "(`systemctl stop ops-pipelines-code`)"
-        ) from problem
-    said = f"{cluster.name} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
-    print_lines(console(), [said, "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"])
+    order = Pause(actor=who_calls(), since=SystemClock().now(), reason=reason.strip())
+    beside = pause_beside(order, cluster_file, state=state)
+    recorded = pause_in_ledger(order, lambda: open_named(ctx, cluster_file, state=state), is_paused=bool(beside.places))
+    if recorded.problem is not None and not beside.places:
+        complain(f"NOT paused: {recorded.problem}")
+        for problem in beside.problems:
+            complain(problem)
+        complain(
+            "Name the state directory (`ops-pipelines pause --state DIR --reason ...`), or make the file by hand: "
+            "`touch DIR/PAUSE`. To stop the autopilot now, stop its code server (`systemctl stop ops-pipelines-code`)"
+        )
+        raise typer.Exit(ExitCode.NO_ANSWER)
+    for problem in beside.problems:
+        complain(f"note: {problem}")
+    if recorded.problem is not None:
+        complain(f"note: not in the ledger yet, where the autopilot writes it once it can: {recorded.problem}")
+    said = f"{recorded.cluster or cluster_file} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
+    files = [f"every act finds {place}" for place in beside.places]
+    ending = "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"
+    print_lines(console(), [said, *files, ending])
 
 
 @at_the_edge
@@ -141,16 +154,40 @@ def close(
 
 
 @at_the_edge
-def resume_autopilot(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
-    """Allow new actions again."""
+def resume_autopilot(
+    ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, state: StateDirectory = None
+) -> None:
+    """Allow new actions again.
+
+    Ends every pause: in the ledger, and as a file in the state directory.
+    """
+    from ops_pipelines.domain.policy import PolicyError
     from ops_pipelines.flow.people import orders
+    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.terminal.standstill import lift_beside
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
-    cluster = open_named(ctx, cluster_file)
-    before = cluster.ledger.read_state(cluster.clock.now()).pause
+    # Each of the two may be the only one that can be reached; the file first, for acts would write it down again.
+    try:
+        cluster = open_named(ctx, cluster_file, state=state)
+        before = cluster.ledger.read_state(cluster.clock.now()).pause
+    except (PolicyError, LedgerError) as problem:
+        lifted = lift_beside(cluster_file, state=state)
+        print_lines(console(), [f"{place} is taken away" for place in lifted.places])
+        for still in lifted.problems:
+            complain(still)
+        complain(f"the ledger is not told, and may hold a pause still: {problem}")
+        complain("Run this again when it answers: until then `ops-pipelines status` says whether it is paused")
+        raise typer.Exit(ExitCode.NO_ANSWER) from problem
+    lifted = lift_beside(cluster_file, state=state)
+    if lifted.problems:
+        for still in lifted.problems:
+            complain(still)
+        raise typer.Exit(ExitCode.REFUSED)
     orders.resume_autopilot(cluster, actor=who_calls())
     was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
-    print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}"])
+    files = [f"{place} is taken away" for place in lifted.places]
+    print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}", *files])
 
 
 def _can_ask() -> bool:

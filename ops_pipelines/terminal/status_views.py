@@ -49,18 +49,18 @@ class StatusView:
     cluster: str
     taken_at: datetime
     health: HealthView
-    mode: str
-    """What the policy file says."""
+    mode: str | None
+    """What holds by the policy file."""
     paused: Pause | None
     """Shown as the ledger holds it: actor, since, reason."""
-    is_autopilot_alive: bool
+    is_autopilot_alive: bool | None
     """Whether some process holds the lease, without which nothing is begun."""
     nodes_by_state: Mapping[str, int] | None
     jobs_by_state: Mapping[str, int] | None
-    open_incidents_by_state: Mapping[str, int]
-    actions_by_outcome: Mapping[str, int]
+    open_incidents_by_state: Mapping[str, int] | None
+    actions_by_outcome: Mapping[str, int] | None
     """Begun in the last 24 hours; `open` counts those without an outcome."""
-    waiting_evidence_count: int
+    waiting_evidence_count: int | None
     problems: tuple[str, ...]
 
 

@@ -88,11 +88,14 @@ def print_status(out: Console, view: StatusView) -> None:
     waiting = view.waiting_evidence_count
     newest_at = view.health.newest_evidence_at
     newest = "" if newest_at is None else f"; the newest is {duration_text(view.taken_at - newest_at)} old"
+    if waiting is None:  # Without a ledger there is nothing more to tell.
+        print_fields(out, {"cluster": view.cluster})
+        return
     print_fields(
         out,
         {
             "cluster": view.cluster,
-            "mode": view.mode,
+            "mode": view.mode or "",
             "autopilot": "alive" if view.is_autopilot_alive else "not running: no process holds the lease",
             "nodes": _counts(view.nodes_by_state),
             "jobs": _counts(view.jobs_by_state),
@@ -111,6 +114,9 @@ def _age(beat: HeartbeatView) -> str:
 
 def print_incidents(out: Console, view: IncidentsView) -> None:
     """Print one row an incident; long texts are folded, names and ids are whole."""
+    if view.incidents is None:
+        out.print(Text("which incidents are open is not known; why is on standard error"))
+        return
     if not view.incidents:
         out.print(Text("no incidents"))
         return

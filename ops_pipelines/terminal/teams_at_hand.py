@@ -32,9 +32,8 @@ class TeamsAtHand:
 
     def desk(self) -> TeamsDesk | None:
         """Return the desk; None where only the ledger is served. Raises LedgerError; PolicyError on a wrong file."""
-        from ops_pipelines.resources.config.files import read_cluster
         from ops_pipelines.resources.config.kept_teams import stated_stamps
-        from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
+        from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk, config_in_force
 
         if self._cluster_file is None:
             return None
@@ -43,7 +42,7 @@ class TeamsAtHand:
             stamps = () if self._config is None else stated_stamps(self._config)
             if self._desk is None or self._desk.cluster is not cluster or stamps != self._stamps:
                 try:
-                    config = read_cluster(self._cluster_file)
+                    config = config_in_force(self._cluster_file)
                     self._config, self._stamps = config, stated_stamps(config)
                     observatory = assemble_observatory(config, cluster.clock)
                     self._desk = assemble_teams_desk(config, cluster=cluster, observatory=observatory)

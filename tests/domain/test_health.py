@@ -158,7 +158,7 @@ def test_autopilot_that_still_works_in_the_mode_of_an_older_file_is_judged_by_wh
     health = judge_health(replace(SIGNS, mode=Mode.OBSERVE))
 
     assert health.word is HealthWord.ACTING
-    assert "works in mode auto, the policy file says observe; restart the code server" in health.reasons[0]
+    assert "works in mode auto and by policy.yaml it is observe now" in health.reasons[0]
 
 
 def test_mode_of_a_dead_autopilot_counts_no_more() -> None:

@@ -24,6 +24,7 @@ from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
@@ -154,7 +155,7 @@ class SmallAutopilot:
             fleet=SimulatedFleet(self.twin),
             telemetry=SimulatedTelemetry(self.twin),
             logs=(SimulatedLogs(self.twin),),
-            ledger=SqlLedger(self.ledger_url or f"sqlite:///{file}"),
+            ledger=SqlLedger(self.ledger_url or f"sqlite:///{file}", pause_file=PauseFile(directory)),
             notifier=self.messages,
             clock=SlowLoop(self.clock),
             rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),
@@ -169,8 +170,9 @@ class SmallAutopilot:
         self._begin_on(self.directory, Twin.attach(self.directory / "twin", self.clock), self.cluster.rules.policy)
 
     def use_policy(self, policy: Policy) -> None:
-        """Go on under another policy, as after an edit of policy.yaml and a restart."""
-        self.cluster = replace(self.cluster, rules=replace(self.cluster.rules, policy=policy))
+        """Go on under another policy, as after an edit of policy.yaml."""
+        rules = replace(self.cluster.rules, policy=policy)
+        self.cluster = replace(self.cluster, rules=rules, rules_digest=digest_of(f"rules of the test: {policy}"))
 
     def let_pass(self, seconds: float) -> None:
         self.clock.wait(seconds)

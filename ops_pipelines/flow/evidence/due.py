@@ -43,6 +43,7 @@ def due_remediation(
     recorded_through: int,
     retry_after: timedelta,
     now: datetime,
+    rules_changed_at: datetime | None = None,
 ) -> Due | None:
     """Return the remediation run that is due, None if there is nothing to do.
 
@@ -50,7 +51,9 @@ def due_remediation(
     has decided on it, and so is the closing of an incident whose conditions are gone; a run that failed to see to it
     is repeated after `retry_after`. An incident that waits (for confirmation, budget, an approval, a
     witness) is looked at again after `retry_after`, then after twice that, and so on up to every 5 minutes; any
-    change of it starts the count anew. One run covers every incident, so one key is enough.
+    change of it starts the count anew. What was left waiting under other rules than now hold, since
+    `rules_changed_at`, is looked at at once, and then as if it had just come. One run covers every incident, so one key
+    is enough.
     """
     turn = int(now.timestamp() / retry_after.total_seconds())
     seen_through = min(recorded_through, state.decided_through)
@@ -79,14 +82,20 @@ def due_remediation(
     for incident in state.incidents:
         if incident.state not in (IncidentState.OPEN, IncidentState.ACTING) or _is_only_watched(incident, now=now):
             continue
-        launch_number = _launch_number(now - last_touched_at(incident, state), retry_after)
-        if launch_number > 0:
+        touched_at = last_touched_at(incident, state)
+        is_asked_anew = rules_changed_at is not None and rules_changed_at > touched_at
+        since = rules_changed_at if is_asked_anew and rules_changed_at is not None else touched_at
+        launch_number = _launch_number(now - since, retry_after)
+        if launch_number > 0 or is_asked_anew:
             seq = state.last_change_seq.get(incident.incident, 0)
-            candidates.append((seq, incident.incident, launch_number))
+            # A key is remembered for good, and those of the count before may have been used up.
+            under = f":{since:%Y%m%d%H%M%S}" if is_asked_anew else ""
+            candidates.append((seq, incident.incident, launch_number, under))
     if not candidates:
         return None
-    seq, name, launch_number = max(candidates)
-    return Due(run_key=f"remediate:{name}:{seq}:{launch_number}", reason=f"{name} waits for its next step")
+    seq, name, launch_number, under = max(candidates)
+    why = "is asked anew under changed rules" if under else "waits for its next step"
+    return Due(run_key=f"remediate:{name}:{seq}:{launch_number}{under}", reason=f"{name} {why}")
 
 
 def due_takeover(state: LedgerState, *, epoch: int, now: datetime) -> Due | None:

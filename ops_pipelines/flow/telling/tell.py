@@ -7,7 +7,7 @@ keep the same fact from being told twice. Notes and cursor move in one transacti
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Verb
@@ -23,12 +23,14 @@ from ops_pipelines.flow.telling.jobs import JobSituation, tell_job_people
 from ops_pipelines.flow.telling.on_call import Situation, tell_on_call
 from ops_pipelines.flow.telling.quotas import tell_of_quotas
 from ops_pipelines.flow.telling.rollouts import tell_of_rollouts
-from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerState
+from ops_pipelines.ports.ledger import Entry, EntryKind, LedgerConflict, LedgerState
 from ops_pipelines.ports.outbox import Note, Outbox
 from ops_pipelines.ports.source_error import SourceError
 
 ON_CALL_SOURCE = "messages to the on-call"
 JOBS_SOURCE = "messages to owners and teams"
+_UNDER_RULES = ", under which rules"
+"""Ends the name of the cursor that says under which rules the last look was made."""
 _LINES_AT_ONCE = 1_000
 _FIRST_LOOK_BACK = timedelta(hours=1)
 """A ledger that was never told from may be years old: of its past only what is open, or ended just now, is news."""
@@ -63,13 +65,44 @@ def _tell(source: str, compose: _Composer, cluster: Cluster) -> int:
     after = cluster.ledger.cursor(source)
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    if after is not None and int(after) >= state.head_seq:
+    under = cluster.ledger.cursor(f"{source}{_UNDER_RULES}")
+    is_changed = under is not None and under != cluster.rules_digest
+    if after is not None and int(after) >= state.head_seq and under is not None and not is_changed:
         return 0
     news = _news_after(after, state, cluster)
+    if is_changed:
+        news = _with_what_waits(news, state, cluster)
     with suppress(SourceError, LedgerConflict):  # The cursor stays: the next look tells.
         notes = compose(news, state, outbox, cluster)
-        return outbox.hand_in(notes, source=source, after=after, cursor=str(news.cursor), now=now)
+        told_count = outbox.hand_in(notes, source=source, after=after, cursor=str(news.cursor), now=now)
+        if under != cluster.rules_digest:  # Afterwards: what is told twice is known by its key, and goes out once.
+            _remember(f"{source}{_UNDER_RULES}", cluster.rules_digest, cluster)
+        return told_count
     return 0
+
+
+def _remember(source: str, cursor: str, cluster: Cluster) -> None:
+    cluster.ledger.take_in(source=source, observations=(), rejected=(), cursor=cursor, now=cluster.clock.now())
+
+
+def _with_what_waits(news: News, state: LedgerState, cluster: Cluster) -> News:
+    """Return the news with every open incident and its newest plan: under other rules something else is asked of it."""
+    proposed = dict(news.proposed)
+    for incident in state.incidents:
+        if incident.state is IncidentState.OPEN and incident.incident not in proposed:
+            plans = [each for each in cluster.ledger.entries_about(incident.incident) if _is_plan_of(each, incident)]
+            if plans:
+                proposed[incident.incident] = _plan_in(plans[-1])
+    names = (*news.incidents, *(each.incident for each in state.incidents))
+    return replace(news, incidents=tuple(dict.fromkeys(names)), proposed=proposed)
+
+
+def _is_plan_of(line: Entry, incident: Incident) -> bool:
+    return line.kind is EntryKind.PLAN and line.incident == incident.incident
+
+
+def _plan_in(line: Entry) -> PlanId:
+    return PlanId(str(json.loads(line.body)["plan"]))
 
 
 def _news_after(after: str | None, state: LedgerState, cluster: Cluster) -> News:
@@ -77,9 +110,7 @@ def _news_after(after: str | None, state: LedgerState, cluster: Cluster) -> News
     first = max(0, state.head_seq - _LINES_AT_ONCE) if after is None else int(after)
     lines = cluster.ledger.entries(after=first, limit=_LINES_AT_ONCE)
     proposed = {
-        each.incident: PlanId(str(json.loads(each.body)["plan"]))
-        for each in lines
-        if each.kind is EntryKind.PLAN and each.incident is not None
+        each.incident: _plan_in(each) for each in lines if each.kind is EntryKind.PLAN and each.incident is not None
     }
     if after is None:
         recent = cluster.ledger.incidents_since(cluster.clock.now() - _FIRST_LOOK_BACK)

@@ -69,9 +69,14 @@ class AdviceModel(StrictModel):
     idle_ladder: IdleLadderModel = IdleLadderModel()
 
 
-def read_advice_settings(path: Path) -> tuple[AdviceSettings, Callable[[], bytes] | None]:
-    """Return what policy.yaml says of advice, and what reads the listing that it names; raise ConfigError."""
-    file = YamlFile(path)
+def read_advice_settings(
+    path: Path, *, read_from: Path | None = None
+) -> tuple[AdviceSettings, Callable[[], bytes] | None]:
+    """Return what policy.yaml, or a copy of it, says of advice, and what reads the listing that it names.
+
+    Raises ConfigError.
+    """
+    file = YamlFile(path, read_from=read_from)
     section = file.check(AdviceModel, file.values.get(_AT, {}), at=(_AT,))
     settings = None if section is None else read_advice(file, section)
     file.finish()

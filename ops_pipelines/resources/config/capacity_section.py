@@ -38,9 +38,9 @@ class CapacityPolicyModel(StrictModel):
     network_ratio_max: Annotated[float, Field(gt=0, le=1)] = _D.network_ratio_max
 
 
-def read_capacity_policy(path: Path) -> CapacityPolicy:
-    """Return what policy.yaml says of capacity; raise ConfigError with every fault of that section."""
-    file = YamlFile(path)
+def read_capacity_policy(path: Path, *, read_from: Path | None = None) -> CapacityPolicy:
+    """Return what policy.yaml, or a copy, says of capacity; raise ConfigError with every fault of that section."""
+    file = YamlFile(path, read_from=read_from)
     section = file.check(CapacityPolicyModel, file.values.get(_AT, {}), at=(_AT,))
     file.finish()
     assert section is not None, "a section that could not be read leaves a fault"

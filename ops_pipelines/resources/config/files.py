@@ -78,9 +78,9 @@ _DRIVER = "driver"
 """`frames.detectors.versions.DRIVER`, which is not imported here: it brings numpy to every start."""
 
 
-def read_cluster(path: Path) -> ClusterConfig:
-    """Return what cluster.yaml says; raise ConfigError with every fault found in it."""
-    file = YamlFile(path)
+def read_cluster(path: Path, *, read_from: Path | None = None) -> ClusterConfig:
+    """Return what cluster.yaml says, or the copy `read_from` of it; raise ConfigError with every fault found in it."""
+    file = YamlFile(path, read_from=read_from)
     top = file.check(ClusterModel, file.values, at=())
     if top is None:
         _check_kinds(file)

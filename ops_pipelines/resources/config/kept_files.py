@@ -14,7 +14,7 @@ from ops_pipelines.resources.whole_file import put_whole_bytes
 
 _HOLDS = "cannot be used as it stands, and what it said before holds; `ops-pipelines check-config` names the fault"
 Content = TypeVar("Content")
-Stamp = tuple[int, int] | None
+Stamp = tuple[int, ...] | None
 """What tells one content of a file from the next; None without a file."""
 
 
@@ -38,24 +38,27 @@ def read_kept(
 
     `read_again` reads the copy where that is to be less strict: other files, which it was checked with, have changed.
     """
-    before = _content(path)
+    before = content_of(path)
     try:
         content = read(path)
     except ConfigError:
-        if _content(kept) is None:
+        if content_of(kept) is None:
             raise
         return Told(content=(read_again or read)(kept), trouble=f"{path.name} {_HOLDS}")
+    return Told(content=content, trouble=keep_copy(path, before, kept=kept))
+
+
+def keep_copy(path: Path, before: bytes | None, *, kept: Path) -> str:
+    """Keep what stood in `path` before it was read and found to be right; return why that cannot be, "" if it can."""
     # Changed while it was read: the next reading keeps it.
-    if before is not None and before == _content(path) and before != _content(kept):
-        try:
-            put_whole_bytes(kept, before)
-        except OSError as problem:
-            why = problem.strerror or type(problem).__name__
-            return Told(
-                content=content,
-                trouble=f"no copy of {path.name} could be kept ({why}): make the state directory writable",
-            )
-    return Told(content=content)
+    if before is None or before != content_of(path) or before == content_of(kept):
+        return ""
+    try:
+        put_whole_bytes(kept, before)
+    except OSError as problem:
+        why = problem.strerror or type(problem).__name__
+        return f"no copy of {path.name} could be kept ({why}): make the state directory writable"
+    return ""
 
 
 def stamp_of(path: Path | None) -> Stamp:
@@ -66,7 +69,8 @@ def stamp_of(path: Path | None) -> Stamp:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    # The other two tell a file that was put in place with an older time than the one before it.
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
 
 
 def stamps_of(paths: Iterable[Path | None]) -> tuple[Stamp, ...]:
@@ -74,7 +78,7 @@ def stamps_of(paths: Iterable[Path | None]) -> tuple[Stamp, ...]:
     return tuple(stamp_of(path) for path in paths)
 
 
-def _content(path: Path) -> bytes | None:
+def content_of(path: Path) -> bytes | None:
     """Return what stands in a file; None where it cannot be read, is no file, or is longer than any configuration."""
     try:
         if not path.is_file():

@@ -46,14 +46,14 @@ from ops_pipelines.resources.config.quota_section import read_quotas
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 
 
-def read_policy(path: Path, *, topology: Topology) -> Policy:
-    """Return what policy.yaml allows; an empty file gives the defaults, whose mode is observe.
+def read_policy(path: Path, *, topology: Topology, read_from: Path | None = None) -> Policy:
+    """Return what policy.yaml allows, or the copy `read_from` of it; an empty file gives the defaults: mode observe.
 
     Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
     fault: a misspelt name would leave the node that was meant unprotected. So is, in a mode that acts, a policy that
     allows everything or nothing by accident (`domain.guardrails.policy_lint`).
     """
-    file = YamlFile(path)
+    file = YamlFile(path, read_from=read_from)
     top = file.check(PolicyModel, file.values, at=())
     file.finish()
     assert top is not None, "a file that could not be read leaves a fault"

@@ -20,9 +20,9 @@ from ops_pipelines.resources.config.team_settings import LimitSettings
 _AT = "quotas"
 
 
-def read_quota_policy(path: Path) -> QuotaPolicy:
-    """Return what policy.yaml says of quotas; raise ConfigError with every fault of that section."""
-    file = YamlFile(path)
+def read_quota_policy(path: Path, *, read_from: Path | None = None) -> QuotaPolicy:
+    """Return what policy.yaml, or a copy of it, says of quotas; raise ConfigError with every fault of that section."""
+    file = YamlFile(path, read_from=read_from)
     section = file.check(QuotasModel, file.values.get(_AT, {}), at=(_AT,))
     policy = None if section is None else read_quotas(file, section)
     file.finish()

@@ -56,9 +56,13 @@ Model = TypeVar("Model", bound=StrictModel)
 class YamlFile:
     """One file, its values and the faults found in it so far. Read sections with `check`, then call `finish`."""
 
-    def __init__(self, path: Path) -> None:
-        """Read and parse `path`; raise ConfigError if there is no such file or it is not a YAML mapping."""
+    def __init__(self, path: Path, *, read_from: Path | None = None) -> None:
+        """Read and parse `path`; raise ConfigError if there is no such file or it is not a YAML mapping.
+
+        `read_from` is a copy that is read in its place: what it says, relative paths too, it says as if it lay there.
+        """
         self.path = path
+        self._read_from = read_from or path
         self._lines: dict[KeyPath, int] = {}
         self._faults: list[tuple[int, str]] = []
         self._impossible: set[KeyPath] = set()
@@ -139,10 +143,10 @@ class YamlFile:
 
     def _parse(self) -> Mapping[str, object]:
         try:
-            kind = self.path.stat().st_mode
+            kind = self._read_from.stat().st_mode
             if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # A pipe would be waited for without end.
                 raise ConfigError(f"{self.path} is no file but a pipe, socket or device; expected a YAML file")
-            with self.path.open("rb") as file:
+            with self._read_from.open("rb") as file:
                 read = file.read(MOST_BYTES + 1)
             if len(read) > MOST_BYTES:
                 raise ConfigError(f"{self.path} is longer than {MOST_BYTES} bytes; that is no configuration")

@@ -6,7 +6,10 @@ Open one `SqlLedger` a process; its threads may share it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
@@ -33,6 +36,7 @@ from ops_pipelines.ports.ledger import (
     Guard,
     GuardOfEach,
     HeldLease,
+    LedgerError,
     LedgerState,
     Pause,
 )
@@ -51,6 +55,7 @@ from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import ChainWriter, Resumption, read_entries, read_entries_about, read_head
 from ops_pipelines.resources.ledger.database import LedgerDatabase
+from ops_pipelines.resources.pause_file import PauseFile
 
 
 class SqlLedger:
@@ -60,9 +65,13 @@ class SqlLedger:
     disks, a power cut.
     """
 
-    def __init__(self, url: str) -> None:
-        """Open the ledger, creating or upgrading its tables; raise LedgerError if that cannot be."""
+    def __init__(self, url: str, *, pause_file: PauseFile | None = None) -> None:
+        """Open the ledger, creating or upgrading its tables; raise LedgerError if that cannot be.
+
+        `pause_file` stops new actions as the chain does; None: no file beside the ledger is looked at.
+        """
         self._database = LedgerDatabase(url)
+        self._pause_file = pause_file
 
     def close(self) -> None:
         """Give the connections back; the ledger is not used after this."""
@@ -148,7 +157,8 @@ class SqlLedger:
 
     def read_state(self, now: datetime) -> LedgerState:
         with self._database.read() as connection:
-            return ledger_state.read_state(connection, now)
+            state = ledger_state.read_state(connection, now)
+        return state if state.pause is not None else replace(state, pause=self._pause_beside())
 
     def record_decision(
         self,
@@ -204,10 +214,29 @@ class SqlLedger:
             writer.append(encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=pause.since)
 
     def resume_autopilot(self, *, actor: str, now: datetime) -> None:
+        if self._pause_file is not None:
+            try:  # First: whoever finds it afterwards would write it into the chain again.
+                self._pause_file.remove()
+            except OSError as problem:
+                raise LedgerError(
+                    f"STILL paused: {self._pause_file.path} cannot be taken away ({problem.strerror}); "
+                    "do it as a user who may, then try again"
+                ) from problem
         with self._database.write() as connection:
             body = encode(Resumption(actor=actor, at=now))
             with ChainWriter(connection) as writer:
                 writer.append(body, kind=EntryKind.RESUME_AUTOPILOT, actor=actor, incident=None, now=now)
+
+    def _pause_beside(self) -> Pause | None:
+        return None if self._pause_file is None else self._pause_file.read()
+
+    def _take_in_pause(self, connection: Connection, now: datetime) -> None:
+        """Write a pause that stands in the file alone into the chain: whoever wrote it could not reach us then."""
+        pause = self._pause_beside()
+        if pause is None or ledger_state.read_pause(connection) is not None:
+            return
+        with ChainWriter(connection) as writer:
+            writer.append(encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=now)
 
     # -- actions ------------------------------------------------------------------------------------------------------
 
@@ -224,6 +253,7 @@ class SqlLedger:
         self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
+            self._take_in_pause(connection, now)
             return ledger_actions.begin_actions(
                 connection, records, guard=guard, lease_token=lease_token, actor=actor, now=now
             )
@@ -232,6 +262,7 @@ class SqlLedger:
         self, record: ActionRecord, *, after: int, guard: Guard, lease_token: str | None, actor: str, now: datetime
     ) -> Begun | AlreadyBegun | Refusal:
         with self._database.write() as connection:
+            self._take_in_pause(connection, now)
             return ledger_actions.begin_action_again(
                 connection, record, after=after, guard=guard, lease_token=lease_token, actor=actor, now=now
             )
@@ -326,6 +357,7 @@ class SqlLedger:
         sent: Sequence[SentChange] = (),
     ) -> ProposalRecord:
         with self._database.write() as connection:
+            self._take_in_pause(connection, now)
             return ledger_proposals.write_event(
                 connection,
                 proposal,
@@ -361,6 +393,7 @@ class SqlLedger:
         self, *, holder: str, ttl: timedelta, now: datetime, is_gone: Callable[[str], bool] = lambda _holder: False
     ) -> str | None:
         with self._database.write() as connection:
+            self._take_in_pause(connection, now)
             return ledger_evidence.take_lease(connection, holder=holder, ttl=ttl, is_gone=is_gone, now=now)
 
     def held_lease(self, now: datetime) -> HeldLease | None:

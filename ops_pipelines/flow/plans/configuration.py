@@ -1,0 +1,114 @@
+"""What follows when the configuration changes under a running autopilot: who is told, and what is asked anew.
+
+Read by `wiring`, which gives each pass the rules that hold. Here the process that may act pages about a file that
+cannot be used, says which file only a restart takes up, and notes since when the rules hold: what waits is asked anew.
+"""
+
+from contextlib import suppress
+from datetime import datetime
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.policy import ConfigTrouble
+from ops_pipelines.flow.acts.perform import perform
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.heartbeat import RESTART_SOURCE
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
+from ops_pipelines.ports.source_error import SourceError
+
+_RULES_SOURCE = "rules in force"
+_OVER = 1
+"""The page that the hour is over is the second one about the same trouble."""
+_SINCE = " cannot be used since "
+
+
+def see_to_configuration(cluster: Cluster, *, lease: Lease) -> None:
+    """Note what holds now, and page about what cannot be used; called by the process that holds the lease.
+
+    Raises LedgerError.
+    """
+    _note_rules(cluster)
+    _note(RESTART_SOURCE, _restart_words(cluster), cluster)
+    state = cluster.ledger.read_state(cluster.clock.now())
+    _close_what_is_mended(cluster, state)
+    for trouble in cluster.troubles:
+        with suppress(LedgerConflict, SourceError):  # Somebody opened an incident in this moment: the next tick pages.
+            _page(trouble, cluster, state, lease=lease)
+
+
+def rules_changed_at(cluster: Cluster) -> datetime | None:
+    """Return since when the rules in force hold; None if the ledger saw no others before."""
+    noted = cluster.ledger.cursor(_RULES_SOURCE) or ""
+    _, _, since = noted.partition(" ")
+    return datetime.fromisoformat(since) if since else None
+
+
+def _note_rules(cluster: Cluster) -> None:
+    noted = cluster.ledger.cursor(_RULES_SOURCE) or ""
+    digest, _, _ = noted.partition(" ")
+    if digest != cluster.rules_digest:
+        since = cluster.clock.now().isoformat() if digest else ""
+        _note(_RULES_SOURCE, f"{cluster.rules_digest} {since}", cluster)
+
+
+def _restart_words(cluster: Cluster) -> str:
+    if not cluster.restart_for:
+        return ""
+    return (
+        f"{cluster.restart_for} has changed since the code server read it; restart the code server to take that up "
+        "(`systemctl restart ops-pipelines-code`)"
+    )
+
+
+def _note(source: str, words: str, cluster: Cluster) -> None:
+    if (cluster.ledger.cursor(source) or "") != words:
+        cluster.ledger.take_in(source=source, observations=(), rejected=(), cursor=words, now=cluster.clock.now())
+
+
+def _page(trouble: ConfigTrouble, cluster: Cluster, state: LedgerState, *, lease: Lease) -> None:
+    now = cluster.clock.now()
+    # Also one that a person has closed: they know, and are not paged about the same trouble again.
+    lately = cluster.ledger.incidents_since(trouble.since)
+    incident = next((each for each in lately if each.note.startswith(_mark(trouble))), None)
+    if incident is None:
+        incident = Incident(
+            incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
+            state=IncidentState.ESCALATED,
+            response=Response.PAGE,
+            nodes=frozenset(),
+            gpus=frozenset(),
+            victims=frozenset(),
+            findings=(),
+            opened_at=now,
+            changed_at=now,
+            note=str(trouble),
+        )
+        cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
+    pages = [Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=str(trouble))]
+    if trouble.since < trouble.until <= now:
+        text = f"{_mark(trouble)}: what it said before holds no longer. Mode observe: nothing is begun until it can."
+        pages.append(Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=text, try_number=_OVER))
+    told = {record.action.key for record in state.records if record.outcome is not None}
+    for page in pages:
+        if page.key not in told:
+            perform(page, cluster, plan=None, lease=lease)
+
+
+def _close_what_is_mended(cluster: Cluster, state: LedgerState) -> None:
+    now = cluster.clock.now()
+    lasting = [_mark(trouble) for trouble in cluster.troubles]
+    for incident in state.incidents:
+        file, is_such, _ = incident.note.partition(_SINCE)
+        if incident.findings or not is_such or any(incident.note.startswith(each) for each in lasting):
+            continue
+        closed = advance(incident, IncidentEvent.CLEARED, at=now, note=f"{file} can be used again")
+        with suppress(LedgerConflict):
+            cluster.ledger.change_incident(closed, actor=AUTOPILOT, now=now)
+
+
+def _mark(trouble: ConfigTrouble) -> str:
+    """Return how the words about a trouble begin, whatever its fault is by now."""
+    return f"{trouble.file}{_SINCE}{trouble.since:%Y-%m-%d %H:%M:%S} UTC"

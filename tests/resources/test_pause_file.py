@@ -1,0 +1,92 @@
+"""The pause beside the ledger: whatever stands under its name means paused; only no file means that nobody paused."""
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops_pipelines.ports.ledger import Pause
+from ops_pipelines.resources.pause_file import PAUSE_FILE, PauseFile
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ORDER = Pause(actor="day-shift", since=NOON, reason="moving racks")
+
+
+def test_no_file_is_no_pause(tmp_path: Path) -> None:
+    assert PauseFile(tmp_path).read() is None
+    assert PauseFile(tmp_path / "nowhere").read() is None
+
+
+def test_order_comes_back_as_it_was_given(tmp_path: Path) -> None:
+    file = PauseFile(tmp_path)
+
+    file.put(ORDER)
+
+    assert file.read() == ORDER
+    assert file.remove() == ORDER
+    assert file.read() is None
+    assert file.remove() is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="touched by hand"),
+        pytest.param(b'{"actor": "day-shift", "since": "2026-', id="half-written"),
+        pytest.param(b"[]", id="no order"),
+        pytest.param(b'{"actor": 7, "since": 8, "reason": ["x"]}', id="of other types"),
+        pytest.param(b"\xff\xfe\x00", id="no text"),
+        pytest.param(b"[" * 9_000, id="nested without end"),
+    ],
+)
+def test_file_that_says_nothing_is_a_pause_since_it_was_written(tmp_path: Path, content: bytes) -> None:
+    file = PauseFile(tmp_path)
+    file.path.write_bytes(content)
+    os.utime(file.path, (NOON.timestamp(), NOON.timestamp()))
+
+    pause = file.read()
+
+    assert pause is not None
+    assert (pause.actor, pause.since) == ("somebody", NOON)
+    assert "does not say why" in pause.reason
+
+
+def test_directory_pipe_and_dangling_link_are_a_pause_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    for make in (lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("nowhere")):
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        place.mkdir()
+        make(place / PAUSE_FILE)
+
+        pause = PauseFile(place).read()
+
+        assert pause is not None
+        assert "is no file" in pause.reason
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_what_root_wrote_can_be_read_by_the_user_of_the_program_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        PauseFile(tmp_path).put(ORDER)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(PauseFile(tmp_path).path.stat().st_mode) == 0o644
+
+
+@given(content=st.binary(max_size=400))
+def test_any_bytes_are_a_pause(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = PauseFile(tmp_path_factory.mktemp("state"))
+    file.path.write_bytes(content)
+
+    pause = file.read()
+
+    assert pause is not None
+    assert pause.reason
+    assert pause.reason.isprintable()
+    assert pause.actor.isprintable()
+    assert pause.since.tzinfo is not None
