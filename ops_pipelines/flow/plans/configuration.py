@@ -20,7 +20,7 @@ from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.ports.source_error import SourceError
 
 _RULES_SOURCE = "rules in force"
-_OVER = 1
+_OVER = 2
 """The page that the hour is over is the second one about the same trouble."""
 _SINCE = " cannot be used since "
 
@@ -71,8 +71,9 @@ def _note(source: str, words: str, cluster: Cluster) -> None:
 def _page(trouble: ConfigTrouble, cluster: Cluster, state: LedgerState, *, lease: Lease) -> None:
     now = cluster.clock.now()
     # Also one that a person has closed: they know, and are not paged about the same trouble again.
-    lately = cluster.ledger.incidents_since(trouble.since)
-    incident = next((each for each in lately if each.note.startswith(_mark(trouble))), None)
+    since, _, name = (cluster.ledger.cursor(_trouble_with(trouble)) or "").partition(" ")
+    is_known = since == trouble.since.isoformat()
+    incident = cluster.ledger.incident(IncidentId(name)) if is_known else None
     if incident is None:
         incident = Incident(
             incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
@@ -87,6 +88,7 @@ def _page(trouble: ConfigTrouble, cluster: Cluster, state: LedgerState, *, lease
             note=str(trouble),
         )
         cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
+        _note(_trouble_with(trouble), f"{trouble.since.isoformat()} {incident.incident}", cluster)
     pages = [Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=str(trouble))]
     if trouble.since < trouble.until <= now:
         text = f"{_mark(trouble)}: what it said before holds no longer. Mode observe: nothing is begun until it can."
@@ -107,6 +109,10 @@ def _close_what_is_mended(cluster: Cluster, state: LedgerState) -> None:
         closed = advance(incident, IncidentEvent.CLEARED, at=now, note=f"{file} can be used again")
         with suppress(LedgerConflict):
             cluster.ledger.change_incident(closed, actor=AUTOPILOT, now=now)
+
+
+def _trouble_with(trouble: ConfigTrouble) -> str:
+    return f"trouble with {trouble.file}"
 
 
 def _mark(trouble: ConfigTrouble) -> str:
