@@ -56,7 +56,7 @@ def answer_what_waits(evidence: Evidence) -> None:
 
 
 def _waiting(evidence: Evidence) -> tuple[PlanId, ...]:
-    views = read_incidents(evidence.cluster, closed_within=None).incidents
+    views = read_incidents(evidence.cluster, closed_within=None).incidents or ()
     plans = [view.plan for view in views if view.plan is not None]
     return tuple(PlanId(plan.plan) for plan in plans if plan.standing is PlanStanding.WAITS_FOR_APPROVAL)
 

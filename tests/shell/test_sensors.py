@@ -12,6 +12,7 @@ import pytest
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.definitions import defs
+from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.heartbeat import read_vital_signs
@@ -56,6 +57,9 @@ class Silent:
         raise SourceUnavailable("prometheus did not answer")
 
     def read_nodes(self) -> tuple[NodeStatus, ...]:
+        raise SourceUnavailable("slurmctld did not answer")
+
+    def read_limits(self) -> SchedulerLimits:
         raise SourceUnavailable("slurmctld did not answer")
 
 
