@@ -24,6 +24,7 @@ from ops_pipelines.flow.hindsight.review.week import week_of
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.launched_by import launched_by
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
@@ -272,26 +273,16 @@ def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | 
     )
 
 
-class _ByHand(dg.Config):
-    """Whoever launches a job by hand says who they are: Dagster itself has no users."""
-
-    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
-
-
-class PauseConfig(_ByHand):
+class PauseConfig(dg.Config):
     reason: str = Field(min_length=1, max_length=500, description="Why new actions must stop.")
 
 
-class ResumeConfig(_ByHand):
-    pass
-
-
-class ApproveConfig(_ByHand):
+class ApproveConfig(dg.Config):
     plan: str = Field(pattern=r"^PLAN-[0-9a-f]{12}$", description="The plan as listed, for example PLAN-0123456789ab.")
     valid_minutes: int = Field(default=60, ge=1, le=24 * 60, description="How long the yes holds.")
 
 
-class NodeConfig(_ByHand):
+class NodeConfig(dg.Config):
     node: str = Field(min_length=1, max_length=253, description="One node, as named in cluster.yaml.")
     reason: str = Field(min_length=1, max_length=160, description="Why; written on the node and in the ledger.")
 
@@ -299,15 +290,18 @@ class NodeConfig(_ByHand):
 @dg.op
 def pause_new_actions(context: dg.OpExecutionContext, config: PauseConfig, cluster: dg.ResourceParam[Cluster]) -> None:
     """Stop new actions; what is begun is finished. Survives restarts."""
-    order = orders.pause(cluster, actor=config.actor, reason=config.reason)
+    order = orders.pause(
+        cluster, actor=launched_by(context, cluster, instead="ops-pipelines pause"), reason=config.reason
+    )
     context.log.warning("autopilot paused by=%s reason=%s", order.actor, order.reason)
 
 
 @dg.op
-def allow_new_actions(context: dg.OpExecutionContext, config: ResumeConfig, cluster: dg.ResourceParam[Cluster]) -> None:
+def allow_new_actions(context: dg.OpExecutionContext, cluster: dg.ResourceParam[Cluster]) -> None:
     """Allow new actions again."""
-    orders.resume_autopilot(cluster, actor=config.actor)
-    context.log.info("autopilot resumed by=%s", config.actor)
+    actor = launched_by(context, cluster, instead="ops-pipelines resume-autopilot")
+    orders.resume_autopilot(cluster, actor=actor)
+    context.log.info("autopilot resumed by=%s", actor)
 
 
 @dg.op
@@ -316,7 +310,7 @@ def approve_one_plan(context: dg.OpExecutionContext, config: ApproveConfig, clus
     plan, approval = orders.approve(
         PlanId(config.plan),
         cluster,
-        actor=config.actor,
+        actor=launched_by(context, cluster, instead="ops-pipelines approve"),
         valid_for=timedelta(minutes=config.valid_minutes),
         via=ApprovalWay.UI,
     )
@@ -330,7 +324,7 @@ def drain_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster: 
         parse_node_name(config.node),
         cluster,
         lease=Lease(holder=f"run:{context.run_id}", given=None),
-        actor=config.actor,
+        actor=launched_by(context, cluster, instead="scontrol update nodename=NODE state=drain, which is left alone"),
         why=config.reason,
     )
     context.log.info("node=%s drained incident=%s", config.node, incident.incident)
@@ -343,7 +337,9 @@ def return_one_node(context: dg.OpExecutionContext, config: NodeConfig, cluster:
         parse_node_name(config.node),
         cluster,
         lease=Lease(holder=f"run:{context.run_id}", given=None),
-        actor=config.actor,
+        actor=launched_by(
+            context, cluster, instead="ops-pipelines close, and scontrol update nodename=NODE state=resume"
+        ),
         why=config.reason,
     ):
         context.log.info("node=%s returned incident=%s", config.node, incident.incident)

@@ -7,6 +7,7 @@ modules are, because each command carries its help text.
 
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -258,6 +259,42 @@ def serve(
         cluster_file=cluster_file.absolute(),
     )
     http_process.serve(pages, listening, announce=lambda: typer.echo(said))
+
+
+@app.command()
+@at_the_edge
+def webserver(
+    ctx: typer.Context,
+    workspace: Annotated[Path, typer.Option("--workspace", "-w", help="Where Dagster finds the definitions.")] = (
+        Path("workspace.yaml")
+    ),
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="OPS_PIPELINES_WEB_TOKENS",
+            help="Who may log in: lines `name:sha256-of-token`, mode 0600. None: read-only.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. Whoever reaches it may read.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 3000,
+) -> None:
+    """Serve Dagster's web interface behind a login, until SIGTERM.
+
+    What changes something is taken by POST, from its own pages and with a login only; whoever reaches the port may
+    read. Without a token file everything is read-only. docs/SAFETY.md says how a token is made.
+    """
+    import logging
+    import os
+
+    from ops_pipelines.gateway import TokenFile
+    from ops_pipelines.gateway import serve as serve_behind_gateway
+
+    os.umask(0o077)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    tokens = None if token_file is None else TokenFile(token_file)
+    serve_behind_gateway(
+        workspace=workspace, host=host, port=port, tokens=tokens, announce=lambda said: typer.echo(f"serving {said}")
+    )
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pydantic import Field
 from ops_pipelines.domain.identity import RolloutId, parse_node_name
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.launched_by import launched_by
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 
 advance_rollouts = dg.define_asset_job(
@@ -57,13 +58,11 @@ def rollout_schedule(
 
 
 class StartRolloutConfig(dg.Config):
-    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
     release: str = Field(min_length=1, max_length=64, description="A file of the releases directory, without .yaml.")
     plan: str = Field(default="", max_length=64, description="Start only if the plan is still this one; empty: any.")
 
 
 class SteerRolloutConfig(dg.Config):
-    actor: str = Field(min_length=1, max_length=100, description="Who you are; recorded in the ledger.")
     rollout: str = Field(pattern=r"^ROLL-[0-9]{4,}$", description="Such as ROLL-0001.")
     order: Literal["approve", "pause", "resume", "abort", "back", "skip"] = Field(description="What it shall do.")
     reason: str = Field(min_length=1, max_length=500, description="Why, for whoever reads it later.")
@@ -78,11 +77,12 @@ def start_one_rollout(
     from ops_pipelines.flow.lifecycle.opening import start_release
     from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
 
+    actor = launched_by(context, cluster, instead="ops-pipelines rollout start")
     planned = plan_release(files_of(cluster).release(config.release), cluster)
     found = getattr(planned.plan, "plan", None)
     if config.plan and found != config.plan:
         raise ByHandRefused(f"the plan is {found or 'none'} by now, not {config.plan}; plan it again")
-    opened = start_release(planned, cluster, actor=config.actor)
+    opened = start_release(planned, cluster, actor=actor)
     context.log.info("rollout=%s state=%s %s", opened.rollout, opened.state.value, opened.reason)
 
 
@@ -93,7 +93,8 @@ def steer_one_rollout(
     """Tell one rollout what people want of it."""
     from ops_pipelines.flow.lifecycle import orders
 
-    name, actor, reason = RolloutId(config.rollout), config.actor, config.reason
+    name, reason = RolloutId(config.rollout), config.reason
+    actor = launched_by(context, cluster, instead="ops-pipelines rollout")
     match config.order:
         case "approve":
             orders.say_yes(name, cluster, actor=actor)

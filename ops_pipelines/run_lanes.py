@@ -2,14 +2,19 @@
 
 What fences nodes and moves jobs has a lane to itself, so that no number of other runs can keep it queued: neither the
 lake's, nor back-fills, nor what people launch. The lane is read from the job, never from a form. dagster.yaml names the
-coordinator that does this, and the limits. Dagster's webserver and daemon import this module: it imports little.
+coordinator that does this, and the limits; it also seals who launched a run, as the web gateway knows it. Dagster's
+webserver and daemon import this module: it imports little.
 """
 
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.storage.dagster_run import DagsterRun
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.login_tag import LOGIN_SCOPE, LOGIN_TAG, login_key, seal_login
 
 LANE_TAG = "lane"
 PRIORITY_TAG = "dagster/priority"
@@ -70,6 +75,11 @@ class LaneCoordinator(QueuedRunCoordinator):
         tags = tags_of(lane)
         if lane is RunLane.ACT:
             tags[PRIORITY_TAG] = "10"  # Of those that may start in one turn of the queue it is launched first.
+        scope = getattr(getattr(context.workspace, "source", None), "scope", None) or {}
+        if name := scope.get(LOGIN_SCOPE):
+            key = login_key(Path(self._instance.root_directory))
+            now = SystemClock().now()
+            tags[LOGIN_TAG] = seal_login(key, name=name, job=run.job_name, run=run.run_id, now=now)
         if not tags.items() <= run.tags.items():
             self._instance.add_run_tags(run.run_id, tags)
             run = run.with_tags({**run.tags, **tags})

@@ -90,8 +90,8 @@ class RunState:
 class DagsterApi:
     """One web server."""
 
-    def __init__(self, url: str) -> None:
-        self._url = f"{url}/graphql"
+    def __init__(self, url: str, *, token: str) -> None:
+        self._url, self._token = f"{url}/graphql", token
 
     def launch_backfill(self, *, assets: Sequence[str], partitions: Sequence[str]) -> str:
         """Start what the UI's `Materialize` starts for these assets and partitions; return the back-fill's id."""
@@ -152,7 +152,9 @@ class DagsterApi:
     def _ask(self, query: str, variables: Mapping[str, object]) -> dict[str, dict]:  # type: ignore[type-arg] # JSON
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(  # noqa: S310 - our own loopback URL
-            self._url, data=body, headers={"Content-Type": "application/json"}
+            self._url,
+            data=body,
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own loopback URL

@@ -124,7 +124,9 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
             status.update("starting the pages")
             serve = ["ops-pipelines", "serve", "--cluster", str(cluster_file), "--port", str(pages_port)]
             stack.start_beside("pages", serve, port=pages_port)
-        console.print(f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s)")
+        console.print(
+            f"Dagster UI: [link={stack.login_url}]{stack.login_url}[/]  (started in {time.monotonic() - began:.0f} s)"
+        )
         console.print(f"pages: [link={pages_url}/]{pages_url}/[/]  (reports, approvals, quotas, costs, advice)")
         desk = _Desk(cluster=cluster, twin=twin, stack=stack, console=console, state=state, pages_url=pages_url)
         if is_once:
@@ -176,7 +178,7 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
     since = cluster.clock.now()
     view = _View(desk, parts=PARTS)
     drill = _Drill(desk, view)
-    runs = UiRuns(DagsterApi(stack.url))
+    runs = UiRuns(DagsterApi(stack.url, token=stack.token))
     with view.shown():
         runs.launch(PLAN_ROLLOUT)
         _wait_for_training(twin, view)
@@ -352,7 +354,7 @@ def _endless(desk: _Desk, observatory: Observatory) -> None:
     chance = random.Random(SEED)
     view = _View(desk, parts=())
     twin = desk.twin
-    api = DagsterApi(desk.stack.url)
+    api = DagsterApi(desk.stack.url, token=desk.stack.token)
     api.launch_job(REBALANCE, partition=day_key(desk.cluster.clock.now()))  # first: the fill keeps the pool for a while
     morning = InTurn(api, backfill=start_fill(desk.stack, observatory, hour_count=2))
     with view.shown():

@@ -45,7 +45,7 @@ def fill_lake(
 ) -> LakeFill:
     """Fill the running hour and those before it, `hour_count` in all, and return what came of it."""
     hours = _hours(observatory, hour_count)
-    api = DagsterApi(stack.url)
+    api = DagsterApi(stack.url, token=stack.token)
     backfill = _launch(api, hours)
     differences = _await_runs(api, backfill, pass_time=pass_time)
     counts = {name: _count_rows(observatory, name, hours) for name in ASSETS}
@@ -56,7 +56,7 @@ def fill_lake(
 
 def start_fill(stack: DagsterStack, observatory: Observatory, *, hour_count: int) -> str:
     """Begin to fill the running hour and those before it, `hour_count` in all; return the back-fill's id at once."""
-    return _launch(DagsterApi(stack.url), _hours(observatory, hour_count))
+    return _launch(DagsterApi(stack.url, token=stack.token), _hours(observatory, hour_count))
 
 
 def _hours(observatory: Observatory, count: int) -> list[datetime]:

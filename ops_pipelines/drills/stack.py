@@ -5,8 +5,10 @@ What a drill pretends or breaks is not here. Everything is on loopback and below
 
 import argparse
 import fcntl
+import hashlib
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -65,10 +67,26 @@ class DagsterStack:
         self._code_port: int | None = None
         self._run, self._log = home / "run", home / "log"
         self._daemons = Daemons(run=self._run, log=self._log)
+        self.token = secrets.token_urlsafe(32)
+        """Logs in at the web page, for as long as this stack lives."""
 
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self._port}"
+
+    @property
+    def login_url(self) -> str:
+        """The address that logs in whoever started the drill; nobody else on this machine knows it."""
+        return f"{self.url}/login?token={self.token}"
+
+    @property
+    def _token_file(self) -> Path:
+        return self._home / "web.tokens"
+
+    def _write_token_file(self) -> None:
+        self._token_file.unlink(missing_ok=True)
+        with os.fdopen(os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"drill:{hashlib.sha256(self.token.encode()).hexdigest()}\n")
 
     def refuse_taken_port(self) -> None:
         """Raise StackError if another program listens where the web page shall be."""
@@ -98,7 +116,14 @@ class DagsterStack:
             self.start_code_server()
         progress("daemon and web page")
         self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
-        self._start(WEBSERVER, ["dagster-webserver", "-w", str(workspace), "-h", LOOPBACK, "-p", str(self._port)])
+        self._write_token_file()
+        self._start(
+            WEBSERVER,
+            [
+                *("ops-pipelines", "webserver", "--workspace", str(workspace), "--token-file", str(self._token_file)),
+                *("--host", LOOPBACK, "--port", str(self._port)),
+            ],
+        )
         self._await(WEBSERVER, self._answers)
 
     def start_code_server(self) -> None:

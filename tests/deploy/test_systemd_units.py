@@ -4,6 +4,7 @@ They are checked by `systemd-analyze verify` and their commands are run as plain
 """
 
 import configparser
+import hashlib
 import json
 import os
 import re
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"
 BIN = Path(sys.executable).parent
 INSTALLED = "/opt/ops_pipelines"
+TOKEN = "of-the-operator"
 SERVICES = ("code", "daemon", "webserver", "serve")
 START_SECONDS = 120.0
 """Far above what a start takes (20 s on a loaded machine with two cores); never asserted on."""
@@ -335,10 +337,18 @@ def installation(directory: Path, *, code_port: int) -> dict[str, str]:
     cluster.write_text(
         re.sub(r"^state_directory: .*$", "state_directory: state", (ROOT / "cluster.yaml").read_text(), flags=re.M)
     )
+    tokens = directory / "web.tokens"
+    tokens.write_text(f"operator:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
+    tokens.chmod(0o600)
     text = (ROOT / "deploy" / "workspace.yaml").read_text()
     (directory / "workspace.yaml").write_text(text.replace("4266", str(code_port)))
     return clean_environment(
-        {"DAGSTER_HOME": str(home), "OPS_PIPELINES_CLUSTER": str(cluster), "PYTHONUNBUFFERED": "1"}
+        {
+            "DAGSTER_HOME": str(home),
+            "OPS_PIPELINES_CLUSTER": str(cluster),
+            "OPS_PIPELINES_WEB_TOKENS": str(tokens),
+            "PYTHONUNBUFFERED": "1",
+        }
     )
 
 
@@ -450,7 +460,7 @@ def graphql(port: int, query: str, **variables: object) -> dict[str, object]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql",
         data=json.dumps({"query": query, "variables": variables}).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         data = json.loads(answer.read())["data"]

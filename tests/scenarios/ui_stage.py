@@ -236,7 +236,7 @@ def set_up(home: Path, *, metrics_url: str, day: Day, instance_file: Path) -> It
     stack = DagsterStack(home / "dagster", cluster_file=cluster_file, instance_file=instance_file, port=free_ports(1))
     try:
         stack.start(lambda _: None)
-        api = DagsterApi(stack.url)
+        api = DagsterApi(stack.url, token=stack.token)
         api.stop_automation()
         yield Stage(stack=stack, api=api, lake=home / "lake", day=day)
     finally:

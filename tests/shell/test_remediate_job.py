@@ -9,6 +9,7 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
+from tests.shell.launched import launch
 from tests.simulator.small_cluster import TRAINING
 
 
@@ -23,9 +24,7 @@ def run_job(
     autopilot: SmallAutopilot, name: str, instance: dg.DagsterInstance, **config: object
 ) -> dg.ExecuteInProcessResult:
     definitions = definitions_on(autopilot.cluster)
-    return definitions.resolve_job_def(name).execute_in_process(
-        instance=instance, run_config=dict(config), raise_on_error=False
-    )
+    return launch(definitions.resolve_job_def(name), instance, login="operator", run_config=dict(config))
 
 
 def hand_config(op: str, **config: object) -> dict[str, object]:
@@ -84,12 +83,12 @@ def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: Small
             autopilot,
             "pause_autopilot",
             instance,
-            **hand_config("pause_new_actions", actor="operator", reason="a test"),
+            **hand_config("pause_new_actions", reason="a test"),
         )
         autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
         run_job(autopilot, "remediate", instance)
         before = autopilot.received(EntryKind.DRAIN)
-        run_job(autopilot, "resume_autopilot", instance, **hand_config("allow_new_actions", actor="operator"))
+        run_job(autopilot, "resume_autopilot", instance)
         run_job(autopilot, "remediate", instance)
 
     assert paused.success
@@ -98,7 +97,7 @@ def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: Small
 
 
 def test_a_node_drained_by_hand_is_returned_by_hand(autopilot: SmallAutopilot) -> None:
-    config = {"actor": "operator", "node": "gpu009", "reason": "replace a fan"}
+    config = {"node": "gpu009", "reason": "replace a fan"}
     with dg.DagsterInstance.ephemeral() as instance:
         drained = run_job(autopilot, "drain_node", instance, **hand_config("drain_one_node", **config))
         (owner,) = autopilot.cluster.ledger.read_state(autopilot.clock.now()).incidents
@@ -114,10 +113,10 @@ def test_a_node_drained_by_hand_is_returned_by_hand(autopilot: SmallAutopilot) -
 @pytest.mark.parametrize(
     ("op", "config"),
     [
-        pytest.param("drain_one_node", {"actor": "operator", "node": "gpu999", "reason": "x"}, id="unknown node"),
-        pytest.param("drain_one_node", {"actor": "operator", "node": "$(reboot)", "reason": "x"}, id="hostile name"),
-        pytest.param("drain_one_node", {"actor": "", "node": "gpu009", "reason": "x"}, id="nobody"),
-        pytest.param("drain_one_node", {"actor": "operator", "nodes": ["gpu009"], "reason": "x"}, id="misspelt key"),
+        pytest.param("drain_one_node", {"node": "gpu999", "reason": "x"}, id="unknown node"),
+        pytest.param("drain_one_node", {"node": "$(reboot)", "reason": "x"}, id="hostile name"),
+        pytest.param("drain_one_node", {"actor": "ada", "node": "gpu009", "reason": "x"}, id="a name from a form"),
+        pytest.param("drain_one_node", {"nodes": ["gpu009"], "reason": "x"}, id="misspelt key"),
     ],
 )
 def test_a_drain_by_hand_of_what_is_not_known_fails_and_touches_nothing(
@@ -131,3 +130,31 @@ def test_a_drain_by_hand_of_what_is_not_known_fails_and_touches_nothing(
 
     assert not succeeded
     assert autopilot.received(*EntryKind) == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "op", "config"),
+    [
+        ("pause_autopilot", "pause_new_actions", {"reason": "x"}),
+        ("resume_autopilot", None, {}),
+        ("approve_plan", "approve_one_plan", {"plan": "PLAN-0123456789ab"}),
+        ("drain_node", "drain_one_node", {"node": "gpu009", "reason": "x"}),
+        ("return_node", "return_one_node", {"node": "gpu009", "reason": "x"}),
+    ],
+)
+def test_a_job_of_a_person_without_a_login_acts_on_nothing_and_names_the_way_to_go(
+    autopilot: SmallAutopilot, job: str, op: str | None, config: dict[str, object]
+) -> None:
+    definition = definitions_on(autopilot.cluster).resolve_job_def(job)
+    given = {} if op is None else {"run_config": hand_config(op, **config)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        before = autopilot.cluster.ledger.read_state(autopilot.clock.now())
+        result = launch(definition, instance, login=None, **given)
+
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    said = str(failure.step_failure_data.error)
+    assert "nobody's login stands behind this run" in said
+    assert "instead: " in said
+    assert autopilot.received(*EntryKind) == ()
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()) == before

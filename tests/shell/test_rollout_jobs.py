@@ -15,6 +15,7 @@ from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 from ops_pipelines.sensors.rollouts import rollout_sensor
 from tests.scenarios.rollout_stage import FIRST, KERNEL, PERSON, RolloutStage
+from tests.shell.launched import launch
 
 
 @pytest.fixture
@@ -49,17 +50,22 @@ def reason(result: dg.SensorResult) -> str:
 
 
 def run(stage: RolloutStage, job: dg.JobDefinition, op: str, **config: str) -> dg.ExecuteInProcessResult:
-    return job.execute_in_process(
-        resources={"cluster": stage.cluster}, run_config={"ops": {op: {"config": config}}}, raise_on_error=False
-    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        return launch(
+            job,
+            instance,
+            login=PERSON,
+            resources={"cluster": stage.cluster},
+            run_config={"ops": {op: {"config": config}}},
+        )
 
 
 def start(stage: RolloutStage, **config: str) -> bool:
-    return run(stage, start_rollout, "start_one_rollout", **{"actor": PERSON, "release": "autumn", **config}).success
+    return run(stage, start_rollout, "start_one_rollout", **{"release": "autumn", **config}).success
 
 
 def steer(stage: RolloutStage, order: str, **config: str) -> bool:
-    given = {"actor": PERSON, "rollout": "ROLL-0001", "order": order, "reason": "a visit", **config}
+    given = {"rollout": "ROLL-0001", "order": order, "reason": "a visit", **config}
     return run(stage, steer_rollout, "steer_one_rollout", **given).success
 
 
@@ -251,7 +257,8 @@ def test_one_node_is_left_out_and_none_without_a_name(stage: RolloutStage) -> No
 
 
 @pytest.mark.parametrize(
-    "config", [{"rollout": "roll-1"}, {"rollout": "ROLL-0001; x"}, {"order": "explode"}, {"reason": ""}, {"actor": ""}]
+    "config",
+    [{"rollout": "roll-1"}, {"rollout": "ROLL-0001; x"}, {"order": "explode"}, {"reason": ""}, {"actor": "a"}],
 )
 def test_an_order_that_makes_no_sense_is_not_even_begun(stage: RolloutStage, config: dict[str, str]) -> None:
     stage.start()
@@ -263,7 +270,7 @@ def test_an_order_that_makes_no_sense_is_not_even_begun(stage: RolloutStage, con
                 "ops": {
                     "steer_one_rollout": {
                         "config": {
-                            "actor": PERSON, "rollout": FIRST, "order": "pause", "reason": "why", **config,
+                            "rollout": FIRST, "order": "pause", "reason": "why", **config,
                         }
                     }
                 }

@@ -1,0 +1,35 @@
+"""On whose word a job of a person acts: the login's that launched this run; a form says nothing."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.login_tag import LOGIN_TAG, login_key, read_login
+
+WITHOUT_LOGIN = "somebody without a login"
+
+
+def launched_by(context: dg.OpExecutionContext, cluster: Cluster, *, instead: str) -> str:
+    """Return the name of the login that launched this run.
+
+    Raise ByHandRefused in `auto` and `approve` if there is none, naming what to do `instead`.
+    In `observe` nothing is acted upon.
+    """
+    said = context.run.tags.get(LOGIN_TAG, "")
+    if said:
+        key = login_key(Path(context.instance.root_directory))
+        # The wall clock, as the seal was made by it; the cluster's may be a pretended one.
+        name = read_login(key, said, job=context.job_name, run=context.run_id, now=SystemClock().now())
+        if name is not None:
+            return name
+    if cluster.rules.policy.mode is Mode.OBSERVE:
+        return WITHOUT_LOGIN
+    raise ByHandRefused(
+        f"nobody's login stands behind this run{', or it is older than a quarter of an hour' if said else ''}; "
+        "launch it from the web page of `ops-pipelines webserver` after a login, not by running an old one again, "
+        f"or instead: {instead}"
+    )
