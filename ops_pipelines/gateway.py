@@ -375,20 +375,20 @@ def refuse_unknown_dagster(found: str) -> None:
 
 def serve(*, workspace: Path, host: str, port: int, tokens: TokenFile | None, announce: Callable[[str], None]) -> None:
     """Serve Dagster's web interface behind the gateway, until SIGTERM; raise PolicyError if it must not be."""
-    import dagster_webserver
     import uvicorn
     from dagster import DagsterInstance
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.app import create_app_from_workspace_process_context
+    from dagster_webserver.version import __version__ as found
 
-    refuse_unknown_dagster(dagster_webserver.__version__)
+    refuse_unknown_dagster(found)
     hosts = LOOPBACK_NAMES if host in ("0.0.0.0", "::") else LOOPBACK_NAMES | {host}  # noqa: S104 - compared only
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3_600, max_overflow=20)
         with WorkspaceProcessContext(
             instance,
-            version=dagster_webserver.__version__,
+            version=found,
             read_only=tokens is None,
             workspace_load_target=WorkspaceFileTarget([str(workspace)]),
         ) as context:

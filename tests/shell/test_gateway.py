@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-import dagster_webserver
 import pytest
+from dagster_webserver.version import __version__ as installed
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -50,7 +50,7 @@ class Browser:
 
     def connect(self, headers: Mapping[str, str], *texts: str) -> list[Message]:
         """Open a WebSocket and say the texts; return all that came back."""
-        waiting = [
+        waiting: list[Message] = [
             {"type": "websocket.connect"},
             *({"type": "websocket.receive", "text": text} for text in texts),
             {"type": "websocket.disconnect", "code": 1000},
@@ -73,7 +73,10 @@ class Browser:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        asyncio.run(self._app(scope, receive, send))
+        async def speak() -> None:
+            await self._app(scope, receive, send)
+
+        asyncio.run(speak())
         return sent
 
 
@@ -257,6 +260,6 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path, mode: int)
 
 
 def test_the_dagster_that_is_installed_is_the_one_whose_ways_in_were_read() -> None:
-    refuse_unknown_dagster(dagster_webserver.__version__)
+    refuse_unknown_dagster(installed)
     with pytest.raises(PolicyError, match="guards no other"):
         refuse_unknown_dagster("1.13.99")
