@@ -30,9 +30,10 @@ def find_browser() -> str:
 class Browser:
     """One browser with a profile of its own below `directory`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, flags: Sequence[str] = ()) -> None:
         self._program = find_browser()
         self._directory = directory
+        self._flags = flags
 
     def open(self, url: str, *, until: Sequence[str], window: tuple[int, int] = _WINDOW) -> str:
         """Return the page's document once it shows every text of `until`; fail the test if it never does.
@@ -56,6 +57,7 @@ class Browser:
                 f"--user-data-dir={self._directory / 'profile'}",
                 f"--virtual-time-budget={_PAGE_SECONDS * 1000}",
                 f"--window-size={window[0]},{window[1]}",
+                *self._flags,
                 "--dump-dom",
                 url,
             ],
