@@ -193,10 +193,11 @@ class SilentNodes:
                     status, node = self._view.job(each.job), nodes.get(each.node)
                     if status is None or node is None:
                         return False
-                    if status.is_held and status.state is JobState.RUNNING:
+                    is_given_up = node.state is NodeState.DOWN
+                    if status.is_held and status.state is JobState.RUNNING and not is_given_up:
                         marked.add(each.job)
                     is_held = status.is_held and status.state is JobState.PENDING
-                    waiting += each.goes_on_after is None and not (is_held and node.state is NodeState.DOWN)
+                    waiting += each.goes_on_after is None and not (is_held and is_given_up)
                 return waiting == 0
 
         while not is_settled() and time.monotonic() < deadline:
