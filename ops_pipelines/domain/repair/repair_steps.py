@@ -119,8 +119,8 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
     for move in later:
         actions += [*take_off(act, [move]), *let_go_on(act, [move], node)]
     if situation.is_foreign:
-        whose = f" ({situation.node.reason})" if situation.node.reason else ""
-        page = f"{node} is drained by someone else{whose}: its jobs were moved, the node is left to you"
+        # Without the reason that they gave: what others wrote goes into no message; `incidents` shows it.
+        page = f"{node} is drained by someone else: its jobs were moved, the node is left to you"
         return (*actions, act.page(page))
     return (*actions, *_repair(situation, act, reason))
 
