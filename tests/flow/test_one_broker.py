@@ -78,7 +78,7 @@ def state_of(autopilot: SmallAutopilot) -> LedgerState:
 def judged(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) -> Refusal | None:
     cluster = autopilot.cluster
     facts = read_facts({action.verb}, cluster)
-    return judge_on(state_of(autopilot), action, plan, facts, cluster, shown=(), actor=AUTOPILOT)
+    return judge_on(state_of(autopilot), action, plan, facts, cluster, shown=(), lateness=None, actor=AUTOPILOT)
 
 
 # -- the rollout's own acts --
