@@ -19,6 +19,8 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.flow.acts import judgement
+from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import Ledger
 from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot
@@ -290,9 +292,16 @@ def without(*names: str) -> Iterator[None]:
             stack.enter_context(replaced(guardrails.judge, _judge_relaxed(relaxations)))
         if "is_moot" in names:
             stack.enter_context(replaced(guardrails.is_moot, lambda *_: None))
+        if "lease" in names:
+            # It is asked twice: in the ledger (`without_in_ledger`), and right before the command.
+            stack.enter_context(replaced(judgement.why_too_late, _why_stale))
         if "judge_proof" in names:
             stack.enter_context(replaced(blast_radius.judge_proof, lambda *_: None))
         yield
+
+
+def _why_stale(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:
+    return guardrails.are_stale(facts, cluster.clock.now())
 
 
 def without_in_ledger(*names: str) -> Callable[[SmallAutopilot], None]:

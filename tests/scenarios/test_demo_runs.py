@@ -10,7 +10,7 @@ class FakeApi(DagsterApi):
     """Runs that end when a test says so."""
 
     def __init__(self) -> None:
-        super().__init__("http://127.0.0.1:1")
+        super().__init__("http://127.0.0.1:1", token="drill")
         self.launched: list[tuple[str, str | None]] = []
         self.states: dict[str, str] = {}
         self.backfill: tuple[RunState, ...] = ()
