@@ -162,12 +162,11 @@ class OpenedSite:
         rules = replace(self._cluster.rules, policy=under(fallbacks, told.content))
         if rules != self._cluster.rules:
             self._cluster = _under_rules(self._cluster, rules, self._config)
-        self._cluster = replace(
-            self._cluster,
-            troubles=troubles,
-            fallbacks=fallbacks,
-            restart_for=self._cluster_file.name if is_restart_wanted else "",
-        )
+        restart_for = self._cluster_file.name if is_restart_wanted else ""
+        # The same one while nothing has changed: what others keep for it is kept on.
+        now_known = self._cluster.troubles, self._cluster.fallbacks, self._cluster.restart_for
+        if now_known != (troubles, fallbacks, restart_for):
+            self._cluster = replace(self._cluster, troubles=troubles, fallbacks=fallbacks, restart_for=restart_for)
         ends = [each.until for each in troubles if not each.is_over(now)]
         looks = [] if told.again_at is None else [told.again_at]
         self._again_at = min([*ends, *looks], default=None)
