@@ -1,7 +1,7 @@
 """The start guard on a real Slurm: no second copy, and no cluster that stands still, whatever is broken around it."""
 
-import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +32,8 @@ class Guarded:
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
         self.guard = cluster.settings.guard
+        # Of its own: an orphan of the test before may still write.
+        self._jobs = Path(tempfile.mkdtemp(prefix="jobs-", dir=cluster.settings.directory))
         self._scheduler = SlurmScheduler(clock=SystemClock(), slurm_conf=cluster.settings.slurm_conf)
 
     def run(self, *argv: str, seconds: float = SOON_SECONDS) -> subprocess.CompletedProcess[str]:
@@ -46,7 +48,7 @@ class Guarded:
         )
 
     def checkpoint(self, name: str) -> Path:
-        return self.cluster.settings.directory / "jobs" / name
+        return self._jobs / name
 
     def train(self, name: str, *options: str, node_count: int = 1) -> JobId:
         """Submit a training and return once it saves."""
@@ -103,8 +105,6 @@ def cluster() -> Iterator[SlurmCluster]:
 def guarded(cluster: SlurmCluster) -> Iterator[Guarded]:
     cluster.start()
     cluster.clear()
-    shutil.rmtree(cluster.settings.directory / "jobs", ignore_errors=True)
-    (cluster.settings.directory / "jobs").mkdir()
     cluster.settings.guard.write()  # A test before this one broke it.
     yield Guarded(cluster)
     cluster.settings.guard.write()
