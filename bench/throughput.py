@@ -33,7 +33,7 @@ from ops_pipelines.flow.acts.perform import Progress, Stage
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.drains import DrainOrder, drain_together
+from ops_pipelines.flow.plans.at_once import Order, carry_out_together
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -107,14 +107,14 @@ def _measure(slurm: SlurmCluster, url: str, *, ledger: str) -> list[Row]:
     incident = IncidentId("INC-0000")
     shared = drain_reason(incident, "the power feed of these racks is failing")
     orders = [
-        DrainOrder(
+        Order(
             action=Action(verb=Verb.DRAIN, incident=incident, node=node, text=shared), plan=PlanId("PLAN-000000000000")
         )
         for node in nodes
     ]
     lease = Lease(holder="bench", given=None)
     began = time.monotonic()
-    progress = drain_together(orders, cluster, lease=lease)
+    progress = carry_out_together(orders, cluster, lease=lease)
     together = time.monotonic() - began
     _demand(sum(each.stage is Stage.DONE for each in progress.values()), len(nodes), _unfinished(progress.values()))
     _undrain(slurm, nodes)

@@ -193,7 +193,8 @@ def status(
     JSON: cluster, taken_at, health {word, reasons [text], mode, heartbeats [name, at, age_seconds, holder, note,
     mode, is_lease_held, failing_sources], newest_evidence_at, newest_evidence_age_seconds,
     waiting_evidence_count, ledger_head}, mode, paused {actor, since, reason} or null, is_autopilot_alive,
-    nodes_by_state and jobs_by_state (null if the scheduler did not answer), open_incidents_by_state,
+    nodes_by_state, jobs_by_state and marked_jobs [job, nodes, since, incident], those held for a silent node (null if
+    the scheduler did not answer), open_incidents_by_state,
     actions_by_outcome (24 h), waiting_evidence_count, problems [text].
     """
     from ops_pipelines.domain.health import HealthWord

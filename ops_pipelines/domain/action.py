@@ -24,6 +24,11 @@ class Verb(Enum):
     """No new work; running jobs go on (Kubernetes: cordon). Witness: the flag read back with our reason."""
     HOLD = "hold"
     """The job is requeued and held (Kubernetes: suspend). Witness: a hold read back on the same attempt."""
+    MARK = "mark"
+    """A running job of a silent node is marked held: it runs on, and starts nowhere else before it is let go (Slurm:
+    hold). Witness: the hold read back."""
+    UNMARK = "unmark"
+    """The mark is taken off, with the priority as it was. Witness: the hold is gone."""
     FENCE = "fence"
     """Wait until no process of the attempt is left on a reachable node. Witness: pending, no step remains."""
     POWER_OFF = "power_off"
@@ -107,7 +112,17 @@ NODE_VERBS = frozenset(
     }
 )
 JOB_VERBS = frozenset(
-    {Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.NOTIFY_OWNER, Verb.RESERVE, Verb.UNRESERVE}
+    {
+        Verb.HOLD,
+        Verb.MARK,
+        Verb.UNMARK,
+        Verb.FENCE,
+        Verb.EXCLUDE,
+        Verb.RELEASE,
+        Verb.NOTIFY_OWNER,
+        Verb.RESERVE,
+        Verb.UNRESERVE,
+    }
 )
 DESTRUCTIVE_VERBS = frozenset(
     {
@@ -152,7 +167,8 @@ class Action:
     urgency: Urgency = Urgency.AT_ONCE
     """Of a page. Not part of the key."""
     part: str = ""
-    """Of what a rollout does several times on one node: which step, there or back. Part of the key."""
+    """Of what is done several times for one cause: which step of a rollout, there or back; which silence a mark is of.
+    Part of the key."""
     try_number: int = 1
     """Set by the persisted plan; a retry after a crash reuses it."""
 
@@ -281,13 +297,15 @@ class ActionRecord:
     """What the witness of a reboot is compared with."""
     booted_before: datetime | None = None
     attempt_nodes: frozenset[NodeName] = frozenset()
-    """Of a hold: the nodes on which the attempt had processes; every one must be clear before the release."""
+    """Of a hold or mark: the nodes on which the attempt had processes; every one must be clear before the release."""
     gpu_count: int = 0
     """Of a hold: the GPUs that the attempt had."""
     checkpointed_at: datetime | None = None
     """Of a hold: the newest checkpoint of the attempt when it was held; None if unknown."""
     lost_gpu_hours: float | None = None
     """Of a hold: what it was expected to throw away when it was begun; None: unknown, or no hold."""
+    priority: int | None = None
+    """Of a mark: the place in the queue that the job had; None if the scheduler gave none."""
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None

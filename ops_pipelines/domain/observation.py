@@ -250,6 +250,10 @@ class JobStatus:
     """The service that it is a replica of, as declared; empty if it is none."""
     min_serving_count: int = 0
     """How many replicas of `service` must serve, as declared."""
+    priority: int | None = None
+    """Its place in the queue, a larger number earlier; None if the scheduler gives none."""
+    is_held_by_user: bool = False
+    """Whether it was its user who held it last: theirs to release."""
 
     @property
     def attempt(self) -> JobAttempt | None:

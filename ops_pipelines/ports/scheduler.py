@@ -4,12 +4,12 @@ Slurm and Kubernetes both fit: drain is "no new work" (Slurm DRAIN, Kubernetes c
 will not start until released (Slurm requeuehold, Kubernetes suspend).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Protocol
 
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
 
 
@@ -74,6 +74,21 @@ class Scheduler(Protocol):
 
     def release(self, job: JobId) -> None:
         """Let a held job start when there is room. Refused if the job is unknown or has ended."""
+        ...
+
+    def mark(self, attempts: Collection[JobAttempt]) -> None:
+        """Mark running jobs held: they run on, and start nowhere else before they are let go. One command for all.
+
+        A job that is held already stays as it is. An empty collection raises ValueError. If some of several have ended
+        or are on another attempt, the others are marked all the same, and SourceUnavailable says to read the jobs.
+        """
+        ...
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        """Release marked jobs in one go, and bring priorities back that somebody had set by hand: as they were then.
+
+        Otherwise as `mark`. Jobs that their users hold by now, that are not held, unknown or over, are let be.
+        """
         ...
 
     def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime) -> None:

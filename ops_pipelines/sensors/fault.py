@@ -1,4 +1,5 @@
-"""Notices new evidence within a fraction of a second and, in the same tick, drains what is broken. Nothing stronger.
+"""Notices new evidence within a fraction of a second and, in the same tick, drains what is broken and marks the jobs of
+silent nodes held. Nothing stronger.
 
 A long poll: the daemon's sensor loop turns every 5 s, so a tick looks for 3.8 s and reacts to what it finds without
 ending. It looks again without delay while a log has more to give, and begins its last look as late as the looks before
@@ -19,6 +20,7 @@ from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.configuration import see_to_configuration
+from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_guard, note_look, note_passing_server
@@ -49,6 +51,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     did: list[str] = []
     attention = Attention(ends_at=stop_at)
     room, is_more_waiting, has_seen_to_configuration = timedelta(0), False, False
+    are_marks_due = False
     while True:
         now = cluster.clock.now()
         token = hold_lease(cluster)
@@ -74,6 +77,14 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
         else:
             has_decided = reaction is not None
             did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
+        if are_marks_due:  # What the last look saw is decided on, so that each silence has its incident.
+            are_marks_due = False
+            try:
+                marked = see_to_marks(cluster, lease=lease)
+            except SourceError as problem:
+                answers["scheduler"] = str(problem)
+            else:
+                did += [marked] if marked else []
         room = cluster.clock.now() - began_at if has_decided else room
         # Metrics answer late: what the logs say does not wait for them, and the next look decides on what they show.
         are_conditions_due = looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every
@@ -83,7 +94,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             note_look(cluster)
             page_if_blind(cluster, conditions, lease=lease)
             page_if_late(cluster, lease=lease)
-            looked_at = now
+            looked_at, are_marks_due = now, True
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:
             break

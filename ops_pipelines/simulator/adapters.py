@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
+from ops_pipelines.domain.identity import ActionKey, JobAttempt, JobId, NodeName, PciAddress
 from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
 from ops_pipelines.domain.lifecycle.release import Change, Component
 from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState
+from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState, has_moved_on
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
@@ -78,6 +78,28 @@ class SimulatedScheduler:
 
     def release(self, job: JobId) -> None:
         self._twin.command(EntryKind.RELEASE, job=job)
+
+    def mark(self, attempts: Collection[JobAttempt]) -> None:
+        _require(bool(attempts), "mark needs at least one job; an empty collection never means all")
+        jobs = {job.job: job for job in self.read_jobs()}
+        refused = []
+        for attempt in attempts:
+            if attempt.job in jobs and has_moved_on(jobs[attempt.job], attempt):
+                refused.append(f"job {attempt.job} is on another attempt")
+                continue
+            try:
+                self._twin.command(EntryKind.MARK, job=attempt.job)
+            except SourceRefused as problem:
+                refused.append(str(problem))
+        if refused:
+            raise (SourceRefused if len(attempts) == 1 else SourceUnavailable)("; ".join(refused))
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        _require(bool(jobs), "unmark needs at least one job; an empty collection never means all")
+        # No job here has a priority of its own.
+        for job in self.read_jobs():
+            if job.job in jobs and job.is_held and job.ended_at is None:
+                self._twin.command(EntryKind.RELEASE, job=job.job)
 
     def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime) -> None:
         _require(bool(nodes), "reserve needs at least one node; an empty collection never means all")

@@ -234,6 +234,7 @@ _JUDGES: dict[EntryKind, Callable[[World, Entry], object]] = {
     EntryKind.DRAIN: _judge_nodes,
     EntryKind.RESUME: _judge_nodes,
     EntryKind.HOLD: _judge_requeue,
+    EntryKind.MARK: _judge_requeue,
     EntryKind.REQUEUE: _judge_requeue,
     EntryKind.EXCLUDE: _judge_exclude,
     EntryKind.READMIT: _judge_exclude,

@@ -28,6 +28,7 @@ class EntryKind(Enum):
     DRAIN = "drain"
     RESUME = "resume"
     HOLD = "hold"
+    MARK = "mark"
     REQUEUE = "requeue"
     EXCLUDE = "exclude"
     READMIT = "readmit"

@@ -176,6 +176,8 @@ class World:
                 job.is_held = True
                 if job.is_running:
                     controller.requeue(job, at)
+            case EntryKind.MARK:
+                job.is_held = True
             case EntryKind.REQUEUE:
                 if job.is_running:
                     controller.requeue(job, at)

@@ -18,6 +18,7 @@ from ops_pipelines.domain.identity import IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.repair.marks import standing_marks
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import count_outcomes, explain_action
@@ -44,7 +45,7 @@ from ops_pipelines.terminal.ledger_views import (
     view_entry,
     view_findings,
 )
-from ops_pipelines.terminal.status_views import StatusView, count_words, view_health
+from ops_pipelines.terminal.status_views import StatusView, count_words, view_health, view_marks
 
 _LATELY = timedelta(hours=24)
 _ENTRIES_AT_ONCE = 1000
@@ -163,11 +164,12 @@ def read_story(incident: Incident, cluster: Cluster) -> StoryView:
 
 def read_status(cluster: Cluster) -> StatusView:
     """Return the state of the cluster and of the autopilot; what the scheduler does not tell is None and a problem."""
-    problems, nodes_by_state, jobs_by_state = [], None, None
+    problems, nodes_by_state, jobs_by_state, jobs = [], None, None, None
     try:
         nodes_by_state = count_words(node_word(node) for node in cluster.scheduler.read_nodes())
-        jobs = [job for job in cluster.scheduler.read_jobs() if job.state in (JobState.PENDING, JobState.RUNNING)]
-        jobs_by_state = count_words(job.state.value for job in jobs)
+        jobs = cluster.scheduler.read_jobs()
+        present = (job.state.value for job in jobs if job.state in (JobState.PENDING, JobState.RUNNING))
+        jobs_by_state = count_words(present)
     except SourceError as problem:
         problems.append(str(problem))
     now = cluster.clock.now()
@@ -183,6 +185,7 @@ def read_status(cluster: Cluster) -> StatusView:
         is_autopilot_alive=signs.is_lease_held,
         nodes_by_state=nodes_by_state,
         jobs_by_state=jobs_by_state,
+        marked_jobs=None if jobs is None else view_marks(standing_marks(state.records, {job.job: job for job in jobs})),
         open_incidents_by_state=count_words(incident.state.value for incident in state.incidents),
         actions_by_outcome=count_outcomes(recent),
         waiting_evidence_count=signs.undecided_evidence_count,

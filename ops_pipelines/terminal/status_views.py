@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
 from ops_pipelines.ports.ledger import Pause
 
@@ -43,6 +44,16 @@ class HealthView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedJobView:
+    """A job that is held for a silent node, so that it starts nowhere else while its processes may still write."""
+
+    job: str
+    nodes: tuple[str, ...]
+    since: datetime
+    incident: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """The answer of `status`. What a system did not tell is null, and `problems` says so."""
 
@@ -57,6 +68,7 @@ class StatusView:
     """Whether some process holds the lease, without which nothing is begun."""
     nodes_by_state: Mapping[str, int] | None
     jobs_by_state: Mapping[str, int] | None
+    marked_jobs: tuple[MarkedJobView, ...] | None
     open_incidents_by_state: Mapping[str, int] | None
     actions_by_outcome: Mapping[str, int] | None
     """Begun in the last 24 hours; `open` counts those without an outcome."""
@@ -100,6 +112,20 @@ def _view_heartbeat(beat: Heartbeat, now: datetime) -> HeartbeatView:
         mode=beat.mode.value,
         is_lease_held=beat.is_lease_held,
         failing_sources=beat.failing_sources,
+    )
+
+
+def view_marks(marks: Iterable[ActionRecord]) -> tuple[MarkedJobView, ...]:
+    """Return the jobs that `marks` hold."""
+    return tuple(
+        MarkedJobView(
+            job=mark.action.attempt.job,
+            nodes=tuple(sorted(mark.attempt_nodes)),
+            since=mark.begun_at,
+            incident=mark.action.incident,
+        )
+        for mark in marks
+        if mark.action.attempt is not None
     )
 
 

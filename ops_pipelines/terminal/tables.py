@@ -16,7 +16,7 @@ from rich.text import Text
 from ops_pipelines.domain.incident import PAGED, IncidentState
 from ops_pipelines.terminal.incident_views import IncidentsView, IncidentView, PlanStanding, PlanView
 from ops_pipelines.terminal.ledger_views import ActionView, AuditView, EntryView, StoryView
-from ops_pipelines.terminal.status_views import HeartbeatView, StatusView
+from ops_pipelines.terminal.status_views import HeartbeatView, MarkedJobView, StatusView
 
 _STYLES = {
     "open": "yellow",
@@ -99,6 +99,9 @@ def print_status(out: Console, view: StatusView) -> None:
             "autopilot": "alive" if view.is_autopilot_alive else "not running: no process holds the lease",
             "nodes": _counts(view.nodes_by_state),
             "jobs": _counts(view.jobs_by_state),
+            "held for silent nodes": ", ".join(
+                f"{each.job} ({', '.join(each.nodes)})" for each in view.marked_jobs or ()
+            ),
             "incidents": _counts(view.open_incidents_by_state),
             "actions, 24 h": _counts(view.actions_by_outcome),
             "evidence": (f"{waiting} new, not decided on yet" if waiting else "all decided on") + newest,
@@ -106,6 +109,10 @@ def print_status(out: Console, view: StatusView) -> None:
             **{beat.name: f"{_age(beat)}: {beat.note}" for beat in view.health.heartbeats},
         },
     )
+
+
+def _marked(jobs: Sequence[MarkedJobView]) -> str:
+    return ", ".join(f"job {each.job} ({', '.join(each.nodes)})" for each in jobs)
 
 
 def _age(beat: HeartbeatView) -> str:

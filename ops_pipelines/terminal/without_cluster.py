@@ -39,6 +39,7 @@ def status_without(problem: Exception, cluster_file: Path, *, state: Path | None
         is_autopilot_alive=None,
         nodes_by_state=None,
         jobs_by_state=None,
+        marked_jobs=None,
         open_incidents_by_state=None,
         actions_by_outcome=None,
         waiting_evidence_count=None,

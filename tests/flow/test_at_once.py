@@ -12,7 +12,7 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.drains import DrainOrder, drain_together
+from ops_pipelines.flow.plans.at_once import Order, carry_out_together
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
@@ -51,19 +51,19 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
     return autopilot
 
 
-def order(number: int, *, incident: int | None = None, text: str | None = None) -> DrainOrder:
+def order(number: int, *, incident: int | None = None, text: str | None = None) -> Order:
     name = IncidentId(f"INC-{incident if incident is not None else number:04d}")
     why = text if text is not None else drain_reason(name, "a test")
     action = Action(verb=Verb.DRAIN, incident=name, node=NodeName(f"gpu{number:03d}"), text=why)
-    return DrainOrder(action=action, plan=PLAN)
+    return Order(action=action, plan=PLAN)
 
 
-def drain(autopilot: SmallAutopilot, *orders: DrainOrder, lease: Lease | None = None) -> list[Progress]:
-    progress = drain_together(orders, autopilot.cluster, lease=lease or autopilot.lease)
+def drain(autopilot: SmallAutopilot, *orders: Order, lease: Lease | None = None) -> list[Progress]:
+    progress = carry_out_together(orders, autopilot.cluster, lease=lease or autopilot.lease)
     return [progress[each.action.key] for each in orders]
 
 
-def record_of(autopilot: SmallAutopilot, which: DrainOrder) -> ActionRecord:
+def record_of(autopilot: SmallAutopilot, which: Order) -> ActionRecord:
     return autopilot.cluster.ledger.records(which.action.incident)[0]
 
 
@@ -87,7 +87,7 @@ def test_drains_end_witnessed_with_the_time_that_the_scheduler_gives(autopilot: 
 
 
 def test_no_order_asks_nobody(autopilot: SmallAutopilot) -> None:
-    assert drain_together([], autopilot.cluster, lease=autopilot.lease) == {}
+    assert carry_out_together([], autopilot.cluster, lease=autopilot.lease) == {}
     assert autopilot.commands() == []
 
 

@@ -2,12 +2,13 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, parse_job_id
 from ops_pipelines.domain.observation import JobState, JobStatus, Workload
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
@@ -141,6 +142,61 @@ class TestSlurmScheduler(SchedulerContract):
         assert not after.nodes & before.nodes
         assert (len(after.nodes), after.gpu_count, after.is_held) == (2, 12, False)
 
+    # -- marks --
+
+    def test_marks_name_one_task_and_the_leader_alone(self, cluster: SlurmCluster) -> None:
+        cluster.clear()
+        world = SlurmWorld(cluster)
+        array = sbatch(cluster, "--array=0-1", "--gres=gpu:8")
+        task, other = (parse_job_id(f"{array}_{number}") for number in (1, 0))  # the last one has the array's number
+        whole = sbatch(cluster, "--gres=gpu:8", ":", "-N1", "--gres=gpu:4")
+        component = parse_job_id(str(int(whole) + 1))
+        jobs = (task, other, whole)
+        world.wait_until(lambda: all(state_of(world, job) is JobState.RUNNING for job in jobs), SOON_SECONDS)
+        before = {job: job_of(world, job) for job in jobs}
+
+        world.scheduler.mark([attempt_of(world, task), replace(attempt_of(world, whole), job=component)])
+        marked = {job: job_of(world, job).is_held for job in jobs}
+        world.scheduler.unmark({task: None, component: None})
+
+        assert marked == {task: True, other: False, whole: True}
+        assert {job: job_of(world, job) for job in jobs} == before
+
+    def test_priority_of_an_administrator_is_brought_back_and_a_users_hold_is_let_be(
+        self, cluster: SlurmCluster
+    ) -> None:
+        cluster.clear()
+        world = SlurmWorld(cluster)
+        urgent, held = (sbatch(cluster, "--gres=gpu:8") for _ in range(2))
+        jobs = (urgent, held)
+        world.wait_until(lambda: all(state_of(world, job) is JobState.RUNNING for job in jobs), SOON_SECONDS)
+        ask(cluster, "scontrol", "update", f"JobId={urgent}", "Priority=4294960000")
+        before = {job: job_of(world, job).priority for job in jobs}
+
+        world.scheduler.mark([attempt_of(world, job) for job in jobs])
+        ask(cluster, "scontrol", "uhold", held)
+        world.scheduler.unmark(before)
+
+        assert before[urgent] == 4294960000
+        assert (job_of(world, urgent).priority, job_of(world, urgent).is_held) == (4294960000, False)
+        assert (job_of(world, held).is_held, job_of(world, held).is_held_by_user) == (True, True)
+
+    def test_marked_job_of_a_node_that_slurm_gives_up_waits_held(self, cluster: SlurmCluster) -> None:
+        cluster.clear()
+        world = SlurmWorld(cluster)
+        job = sbatch(cluster, "--gres=gpu:8")
+        world.wait_until(lambda: state_of(world, job) is JobState.RUNNING, SOON_SECONDS)
+        (node,) = job_of(world, job).nodes
+        world.scheduler.mark([attempt_of(world, job)])
+
+        ask(cluster, "scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+        world.wait_until(lambda: state_of(world, job) is JobState.PENDING, SOON_SECONDS)
+        waits = job_of(world, job)
+        world.scheduler.release(job)
+
+        assert waits.is_held
+        world.wait_until(lambda: state_of(world, job) is JobState.RUNNING, SOON_SECONDS)
+
     # -- what Slurm forgets --
 
     def test_reconfigured_slurm_forgets_who_was_put_last_and_it_can_be_done_again(self, cluster: SlurmCluster) -> None:
@@ -170,6 +226,12 @@ def sbatch(cluster: SlurmCluster, *words: str) -> JobId:
 
 def job_of(world: SlurmWorld, job: JobId) -> JobStatus:
     return next(status for status in world.scheduler.read_jobs() if status.job == job)
+
+
+def attempt_of(world: SlurmWorld, job: JobId) -> JobAttempt:
+    attempt = job_of(world, job).attempt
+    assert attempt is not None
+    return attempt
 
 
 def state_of(world: SlurmWorld, job: JobId) -> JobState | None:

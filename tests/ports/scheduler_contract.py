@@ -5,6 +5,7 @@ stands in that adapter's own tests.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from ops_pipelines.domain.observation import (
     Workload,
 )
 from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 
 UNKNOWN_JOB = JobId("99999999")
 UNKNOWN_NODE = NodeName("no-such-node")
@@ -326,6 +327,57 @@ class SchedulerContract:
         world.scheduler.release(job)
 
         assert _job(world, job) == before
+
+    # -- marks --
+
+    def test_marked_jobs_run_on_held_and_as_before_when_the_mark_is_off(self, world: SchedulerWorld) -> None:
+        before = [
+            _await_running(world, world.submit(name=f"marked-{number}", node_count=1, workload=Workload.TRAINING))
+            for number in range(2)
+        ]
+        attempts = [job.attempt for job in before if job.attempt is not None]
+
+        world.scheduler.mark(attempts)
+        world.scheduler.mark(attempts)
+        marked = [_job(world, job.job) for job in before]
+        world.scheduler.unmark({job.job: job.priority for job in before})
+
+        assert [(job.state, job.is_held, job.attempt, job.nodes) for job in marked] == [
+            (JobState.RUNNING, True, job.attempt, job.nodes) for job in before
+        ]
+        assert [_job(world, job.job) for job in before] == before
+
+    def test_mark_on_another_attempt_is_refused_and_the_rest_of_the_batch_is_marked(
+        self, world: SchedulerWorld
+    ) -> None:
+        first, other = (
+            _await_running(world, world.submit(name=name, node_count=1, workload=Workload.TRAINING))
+            for name in ("first", "other")
+        )
+        assert first.attempt is not None
+        assert other.attempt is not None
+        earlier = replace(first.attempt, started_at=first.attempt.started_at - timedelta(minutes=1))
+
+        with pytest.raises(SourceRefused):
+            world.scheduler.mark([earlier])
+        with pytest.raises(SourceUnavailable):
+            world.scheduler.mark([earlier, other.attempt])
+
+        assert not _job(world, first.job).is_held
+        assert _job(world, other.job).is_held
+
+    def test_what_is_not_marked_or_not_known_is_let_be(self, world: SchedulerWorld) -> None:
+        before = _await_running(world, world.submit(name="free", node_count=1, workload=Workload.TRAINING))
+
+        world.scheduler.unmark({before.job: before.priority, UNKNOWN_JOB: 1})
+
+        assert _job(world, before.job) == before
+
+    def test_empty_marks_never_mean_all(self, world: SchedulerWorld) -> None:
+        with pytest.raises(ValueError):
+            world.scheduler.mark([])
+        with pytest.raises(ValueError):
+            world.scheduler.unmark({})
 
     def test_exclusions_add_up_and_keep_the_released_job_off(self, world: SchedulerWorld) -> None:
         job = world.submit(name="kept off", node_count=2, workload=Workload.TRAINING)

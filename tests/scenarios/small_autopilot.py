@@ -27,7 +27,7 @@ from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.simulator.versions import ReleaseFault
 from tests.simulator.fake_clock import BEGINNING, FakeClock
@@ -106,6 +106,7 @@ class SmallAutopilot:
         policy: Policy = POLICY,
         ledger_url: str | None = None,
         release_faults: tuple[ReleaseFault, ...] = (),
+        durations: SimulatedDurations = SHORT_DURATIONS,
     ) -> None:
         self.clock = FakeClock()
         self.ledger_url = ledger_url
@@ -115,7 +116,7 @@ class SmallAutopilot:
         scenario = Scenario(
             nodes=cluster_nodes(node_count),
             gpus_per_node=gpus_per_node,
-            durations=SHORT_DURATIONS,
+            durations=durations,
             initial_jobs=jobs,
             release_faults=release_faults,
         )

@@ -12,7 +12,7 @@ from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.plans.drains import DrainOrder, drain_together
+from ops_pipelines.flow.plans.at_once import Order, carry_out_together
 from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot
 
 HOLDER = "the one that is stopped"
@@ -45,6 +45,6 @@ def act_and_be_stopped(directory: Path, at: datetime, action: Action, *, togethe
     lease = Lease(holder=HOLDER, given=token)
     cluster = replace(autopilot.cluster, ledger=cast("Any", StoppedAfterBeforeEntry(autopilot.cluster.ledger)))
     if together:
-        drain_together([DrainOrder(action=action, plan=PLAN)], cluster, lease=lease)
+        carry_out_together([Order(action=action, plan=PLAN)], cluster, lease=lease)
     else:
         perform(action, cluster, plan=None, lease=lease)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.guardrails.facts import Case, is_begun, is_cut_off, is_holding
+from ops_pipelines.domain.guardrails.facts import Case, is_begun, is_cut_off, is_holding, mark_on
 from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
 from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
 from ops_pipelines.domain.identity import is_rollout
@@ -19,6 +19,8 @@ CLASS_OF: Mapping[Verb, ActionClass] = {
     Verb.PUT_LAST: ActionClass.ISOLATE,
     Verb.RESERVE: ActionClass.ISOLATE,
     Verb.HOLD: ActionClass.MOVE_JOBS,
+    Verb.MARK: ActionClass.MOVE_JOBS,
+    Verb.UNMARK: ActionClass.MOVE_JOBS,
     Verb.FENCE: ActionClass.MOVE_JOBS,
     Verb.EXCLUDE: ActionClass.MOVE_JOBS,
     Verb.UNRESERVE: ActionClass.MOVE_JOBS,
@@ -96,7 +98,7 @@ def _classes_needed(case: Case) -> tuple[ActionClass, ...]:
     own = CLASS_OF[action.verb]
     if action.verb is Verb.RESERVE:
         return (own, ActionClass.MOVE_JOBS)
-    if action.verb is Verb.HOLD and action.attempt is not None:
+    if action.verb in (Verb.HOLD, Verb.MARK) and action.attempt is not None:
         job = case.facts.jobs.get(action.attempt.job)
         if job is not None and is_cut_off(job, case.facts):
             return (own, ActionClass.POWER)
@@ -114,6 +116,8 @@ def _finishes_what_was_begun(case: Case) -> bool:
         return is_begun_here or action.verb in AFTER_RETURN
     if action.verb is Verb.UNRESERVE:
         return True
+    if action.verb is Verb.UNMARK:
+        return mark_on(action.attempt, facts.records) is not None
     if action.verb in _LET_GO:
         return is_holding(action.incident, action.attempt, facts)
     begun_by = {

@@ -230,6 +230,37 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
     )
 
 
+def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
+    """Return the marks that were begun and not taken off; whether their jobs are still held is not asked."""
+    lifted = {
+        _mark_of(record)
+        for record in records
+        if record.action.verb is Verb.UNMARK and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    }
+    return tuple(
+        record
+        for record in records
+        if record.action.verb is Verb.MARK
+        and _mark_of(record) not in lifted
+        and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
+    )
+
+
+def _mark_of(record: ActionRecord) -> tuple[IncidentId, JobAttempt | None, str]:
+    return record.action.incident, record.action.attempt, record.action.part
+
+
+def mark_on(attempt: JobAttempt | None, records: Collection[ActionRecord]) -> ActionRecord | None:
+    """Return the newest mark of ours on an attempt that was not taken off; None if there is none."""
+    return next((each for each in reversed(open_marks(records)) if each.action.attempt == attempt), None)
+
+
+def is_being_moved(attempt: JobAttempt | None, facts: ClusterFacts) -> bool:
+    """Return whether a plan holds an attempt, and so lets it go: a mark on it is not ours to take off any more."""
+    incidents = {each.action.incident for each in facts.records if each.action.verb is Verb.HOLD}
+    return any(is_holding(each, attempt, facts) for each in incidents)
+
+
 def still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
     """Return whether a held job waits for its release; what was cancelled, or went on without us, does not."""
     attempt = hold.action.attempt

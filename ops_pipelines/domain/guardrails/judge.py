@@ -22,6 +22,7 @@ from ops_pipelines.domain.guardrails.facts import (
     is_begun,
     is_drain_of,
     is_holding,
+    mark_on,
     nodes_out_of_service,
 )
 from ops_pipelines.domain.guardrails.job_limits import JOB_LIMITS
@@ -29,7 +30,7 @@ from ops_pipelines.domain.guardrails.ownership import holder_of, judge_owner
 from ops_pipelines.domain.guardrails.preconditions import PRECONDITIONS
 from ops_pipelines.domain.guardrails.refusal import Authority, Patience, Refusal, never, wait
 from ops_pipelines.domain.identity import NodeName, cause_of, is_rollout
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, has_moved_on
+from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.policy import FreezeWindow, Mode, Policy
 from ops_pipelines.domain.topology import Topology
 
@@ -239,10 +240,13 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
             return f"job {action.attempt.job} is on another attempt"
         if job.state is JobState.COMPLETING and job.ended_at is not None and action.verb is not Verb.FENCE:
             return f"job {action.attempt.job} ends by itself"
+        if action.verb is Verb.UNMARK:
+            return _why_unmarked(job)
         if not is_holding(action.incident, action.attempt, facts):
-            if action.verb not in (Verb.RESERVE, Verb.HOLD):
+            if action.verb not in (Verb.RESERVE, Verb.HOLD, Verb.MARK):
                 return f"{action.incident} does not hold job {action.attempt.job}"
-            if job.state is JobState.PENDING or job.is_held:
+            is_ours = action.verb is not Verb.MARK and mark_on(action.attempt, facts.records) is not None
+            if job.state is JobState.PENDING or (job.is_held and not is_ours):
                 return f"job {action.attempt.job} waits already; who held it releases it"
     if action.node is not None and action.verb in (Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON):
         node = facts.nodes.get(action.node)
@@ -254,3 +258,9 @@ def is_moot(action: Action, facts: ClusterFacts) -> str | None:
         if not was_cut and action.verb is not Verb.POWER_OFF:
             return f"the power of {action.node} was never cut"
     return None
+
+
+def _why_unmarked(job: JobStatus) -> str | None:
+    if not job.is_held:
+        return f"job {job.job} is not held any more"
+    return f"job {job.job} is held by its user, who releases it" if job.is_held_by_user else None

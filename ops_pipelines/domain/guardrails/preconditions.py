@@ -14,9 +14,11 @@ from ops_pipelines.domain.guardrails.facts import (
     has_died_with_its_node,
     held_and_not_released,
     is_begun,
+    is_being_moved,
     is_done,
     is_drain_of,
     jobs_on,
+    mark_on,
 )
 from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
 from ops_pipelines.domain.identity import NodeName, is_rollout
@@ -155,6 +157,44 @@ def _judge_hold(case: Case) -> Refusal | None:
     return _judge_attempt(case)
 
 
+def _judge_mark(case: Case) -> Refusal | None:
+    """Judge the mark of a job that a silent node may have ended: nothing that answers, and nothing of others."""
+    job = case.job
+    if not job.is_requeueable:
+        return never("requeueable", f"job {job.job} must not be requeued, so the scheduler starts it nowhere else")
+    silent = [name for name in sorted(job.nodes) if _is_silent_and_ours(name, case)]
+    if not silent:
+        return never("silent_node", f"no node of job {job.job} is silent and ours to see to")
+    return _judge_attempt(case)
+
+
+def _is_silent_and_ours(name: NodeName, case: Case) -> bool:
+    node = case.facts.nodes.get(name)
+    if node is None or node.is_responding or name in case.policy.untouchable_nodes or not case.topology.knows(name):
+        return False
+    return not node.is_drained or drain_owner(node, case.facts.records) is not None
+
+
+def _judge_unmark(case: Case) -> Refusal | None:
+    """Judge letting a marked job go: every node of its attempt answers, or has lost its power since."""
+    moved_on = _judge_attempt(case)
+    if moved_on is not None:
+        return moved_on
+    attempt, job = case.action.attempt, case.job
+    mark = mark_on(attempt, case.facts.records)
+    if mark is None:
+        return never("our_mark", f"job {job.job} has no mark of ours")
+    if is_being_moved(attempt, case.facts):
+        return never("our_mark", f"job {job.job} is moved by a plan, which releases it")
+    if job.state is JobState.COMPLETING:
+        return wait("silent_node", f"processes of job {job.job} are still ending")
+    for name in sorted(mark.attempt_nodes | job.nodes):
+        node = case.facts.nodes.get(name)
+        if (node is None or not node.is_responding) and not _was_cut(name, case, since=mark.begun_at):
+            return wait("silent_node", f"{name} is silent; processes of job {job.job} may still write there")
+    return None
+
+
 def _judge_release(case: Case) -> Refusal | None:
     moved_on = _judge_attempt(case)
     if moved_on is not None:
@@ -270,6 +310,8 @@ PRECONDITIONS: Mapping[Verb, Rule] = {
     Verb.RESUME: _judge_ours,
     Verb.RESERVE: _judge_reserve,
     Verb.HOLD: _judge_hold,
+    Verb.MARK: _judge_mark,
+    Verb.UNMARK: _judge_unmark,
     Verb.RELEASE: _judge_release,
 }
 """By verb. What is not here needs no more than a known target: fencing is waiting, and putting back harms nobody."""

@@ -43,6 +43,7 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ("off_first", "our power-off and its witness", ""),
         ("rung_order", "what was tried before for this incident", ""),
         ("requeueable", "what the job declares", ""),
+        ("our_mark", "our mark on the job, and plans that move it", ""),
         ("same_attempt", "the job's present start", ""),
         ("fenced_first", "our fence and its witness", ""),
         ("silent_node", "every node of the attempt", ""),

@@ -249,6 +249,8 @@ def _cannot_tell(record: ActionRecord, scene: Scene) -> Testimony:
 _TESTIMONIES = {
     Verb.DRAIN: _of_drain,
     Verb.HOLD: _of_hold,
+    Verb.MARK: _of_hold,
+    Verb.UNMARK: _of_release,
     Verb.FENCE: _of_fence,
     Verb.POWER_OFF: _of_power_off,
     Verb.DECLARE_DOWN: _of_declare_down,

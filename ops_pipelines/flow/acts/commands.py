@@ -3,9 +3,11 @@
 Whether it may be sent, and whether it happened, is `perform`'s business.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Urgency, Verb, reservation_of
+from ops_pipelines.domain.guardrails.facts import mark_on
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.health_gates import suite_named
@@ -40,8 +42,12 @@ def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
         match action.verb:
             case Verb.HOLD:
                 scheduler.hold(job)
+            case Verb.MARK | Verb.UNMARK:
+                send_marks([action], cluster, facts)
             case Verb.RELEASE:
-                scheduler.release(job)
+                # What was marked first had a priority, which a release alone would not bring back.
+                mark = mark_on(action.attempt, facts.records)
+                scheduler.release(job) if mark is None else scheduler.unmark({job: mark.priority})
             case Verb.EXCLUDE if action.node is not None:
                 scheduler.exclude(job, [action.node])
             case Verb.RESERVE:
@@ -79,6 +85,16 @@ def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:
             case Verb.RESET_GPU if action.gpu is not None:
                 fleet.reset_gpu(action.node, action.gpu)
     return ""
+
+
+def send_marks(actions: Sequence[Action], cluster: Cluster, facts: ClusterFacts) -> None:
+    """Send marks, or what takes them off, with one command for all; raises as `send_command` does."""
+    attempts = [action.attempt for action in actions if action.attempt is not None]
+    if actions[0].verb is Verb.MARK:
+        cluster.scheduler.mark(attempts)
+        return
+    marks = {attempt.job: mark_on(attempt, facts.records) for attempt in attempts}
+    cluster.scheduler.unmark({job: None if mark is None else mark.priority for job, mark in marks.items()})
 
 
 def _room_for(cluster: Cluster) -> timedelta:

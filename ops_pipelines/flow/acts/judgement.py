@@ -104,7 +104,9 @@ def judge_on(
         refusal = _why_not_of_rollout(action, plan, _rollout_of(action.incident, state), current)
         if refusal is not None:
             return refusal
-    policy, topology = in_force(cluster.rules.policy, lateness), cluster.rules.topology
+    # A mark is what keeps a second copy from starting while we are late.
+    policy = in_force(cluster.rules.policy, None if action.verb is Verb.MARK else lateness)
+    topology = cluster.rules.topology
     authority = authority_of(plan, state, policy, actor=actor)
     origin = frozenset() if incident is None else incident.nodes
     refusal = judge(action, current, policy=policy, topology=topology, authority=authority, origin=origin)

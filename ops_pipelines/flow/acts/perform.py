@@ -39,6 +39,8 @@ _AT_ONCE = frozenset(
     {
         Verb.DRAIN,
         Verb.HOLD,
+        Verb.MARK,
+        Verb.UNMARK,
         Verb.RESERVE,
         Verb.UNRESERVE,
         Verb.EXCLUDE,
@@ -106,7 +108,7 @@ def perform(
     token = lease.token(cluster.ledger, cluster.clock.now())
     if token is None:
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
-    record = known if known is not None else _new_record(action, cluster, facts, plan=plan)
+    record = known if known is not None else new_record(action, cluster, facts, plan=plan)
 
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
@@ -146,11 +148,19 @@ def _why_told(action: Action, facts: ClusterFacts) -> str | None:
     return "the owner was told the same already" if is_told else None
 
 
-def _new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
-    """Return the before-entry; of a restart it keeps what the witness will be compared with."""
-    held = None
-    if action.verb is Verb.HOLD and action.attempt is not None:
-        held = facts.jobs.get(action.attempt.job)
+def new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
+    """Return the before-entry; of a restart it keeps what the witness will be compared with, of a mark what was."""
+    held = None if action.attempt is None else facts.jobs.get(action.attempt.job)
+    if held is not None and action.verb is Verb.MARK:
+        return ActionRecord(
+            action=action,
+            plan=plan,
+            begun_at=cluster.clock.now(),
+            attempt_nodes=held.nodes,
+            gpu_count=held.gpu_count,
+            priority=held.priority,
+        )
+    held = held if action.verb is Verb.HOLD else None
     boot_id = None
     booted_at = None
     if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE) and action.node is not None:

@@ -11,11 +11,13 @@ from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.source_error import SourceError
 
+_OF_JOBS = frozenset({Verb.HOLD, Verb.MARK, Verb.UNMARK, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE})
+
 
 def look(action: Action, cluster: Cluster) -> Scene:
     """Read what bears witness of an action; what cannot be read stays None."""
     try:
-        if action.verb in (Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE) and action.attempt is not None:
+        if action.verb in _OF_JOBS and action.attempt is not None:
             wanted = action.attempt.job
             return Scene(job=next((job for job in cluster.scheduler.read_jobs() if job.job == wanted), None))
         if action.verb in (Verb.RESERVE, Verb.UNRESERVE):

@@ -1,8 +1,8 @@
-"""Carries out drains, many at a time: a storm takes a handful of transactions and as few commands as it has reasons.
+"""Carries out what the scheduler does at once, many at a time: drains, marks on jobs, and marks taken off.
 
-The same before-entry, command, witness and after-entry as `perform`, judged one by one. What does not end here
-(no answer, no flag yet, begun earlier) is left to `perform`, which reads its witness and may send it again: a drain
-twice is a drain.
+A storm takes a handful of transactions and as few commands as it has reasons. The same before-entry, command, witness
+and after-entry as `perform`, judged one by one. What does not end here (no answer, no flag yet, begun earlier) is left
+to `perform`, which reads its witness and may send it again: a drain twice is a drain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Witness
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
-from ops_pipelines.domain.identity import ActionKey, NodeName, PlanId
-from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PlanId
+from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.returning.testimony import Scene, testify
+from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, why_too_late, words_of
-from ops_pipelines.flow.acts.perform import Progress, Stage
+from ops_pipelines.flow.acts.perform import Progress, Stage, new_record
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.timeliness import read_lateness
@@ -31,15 +32,15 @@ _ENOUGH_FOR_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOrder:
-    """One drain of one plan."""
+class Order:
+    """One act, of a plan or of the reflex itself."""
 
     action: Action
-    plan: PlanId
+    plan: PlanId | None = None
 
 
-def drain_together(orders: Sequence[DrainOrder], cluster: Cluster, *, lease: Lease) -> Mapping[ActionKey, Progress]:
-    """Begin the drains, send them, read their flags back once, and return how far each came.
+def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Lease) -> Mapping[ActionKey, Progress]:
+    """Begin the acts, send them, read back once what came of them, and return how far each came.
 
     Raises SourceError if the scheduler does not list its nodes and jobs; then nothing was begun.
     """
@@ -60,7 +61,7 @@ def drain_together(orders: Sequence[DrainOrder], cluster: Cluster, *, lease: Lea
 
 
 def _begin(
-    orders: Sequence[DrainOrder], facts: ClusterFacts, cluster: Cluster, *, token: str
+    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress]]:
     """Write the before-entries; return those that may be sent, and what is to be said of the others."""
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
@@ -71,7 +72,7 @@ def _begin(
         )
 
     now = cluster.clock.now()
-    records = [ActionRecord(action=order.action, plan=order.plan, begun_at=now) for order in orders]
+    records = [new_record(order.action, cluster, facts, plan=order.plan) for order in orders]
     answers = cluster.ledger.begin_all(records, guard=guard, lease_token=token, actor=AUTOPILOT, now=now)
     begun: list[ActionRecord] = []
     others: dict[ActionKey, Progress] = {}
@@ -97,11 +98,11 @@ class _Told:
 
 
 def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
-    """Send one command a reason."""
-    by_reason: dict[str, list[Action]] = {}
+    """Send one command a verb and reason."""
+    alike: dict[tuple[Verb, str], list[Action]] = {}
     for record in begun:
-        by_reason.setdefault(record.action.text, []).append(record.action)
-    groups = list(by_reason.values())
+        alike.setdefault((record.action.verb, record.action.text), []).append(record.action)
+    groups = list(alike.values())
 
     def send(group: Sequence[Action]) -> _Told:
         return _send_group(group, facts, cluster, token=token)
@@ -122,13 +123,16 @@ def _both(answers: Sequence[_Told]) -> _Told:
 
 
 def _send_group(group: Sequence[Action], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
-    nodes = [action.node for action in group if action.node is not None]
     if why_too_late(facts, cluster, token=token) is not None:
         for action in group:
             cluster.ledger.withhold(action.key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
         return _Told(refused={}, withheld=frozenset(action.key for action in group))
     try:
-        cluster.scheduler.drain(nodes, reason=group[0].text)
+        if group[0].verb is Verb.DRAIN:
+            nodes = [action.node for action in group if action.node is not None]
+            cluster.scheduler.drain(nodes, reason=group[0].text)
+        else:
+            send_marks(group, cluster, facts)
     except SourceRefused as problem:
         if len(group) > 1:  # One bad node must not cost the others their drain.
             return _both([_send_group([action], facts, cluster, token=token) for action in group])
@@ -141,21 +145,25 @@ def _send_group(group: Sequence[Action], facts: ClusterFacts, cluster: Cluster, 
 def _read_back(
     begun: Sequence[ActionRecord], refused: Mapping[ActionKey, str], cluster: Cluster
 ) -> dict[ActionKey, Progress]:
-    """Read every flag back in one answer, and write down what came of each; what does not show yet stays open."""
+    """Read all of them back in one answer, and write down what came of each; what does not show yet stays open."""
     nodes: dict[NodeName, NodeStatus] = {}
+    jobs: dict[JobId, JobStatus] = {}
     with suppress(SourceError):
-        nodes = {node.node: node for node in cluster.scheduler.read_nodes()} if begun else {}
+        if any(record.action.node is not None for record in begun):
+            nodes = {node.node: node for node in cluster.scheduler.read_nodes()}
+        if any(record.action.attempt is not None for record in begun):
+            jobs = {job.job: job for job in cluster.scheduler.read_jobs()}
     outcomes: dict[ActionKey, Outcome] = {}
     progress: dict[ActionKey, Progress] = {}
     now = cluster.clock.now()
     for record in begun:
-        key = record.action.key
-        node = nodes.get(record.action.node) if record.action.node is not None else None
-        testimony = testify(record, Scene(node=node))
-        if testimony.witness is Witness.DONE and node is not None:
-            outcomes[key] = Outcome(
-                kind=OutcomeKind.DONE, witness=testimony.seen, finished_at=now, witnessed_at=node.reason_set_at
-            )
+        action, key = record.action, record.action.key
+        node = None if action.node is None else nodes.get(action.node)
+        job = None if action.attempt is None else jobs.get(action.attempt.job)
+        testimony = testify(record, Scene(node=node, job=job))
+        if testimony.witness is Witness.DONE:
+            set_at = None if node is None else node.reason_set_at
+            outcomes[key] = Outcome(kind=OutcomeKind.DONE, witness=testimony.seen, finished_at=now, witnessed_at=set_at)
             progress[key] = Progress(stage=Stage.DONE, reason=testimony.seen)
         elif key in refused:
             outcomes[key] = Outcome(kind=OutcomeKind.FAILED, witness=refused[key], finished_at=now)

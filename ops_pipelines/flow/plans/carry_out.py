@@ -15,7 +15,7 @@ from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.silence import plan_anew_where_silent
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.drains import drain_together
+from ops_pipelines.flow.plans.at_once import carry_out_together
 from ops_pipelines.flow.plans.in_force import put_in_force
 from ops_pipelines.flow.plans.plan_progress import PlanReport
 from ops_pipelines.flow.plans.plan_runner import PlanRunner
@@ -63,7 +63,7 @@ def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: L
     try:
         in_force = [by_progress[each] for each in put_in_force(list(by_progress), cluster)]
         drains = {runner: order for runner in in_force if (order := runner.next_drain()) is not None}
-        progress = drain_together(list(drains.values()), cluster, lease=lease)
+        progress = carry_out_together(list(drains.values()), cluster, lease=lease)
     except (SourceError, LedgerConflict):
         return False  # Each by itself is next: one that cannot go on does not hold up the others.
     for runner, order in drains.items():

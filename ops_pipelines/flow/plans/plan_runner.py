@@ -14,7 +14,7 @@ from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.drains import DrainOrder
+from ops_pipelines.flow.plans.at_once import Order
 from ops_pipelines.flow.plans.escalation import escalate, held_jobs
 from ops_pipelines.flow.plans.in_force import is_in_force, is_yet_to_begin, put_in_force
 from ops_pipelines.flow.plans.isolation import why_isolation_waits
@@ -42,7 +42,7 @@ class PlanRunner:
         self._position = 0
         self._tried_position: int | None = None
 
-    def next_drain(self) -> DrainOrder | None:
+    def next_drain(self) -> Order | None:
         """Return the next step if it is a drain that was not tried yet; afterwards it is `advance`'s."""
         if (
             not self.progress.is_under_way
@@ -51,7 +51,7 @@ class PlanRunner:
         ):
             return None
         action = self._plan.actions[self._position]
-        return DrainOrder(action=action, plan=self._plan.plan) if action.verb is Verb.DRAIN else None
+        return Order(action=action, plan=self._plan.plan) if action.verb is Verb.DRAIN else None
 
     def take_drain(self, progress: Progress) -> None:
         """Take note of a drain that was carried out together with others."""

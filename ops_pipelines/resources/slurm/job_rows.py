@@ -66,6 +66,7 @@ def _join(leader: JobId, parts: Sequence[JobRow]) -> JobRow:
             state=min((status.state for status in living or all_of), key=_TELLING.index),
             # Slurm starts it only when no component is held, but one hold of a user's keeps nothing after his release.
             is_held=not has_ended and all(status.is_held for status in living),
+            is_held_by_user=any(status.is_held_by_user for status in living),
             is_requeueable=all(status.is_requeueable for status in all_of),
             nodes=frozenset[NodeName]().union(*(status.nodes for status in all_of)),
             gpu_count=sum(status.gpu_count for status in all_of),

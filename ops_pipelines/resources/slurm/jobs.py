@@ -77,6 +77,8 @@ def _read_job(row: Row, *, now: datetime) -> JobRow:
         ends_by=ended_at if state in _LIMITED and number_of(row, "time_limit") is not None else None,
         service=comment.service,
         min_serving_count=comment.min_serving_count,
+        priority=number_of(row, "priority") or None,  # 0 is how a hold shows.
+        is_held_by_user=text_of(row, "state_reason", is_required=False) == "JobHeldUser",
     )
     return JobRow(
         status=status,

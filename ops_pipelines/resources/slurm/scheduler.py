@@ -7,14 +7,14 @@ own or names that were validated: nothing that a user wrote is sent. One class, 
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id, parse_node_name
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, parse_job_id, parse_node_name
 from ops_pipelines.domain.observation import (
     HAS_PROCESSES,
     Checkpointing,
@@ -23,6 +23,7 @@ from ops_pipelines.domain.observation import (
     NodeState,
     NodeStatus,
     Rejected,
+    has_moved_on,
 )
 from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
@@ -54,6 +55,9 @@ log = logging.getLogger(__name__)
 _IS_PENDING = "Job is pending execution"
 _NO_SUCH_RESERVATION = "Requested reservation is invalid"
 _LIVING = HAS_PROCESSES | {JobState.PENDING}
+_OWN_DRIFT = 0.05
+"""# Assumption: fair share and age move a computed priority by less while its node is silent. A priority that is set is
+computed no more, so one that moved by itself is left alone; what an administrator sets for a job stands out."""
 
 
 class SlurmScheduler:
@@ -308,6 +312,61 @@ class SlurmScheduler:
         """Release; a job that is not held stays as it is."""
         limit = Limit()
         self._client.send("scontrol", "release", self._living_job(job, verb="release", limit=limit).leader, limit=limit)
+
+    def mark(self, attempts: Collection[JobAttempt]) -> None:
+        """`scontrol hold` of what runs: it reads RUNNING and held, and priority 0 until it is released (22.05)."""
+        if not attempts:
+            raise ValueError("there is no job to mark; an empty collection never means all")
+        limit = Limit()
+        rows = {name: row for row in self._read_jobs(limit) for name in row.ids}
+        leaders: list[JobId] = []
+        amiss: list[str] = []
+        for attempt in sorted(set(attempts)):
+            row = rows.get(parse_job_id(attempt.job))
+            if row is None or row.is_waiting_array or has_moved_on(row.status, attempt):
+                amiss.append(
+                    f"Slurm knows no attempt of job {attempt.job} that began {attempt.started_at:%H:%M:%S} UTC"
+                )
+            elif row.status.ended_at is not None or row.status.state not in _LIVING:
+                amiss.append(f"job {attempt.job} is {row.status.state.value}; there is nothing to mark")
+            elif not row.status.is_held:
+                leaders.append(row.leader)
+        if leaders:
+            self._send_to_jobs("hold", leaders, limit=limit)
+        if amiss:
+            raise (SourceRefused if len(attempts) == 1 else SourceUnavailable)("; ".join(amiss))
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        """Release those that are held, but not by their users; then bring priorities back."""
+        if not jobs:
+            raise ValueError("there is no job to unmark; an empty collection never means all")
+        limit = Limit()
+        rows = [row for row in self._read_jobs(limit) if not row.is_waiting_array and not row.ids.isdisjoint(jobs)]
+        held = [row for row in rows if row.status.is_held and not row.status.is_held_by_user]
+        leaders = {row.leader: next(jobs[name] for name in sorted(row.ids) if name in jobs) for row in held}
+        if leaders:
+            self._send_to_jobs("release", leaders, limit=limit)
+            self._bring_back(leaders, limit=limit)
+
+    def _send_to_jobs(self, verb: str, leaders: Collection[JobId], *, limit: Limit) -> None:
+        """Send one command for all; Slurm does the rest of them where it refuses one."""
+        try:
+            self._client.send("scontrol", verb, ",".join(leaders), limit=limit)
+        except SourceRefused as exc:
+            if len(leaders) > 1:
+                raise SourceUnavailable(f"{exc}; others of {', '.join(leaders)} were sent. Read the jobs") from exc
+            raise
+
+    def _bring_back(self, priorities: Mapping[JobId, int | None], *, limit: Limit) -> None:
+        """Set priorities that a release has lost: Slurm computes one anew, also where an administrator had set it."""
+        wanted = {leader: priority for leader, priority in priorities.items() if priority}
+        if not wanted:
+            return
+        now = {row.leader: row.status.priority for row in self._read_jobs(limit)}
+        for leader, before in wanted.items():
+            found = now.get(leader)
+            if found is not None and abs(found - before) > _OWN_DRIFT * before:
+                self._client.send("scontrol", "update", f"JobId={leader}", f"Priority={before}", limit=limit)
 
     def _living_job(self, job: JobId, *, verb: str, limit: Limit) -> JobRow:
         name = parse_job_id(job)

@@ -1,0 +1,90 @@
+"""Which running jobs are marked held because a node of theirs fell silent, and which marks have done their service.
+
+At its silence limit the scheduler starts such a job elsewhere, while its processes may still write. The mark costs
+nobody anything, so it is set at the first sight of a silence, before that is believed. Whether one may be set is
+`guardrails`'; whoever moves the job afterwards takes the mark over (`remediation`).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.domain.guardrails.facts import is_being_moved, open_marks
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
+from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
+
+_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What is to be done about marks now."""
+
+    to_set: tuple[Action, ...]
+    to_lift: tuple[Action, ...]
+
+
+def find_marks(
+    facts: ClusterFacts, *, silent_since: Mapping[NodeName, datetime], causes: Mapping[NodeName, IncidentId]
+) -> Marks:
+    """Return the marks that are lacking, and those whose jobs every node has answered for.
+
+    `silent_since` are the nodes that are seen silent, `causes` the incident of each. One silence marks an attempt once:
+    who releases it meanwhile has decided.
+    """
+    known = {(each.action.attempt, each.action.part) for each in facts.records if each.action.verb is Verb.MARK}
+    to_set = []
+    for job in sorted(facts.jobs.values(), key=lambda job: job.job):
+        silent = sorted(
+            (silent_since[name], name)
+            for name in job.nodes
+            if name in silent_since and name in causes and _is_silent(name, facts)
+        )
+        if not silent or job.state not in _RUNS or job.is_held or not job.is_requeueable or job.attempt is None:
+            continue
+        since, name = silent[0]
+        part = since.isoformat()
+        if (job.attempt, part) not in known:
+            to_set.append(Action(verb=Verb.MARK, incident=causes[name], attempt=job.attempt, part=part))
+    to_lift = [
+        Action(verb=Verb.UNMARK, incident=mark.action.incident, attempt=mark.action.attempt, part=mark.action.part)
+        for mark in standing_marks(facts.records, facts.jobs)
+        if not is_being_moved(mark.action.attempt, facts) and not _lacks_an_answer(mark, facts)
+    ]
+    return Marks(to_set=tuple(to_set), to_lift=tuple(to_lift))
+
+
+def standing_marks(records: Collection[ActionRecord], jobs: Mapping[JobId, JobStatus]) -> tuple[ActionRecord, ...]:
+    """Return the marks of ours whose jobs are still held by them, oldest first."""
+    return tuple(mark for mark in open_marks(records) if _stands(mark, jobs))
+
+
+def _stands(mark: ActionRecord, jobs: Mapping[JobId, JobStatus]) -> bool:
+    attempt = mark.action.attempt
+    job = None if attempt is None else jobs.get(attempt.job)
+    if attempt is None or job is None or has_moved_on(job, attempt) or job.ended_at is not None:
+        return False
+    return job.is_held and not job.is_held_by_user
+
+
+def _lacks_an_answer(mark: ActionRecord, facts: ClusterFacts) -> bool:
+    """Return whether a node of the attempt is silent, and has not lost its power since the mark was set."""
+    cut = _cut_since(mark.begun_at, facts.records)
+    return any(_is_silent(name, facts) and name not in cut for name in mark.attempt_nodes)
+
+
+def _cut_since(since: datetime, records: Collection[ActionRecord]) -> frozenset[NodeName]:
+    return frozenset(
+        record.action.node
+        for record in records
+        if record.action.verb is Verb.POWER_OFF
+        and record.action.node is not None
+        and record.outcome is not None
+        and record.outcome.finished_at >= since
+    )
+
+
+def _is_silent(name: NodeName, facts: ClusterFacts) -> bool:
+    return name not in facts.nodes or not facts.nodes[name].is_responding

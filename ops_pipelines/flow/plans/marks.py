@@ -1,0 +1,100 @@
+"""Marks the jobs of silent nodes held within the tick that sees the silence, and takes the marks off again in bulk.
+
+No run, no plan, no confirmation: a mark costs nobody anything, and waiting may cost a checkpoint. It goes on in a
+storm, too. What an earlier process left marked stands in the ledger, and is seen to by whoever looks next.
+"""
+
+from collections import Counter
+from datetime import timedelta
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.guardrails.facts import open_marks
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
+from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.repair.marks import find_marks, standing_marks
+from ops_pipelines.flow.acts.fresh_facts import read_facts
+from ops_pipelines.flow.acts.perform import Stage, perform
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.plans.at_once import Order, carry_out_together
+from ops_pipelines.ports.ledger import LedgerState
+
+_MOST_A_MINUTE = 500
+"""# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,
+less than the usual SlurmdTimeout of 300 s."""
+_SHOWN_COUNT = 40
+_PAGE = "marks"
+
+
+def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
+    """Set the marks that are lacking and take off those that have done their service; return what was done, in words.
+
+    To be called with each look at the nodes, once what it saw has been decided on: a mark carries its incident. Raises
+    SourceError if the scheduler does not list its nodes and jobs; then nothing was begun.
+    """
+    policy, now = cluster.rules.policy, cluster.clock.now()
+    state = cluster.ledger.read_state(now)
+    if policy.mode is Mode.OBSERVE or state.pause is not None:
+        return ""
+    silent_since = {
+        each.node: each.observed_at
+        for each in cluster.ledger.conditions()
+        if each.signal is Signal.NODE_UNREACHABLE and each.node not in policy.untouchable_nodes
+    }
+    if not silent_since and not open_marks(state.records):
+        return ""
+    facts = read_facts({Verb.MARK}, cluster)
+    found = find_marks(facts, silent_since=silent_since, causes=_causes(state))
+    lately = now - timedelta(minutes=1)
+    spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
+    to_set = found.to_set[: max(0, _MOST_A_MINUTE - spent)]
+    unfinished = [each.action for each in open_marks(facts.records) if each.outcome is None]
+    for action in unfinished:  # No answer, or a process that ended: its witness is read, and it is sent again.
+        perform(action, cluster, plan=None, lease=lease)
+    orders = [Order(action=action) for action in (*found.to_lift, *to_set)]
+    progress = carry_out_together(orders, cluster, lease=lease)
+    done = Counter(each.action.verb for each in orders if progress[each.action.key].stage is Stage.DONE)
+    if done[Verb.MARK]:
+        _page_of_storm(read_facts({Verb.MARK}, cluster), cluster, lease=lease)
+    words = [f"marked {done[Verb.MARK]} job(s) held"] if done[Verb.MARK] else []
+    words += [f"let {done[Verb.UNMARK]} job(s) go"] if done[Verb.UNMARK] else []
+    return ", ".join(words)
+
+
+def _causes(state: LedgerState) -> dict[NodeName, IncidentId]:
+    """Return for each node the open incident that its silence is in: the newest that shows it, else the oldest."""
+    causes: dict[NodeName, IncidentId] = {}
+    for incident in state.incidents:
+        shows = {
+            observation.node
+            for finding in incident.findings
+            for observation in finding.evidence
+            if observation.signal is Signal.NODE_UNREACHABLE
+        }
+        for name in incident.nodes | shows:
+            if name in shows or name not in causes:
+                causes[name] = incident.incident
+    return causes
+
+
+def _page_of_storm(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -> None:
+    """Page once where so many nodes fell silent that nobody moves their jobs by himself."""
+    marks = standing_marks(facts.records, facts.jobs)
+    nodes = {name for mark in marks for name in mark.attempt_nodes}
+    if len(nodes) < cluster.rules.policy.mass_event.min_node_count:
+        return
+    counts = Counter(mark.action.incident for mark in marks)
+    if any(each.action.part == _PAGE and each.action.incident in counts for each in facts.records):
+        return
+    jobs = [mark.action.attempt.job for mark in marks if mark.action.attempt is not None]
+    more = f" and {len(jobs) - _SHOWN_COUNT} more" if len(jobs) > _SHOWN_COUNT else ""
+    text = (
+        f"Many nodes are silent; {len(jobs)} job(s) of {len(nodes)} nodes are marked held, so that none starts a "
+        f"second time while its processes may still write: {', '.join(jobs[:_SHOWN_COUNT])}{more}. Each goes on by "
+        "itself when its nodes answer, or are without power by us; where you make sure of that yourself: `scontrol "
+        "release JOB`. `ops-pipelines status` lists them."
+    )
+    (incident, _), *_ = counts.most_common(1)
+    perform(Action(verb=Verb.PAGE_HUMAN, incident=incident, text=text, part=_PAGE), cluster, plan=None, lease=lease)
