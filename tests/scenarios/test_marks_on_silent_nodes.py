@@ -308,3 +308,21 @@ def test_mark_without_an_answer_is_read_back_and_set_once(autopilot: SmallAutopi
 
     assert autopilot.commands() == [EntryKind.MARK]
     assert marks(autopilot) == [(Verb.MARK, "job 1001", OutcomeKind.DONE)]
+
+
+def test_given_up_job_is_let_go_when_a_person_has_cut_the_power(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5, policy=PATIENT, durations=HASTY)
+    autopilot.let_pass(15)
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, "gpu001")
+    autopilot.let_pass(2.5)
+    tick(autopilot)
+    autopilot.let_pass(12)
+
+    before = tick(autopilot)
+    autopilot.twin.command(EntryKind.POWER_OFF, nodes=("gpu001",))
+    after = tick(autopilot)
+    autopilot.let_pass(10)
+
+    assert (before, after) == ("", "let 1 job(s) go")
+    assert autopilot.job().state is JobState.RUNNING
+    assert read_split_brains(autopilot.twin) == ()

@@ -61,6 +61,8 @@ class ClusterFacts:
     """Nodes that a rollout has in hand, or is about to take."""
     in_trouble: Mapping[NodeName, IncidentId] = field(default_factory=dict)
     """Nodes of open incidents that call for more than watching, each with the oldest of them."""
+    without_power: frozenset[NodeName] = frozenset()
+    """Silent nodes whose power switch reads off; asked only of nodes that marked jobs wait for."""
     in_begun_waves: frozenset[NodeName] = frozenset()
     """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
     _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(

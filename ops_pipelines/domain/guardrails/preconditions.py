@@ -176,7 +176,7 @@ def _is_silent_and_ours(name: NodeName, case: Case) -> bool:
 
 
 def _judge_unmark(case: Case) -> Refusal | None:
-    """Judge letting a marked job go: every node of its attempt answers, or has lost its power since."""
+    """Judge letting a marked job go: every node of its attempt answers, has no power, or had lost it since."""
     moved_on = _judge_attempt(case)
     if moved_on is not None:
         return moved_on
@@ -190,7 +190,8 @@ def _judge_unmark(case: Case) -> Refusal | None:
         return wait("silent_node", f"processes of job {job.job} are still ending")
     for name in sorted(mark.attempt_nodes | job.nodes):
         node = case.facts.nodes.get(name)
-        if (node is None or not node.is_responding) and not _was_cut(name, case, since=mark.begun_at):
+        is_clear = (node is not None and node.is_responding) or name in case.facts.without_power
+        if not is_clear and not _was_cut(name, case, since=mark.begun_at):
             return wait("silent_node", f"{name} is silent; processes of job {job.job} may still write there")
     return None
 

@@ -61,6 +61,17 @@ def standing_marks(records: Collection[ActionRecord], jobs: Mapping[JobId, JobSt
     return tuple(mark for mark in open_marks(records) if _stands(mark, jobs))
 
 
+def nodes_in_doubt(facts: ClusterFacts) -> frozenset[NodeName]:
+    """Return the silent nodes of marked jobs that the scheduler has given up: only their power switch can tell."""
+    return frozenset(
+        name
+        for mark in standing_marks(facts.records, facts.jobs)
+        if mark.action.attempt is not None and facts.jobs[mark.action.attempt.job].state is JobState.PENDING
+        for name in mark.attempt_nodes
+        if _is_silent(name, facts)
+    )
+
+
 def _stands(mark: ActionRecord, jobs: Mapping[JobId, JobStatus]) -> bool:
     attempt = mark.action.attempt
     job = None if attempt is None else jobs.get(attempt.job)
@@ -70,8 +81,8 @@ def _stands(mark: ActionRecord, jobs: Mapping[JobId, JobStatus]) -> bool:
 
 
 def _lacks_an_answer(mark: ActionRecord, facts: ClusterFacts) -> bool:
-    """Return whether a node of the attempt is silent, and has not lost its power since the mark was set."""
-    cut = _cut_since(mark.begun_at, facts.records)
+    """Return whether a node of the attempt is silent, has power, and has not lost it since the mark was set."""
+    cut = _cut_since(mark.begun_at, facts.records) | facts.without_power
     return any(_is_silent(name, facts) and name not in cut for name in mark.attempt_nodes)
 
 

@@ -4,11 +4,15 @@ What follows from it for an act is `judgement`'s; what bears witness of an act t
 """
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
 from ops_pipelines.domain.identity import ActionKey, NodeName
+from ops_pipelines.domain.observation import PowerState
+from ops_pipelines.domain.repair.marks import nodes_in_doubt
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.frames.telemetry import is_any_fresh
@@ -17,6 +21,8 @@ from ops_pipelines.ports.source_error import SourceError
 
 CHEAP = frozenset({Verb.DRAIN})
 """Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""
+_SWITCHES_AT_ONCE = 32
+"""All at the same time, within one answer's limit: the tick that asks must not be late for the next fault."""
 
 
 def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
@@ -33,7 +39,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
     jobs = cluster.scheduler.read_jobs() if needs_scheduler else ()
     learned = read_job_facts(cluster.job_facts)
     now = cluster.clock.now()
-    return ClusterFacts(
+    facts = ClusterFacts(
         nodes={node.node: node for node in nodes},
         jobs={job.job: job for job in merge_jobs(jobs, learned, now=now)},
         records=state.records,
@@ -47,6 +53,24 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
         in_trouble=nodes_in_trouble(state.incidents),
         in_begun_waves=nodes_in_begun_waves(state),
     )
+    in_doubt = nodes_in_doubt(facts) if Verb.UNMARK in verbs else frozenset()
+    return replace(facts, without_power=_without_power(in_doubt, cluster)) if in_doubt else facts
+
+
+def _without_power(nodes: Collection[NodeName], cluster: Cluster) -> frozenset[NodeName]:
+    """Return which of some nodes have no power, as far as their switches answer; of many, others are asked each minute."""
+
+    def is_off(node: NodeName) -> bool:
+        try:
+            return cluster.fleet.power_state(node) is PowerState.OFF
+        except SourceError:
+            return False
+
+    first = int(cluster.clock.now().timestamp() // 60) * _SWITCHES_AT_ONCE % len(nodes)
+    ordered = sorted(nodes)
+    asked = [*ordered[first:], *ordered[:first]][:_SWITCHES_AT_ONCE]
+    with ThreadPoolExecutor(_SWITCHES_AT_ONCE) as pool:
+        return frozenset(name for name, off in zip(asked, pool.map(is_off, asked), strict=True) if off)
 
 
 def nodes_in_begun_waves(state: LedgerState) -> frozenset[NodeName]:

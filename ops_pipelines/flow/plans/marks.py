@@ -45,7 +45,7 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     }
     if not silent_since and not open_marks(state.records):
         return ""
-    facts = read_facts({Verb.MARK}, cluster)
+    facts = read_facts({Verb.MARK, Verb.UNMARK}, cluster)
     found = find_marks(facts, silent_since=silent_since, causes=_causes(state))
     lately = now - timedelta(minutes=1)
     spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
