@@ -142,13 +142,16 @@ class SilentNodes:
         self.result.by_itself_count += sum(each.goes_on_after is not None for each in jobs)
         # What is left waits for a person: who cuts the power of its node, and does nothing else.
         left = [each for each in jobs if each.goes_on_after is None]
+        switch = self._view.stage.cluster.fleet
         for each in left:
-            self._slurm.power_off_node(each.node)
+            switch.power_off(each.node)
         self._wait(f"{len(left)} job(s) to go on", lambda: self._go_on(jobs), limit_seconds=_GO_ON_SECONDS)
         self._wait("the old copies to end", lambda: self._have_old_ended(jobs), limit_seconds=_OVERLAP_SECONDS)
         for each in jobs:
             self._take_stock(each)
         self._view.say(str(self.result))
+        for each in left:
+            switch.power_on(each.node)
         self._slurm.clear()
 
     def _submit(self, number: int, size: int) -> list[_Job]:

@@ -58,7 +58,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
 
 
 def _without_power(nodes: Collection[NodeName], cluster: Cluster) -> frozenset[NodeName]:
-    """Return which of some nodes have no power, as far as their switches answer; of many, others are asked each minute."""
+    """Return which of some nodes have no power, as far as switches answer; of many, others are asked each minute."""
 
     def is_off(node: NodeName) -> bool:
         try:
