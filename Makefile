@@ -19,9 +19,9 @@ demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE
 lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it
 	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
 
-trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT=4 LIMITS="60" CELLS="busy" play some of it
+trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT=4 LIMITS="60" CELLS="busy" ATTACKS="door" play some of it
 	@$(BIN)/python -m ops_pipelines.drills.trial --port $(PORT) $(if $(SILENT),--silent $(SILENT)) $(if $(LIMITS),--limits $(LIMITS)) \
-	  $(if $(CELLS),--disturbances $(CELLS))
+	  $(if $(CELLS),--disturbances $(CELLS)) $(if $(ATTACKS),--attacks $(ATTACKS))
 
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),4) --dist=loadfile --no-loadscope-reorder

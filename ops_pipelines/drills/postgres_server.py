@@ -102,6 +102,16 @@ class PostgresServer:
         self.kill()
         self.start()
 
+    def empty(self, database: str) -> None:
+        """Throw away all that is in a database, under whoever works with it."""
+        engine = create_engine(self.url_of("postgres"), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(f'DROP DATABASE "{database}" WITH (FORCE)'))
+        finally:
+            engine.dispose()
+        self._make_databases()
+
     def is_running(self) -> bool:
         """Return whether the server runs."""
         return self._is_made.exists() and self._run("pg_ctl", "status", *self._where).returncode == 0

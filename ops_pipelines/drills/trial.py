@@ -18,12 +18,16 @@ from ops_pipelines.drills.lab_stage import DrillError, LabView
 from ops_pipelines.drills.postgres_server import PostgresServerError
 from ops_pipelines.drills.slurm_cluster import SlurmClusterError
 from ops_pipelines.drills.stack import StackError, port_number, sole_owner
+from ops_pipelines.drills.trial_attacks import ATTACKS, attack
 from ops_pipelines.drills.trial_writers import Cell, CellResult, Disturbance, SilentNodes
 from ops_pipelines.drills.writer_watch import WriterWatch
 
 SILENCE_LIMITS_SECONDS = (30, 60, 180)
 _NODE_COUNT = 24
 """Ten fall silent at once, and their jobs need room elsewhere."""
+_ATTACKED_NODE_COUNT = 12
+_WITH_STORMS = POLICY.replace("mass_event: {min_node_count: 20,", "mass_event: {min_node_count: 6,")
+"""Half of the nodes are a storm."""
 _READY_SECONDS = 180.0
 _RISK_TAKEN = "accepted_risks: {no_start_guard: the trial shows what it costs}\n"
 """Without it the autopilot would ask before it acts, and nothing of its speed would be seen."""
@@ -38,19 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--limits", type=int, nargs="+", default=SILENCE_LIMITS_SECONDS, metavar="SECONDS", help="SlurmdTimeout"
     )
     names = [each.name.lower() for each in Disturbance]
-    parser.add_argument("--disturbances", nargs="+", choices=names, default=names, help="what is wrong meanwhile")
+    parser.add_argument("--disturbances", nargs="+", choices=names, help="what is wrong meanwhile; else no attacks")
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, help="what is tried afterwards; else no cells")
     parser.add_argument("--without-guard", action="store_true", help="show what the start guard is for: play without")
     parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=None, help="where the lab keeps its state")
     options = parser.parse_args(argv)
     if not 1 <= options.at_once <= _NODE_COUNT // 2 or options.silent < 1:
         parser.error(f"--silent must be 1 or more, --at-once 1 to {_NODE_COUNT // 2}")
+    attacks = options.attacks or (() if options.disturbances else tuple(ATTACKS))
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     state = options.state.resolve() if options.state is not None else default_state()
     cells = [
         Cell(disturbance=Disturbance[name.upper()], slurmd_timeout_seconds=limit, is_guarded=not options.without_guard)
-        for name in options.disturbances
+        for name in options.disturbances or (() if options.attacks else names)
         for limit in options.limits
     ]
     try:
@@ -59,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _play_cell(cell, state, console, port=options.port, count=options.silent, at_once=options.at_once)
                 for cell in cells
             )
+            attacked = _attack(state, console, port=options.port, names=attacks)
     except (DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
         console.print(f"trial: {problem}", style="bold red", markup=False)
         return 1
@@ -67,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     for result in results:
         console.print(f"  {result}", markup=False, soft_wrap=True)
-    failures = [words for result in results for words in result.failures]
+    failures = [*(words for result in results for words in result.failures), *attacked]
     for words in failures:
         console.print(f"  {words}", markup=False, soft_wrap=True)
     console.print("the trial ended as it must" if not failures else f"{len(failures)} thing(s) did not hold")
@@ -87,6 +94,14 @@ def _play_cell(cell: Cell, state: Path, console: Console, *, port: int, count: i
     )
     with brought_up(lab, console), _watched(lab, console) as view:
         return SilentNodes(view, cell, at_once=at_once).play(count)
+
+
+def _attack(state: Path, console: Console, *, port: int, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    lab = Lab(state, port=port, node_count=_ATTACKED_NODE_COUNT, policy=_WITH_STORMS)
+    with brought_up(lab, console), _watched(lab, console) as view:
+        return [words for name in ATTACKS if name in names for words in attack(view, name)]
 
 
 @contextmanager

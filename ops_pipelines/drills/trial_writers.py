@@ -23,6 +23,7 @@ from ops_pipelines.drills.lab_stage import LabView, saved_step
 from ops_pipelines.drills.stack import CODE_SERVER, DAEMON, DagsterStack
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, Write, find_overlaps, read_writes
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.simulator.adapters import SimulatedFleet
 
 _STOPPED_SECONDS = 300.0
 """How long the daemon stands still: as long as a suspended machine, or a host that swaps."""
@@ -142,16 +143,17 @@ class SilentNodes:
         self.result.by_itself_count += sum(each.goes_on_after is not None for each in jobs)
         # What is left waits for a person: who cuts the power of its node, and does nothing else.
         left = [each for each in jobs if each.goes_on_after is None]
-        switch = self._view.stage.cluster.fleet
+        switches = SimulatedFleet(self._view.stage.twin)
         for each in left:
-            switch.power_off(each.node)
+            self._slurm.power_off_node(each.node)
+            switches.power_off(each.node)
         self._wait(f"{len(left)} job(s) to go on", lambda: self._go_on(jobs), limit_seconds=_GO_ON_SECONDS)
         self._wait("the old copies to end", lambda: self._have_old_ended(jobs), limit_seconds=_OVERLAP_SECONDS)
         for each in jobs:
             self._take_stock(each)
         self._view.say(str(self.result))
         for each in left:
-            switch.power_on(each.node)
+            switches.power_on(each.node)
         self._slurm.clear()
 
     def _submit(self, number: int, size: int) -> list[_Job]:
