@@ -313,10 +313,10 @@ def incidents(
 
     \b
     JSON: cluster, taken_at, problems [text], incidents (null: not known) [incident, state, response, nodes, gpus,
-    victims, what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, next_step, plan or null {plan,
-    standing, response, reason, steps, effects, rejected_alternatives, approved_by, approved_until, left_to},
-    diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words, affected_nodes,
-    evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
+    victims, what, note, opened_at, changed_at, closed_at, open_for_seconds, waits_for, overlaps [text], next_step, plan
+    or null {plan, standing, response, reason, steps, effects, rejected_alternatives, approved_by, approved_until,
+    left_to}, diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words,
+    affected_nodes, evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_incidents

@@ -167,8 +167,8 @@ class Action:
     urgency: Urgency = Urgency.AT_ONCE
     """Of a page. Not part of the key."""
     part: str = ""
-    """Of what is done several times for one cause: which step of a rollout, there or back; which silence a mark is of.
-    Part of the key."""
+    """Of what is done several times for one cause: which step of a rollout, there or back; which silence a mark is of;
+    of a message about two copies of a job `OVERLAP` and which attempts. Part of the key."""
     try_number: int = 1
     """Set by the persisted plan; a retry after a crash reuses it."""
 
@@ -203,6 +203,10 @@ class Action:
         if self.gpu is not None:
             return f"{self.node} GPU {self.gpu}"
         return str(self.node) if self.node is not None else "people"
+
+
+OVERLAP = "overlap "
+"""Begins the `part` of what is told of two copies of a job; the names of the overlaps follow."""
 
 
 def reservation_of(action: Action) -> str:

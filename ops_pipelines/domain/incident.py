@@ -14,6 +14,7 @@ from ops_pipelines.domain.hypothesis import Hypothesis
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE, Observation
+from ops_pipelines.domain.overlap import Overlap
 
 _KEPT_APART = 3
 
@@ -192,6 +193,8 @@ class Incident:
     """The struck nodes that its newest plan answers."""
     renewed_at: datetime | None = None
     """When a mass event was last opened again for them; None: never."""
+    overlaps: tuple[Overlap, ...] = ()
+    """Jobs of which two copies ran, or may have run, at once."""
 
     @property
     def is_mass_event(self) -> bool:

@@ -254,6 +254,8 @@ class JobStatus:
     """Its place in the queue, a larger number earlier; None if the scheduler gives none."""
     is_held_by_user: bool = False
     """Whether it was its user who held it last: theirs to release."""
+    checkpoint: str = ""
+    """Where it saves its work, as declared: the user's text. Empty: it does not say."""
 
     @property
     def attempt(self) -> JobAttempt | None:

@@ -37,6 +37,7 @@ _TINTS = {
     EventKind.PLANNED: Tint.BLUE,
     EventKind.REFUSED: Tint.ORANGE,
     EventKind.FAILED: Tint.ORANGE,
+    EventKind.OVERLAPPED: Tint.ORANGE,
     EventKind.UNKNOWN: Tint.INK,
     EventKind.UNDER_WAY: Tint.YELLOW,
     EventKind.CHANGED: Tint.GREY,

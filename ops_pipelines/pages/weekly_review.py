@@ -10,6 +10,7 @@ from datetime import timedelta
 from markupsafe import Markup
 
 from ops_pipelines.domain.objectives import UNITS, Budget, BudgetState
+from ops_pipelines.domain.overlap import tell
 from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
 from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
@@ -58,6 +59,7 @@ def write_weekly_review(review: WeeklyReview) -> str:
             "days_plot": _days_plot(numbers),
             "causes": _cause_rows(numbers, review.before),
             "components": [_component_row(each) for each in review.components],
+            "overlaps": [tell(each, now=numbers.until) for each in numbers.overlaps],
             "coverage": [_coverage_row(each) for each in review.coverage],
             "shown_ratio": shown_ratio,
             "shown_hours": shown_hours,

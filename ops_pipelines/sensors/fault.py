@@ -22,6 +22,7 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.configuration import see_to_configuration
 from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
+from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_guard, note_look, note_passing_server
 from ops_pipelines.ports.source_error import SourceError
@@ -94,6 +95,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             note_look(cluster)
             page_if_blind(cluster, conditions, lease=lease)
             page_if_late(cluster, lease=lease)
+            see_to_overlaps(cluster, conditions, lease=lease)
             looked_at, are_marks_due = now, True
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:

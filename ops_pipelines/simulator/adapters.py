@@ -50,7 +50,7 @@ class SimulatedScheduler:
             answer_limit=timedelta(0),
             is_every_down_node_returned=False,
             is_requeue_the_default=True,
-            unguarded="",  # Nothing is lost where a second copy is pretended, too.
+            unguarded="" if self._twin.scenario.has_start_guard else "the scenario has no start guard",
             version=self._twin.scenario.controller_version,
         )
 

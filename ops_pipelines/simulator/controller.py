@@ -26,6 +26,8 @@ Later = Callable[[datetime, Happening], None]
 
 
 _FIRST_JOB = 1001
+_GUARD_LOOKS_EVERY = timedelta(seconds=10)
+"""As the real start guard looks again at what it holds."""
 
 
 class Controller:
@@ -48,6 +50,8 @@ class Controller:
         """Told of each attempt that starts."""
         self._partitions = {node.name: node.partitions for node in scenario.nodes}
         self._next_job = _FIRST_JOB
+        self._has_guard = scenario.has_start_guard
+        self._guard_looks_at = began_at
         self.has_services = False
         """Whether any job that was ever submitted is a replica of a service."""
 
@@ -78,7 +82,7 @@ class Controller:
         kept: set[NodeName] = set()
         last = {name for name, record in self.records.items() if record.is_last_choice}
         for job in waiting:
-            if self.quotas.holds(job, self.jobs.values()):
+            if self.quotas.holds(job, self.jobs.values()) or self._is_guarded(job, at):
                 continue
             limit = job.spec.time_limit_seconds
             ends_at = None if limit is None else at + timedelta(seconds=limit)
@@ -90,6 +94,20 @@ class Controller:
             else:
                 # A wide job that waits keeps the whole nodes it has found; else small jobs would starve it.
                 kept.update(place.gpus)
+
+    def _is_guarded(self, job: Job, at: datetime) -> bool:
+        """Return whether the start guard keeps a restart back: a node of an attempt before is not seen to be clear."""
+        for attempt, names in tuple(job.unclear.items()):
+            nodes = self._hardware.nodes
+            left = frozenset(name for name in names if nodes[name].is_powered and self._is_left(attempt, name))
+            if left:
+                job.unclear[attempt] = left
+            else:
+                del job.unclear[attempt]
+        if job.unclear and self._has_guard and self._guard_looks_at <= at:
+            self._guard_looks_at = at + _GUARD_LOOKS_EVERY
+            self._later(self._guard_looks_at, self.start_jobs)
+        return bool(job.unclear) and self._has_guard
 
     def requeue(self, job: Job, at: datetime) -> None:
         """End the attempt and put the job back in the queue; the hold, if any, is the caller's."""
@@ -343,6 +361,9 @@ class Controller:
         if job.becomes is not JobState.PENDING:
             self._finish(job, at, job.becomes)
             return
+        left = frozenset(name for name in job.allocation if self._is_left(job.attempt, name))
+        if left:
+            job.unclear[job.attempt] = left
         job.state, job.allocation = JobState.PENDING, {}
         job.restart_count += 1
         job.eligible_at = at + timedelta(seconds=self._durations.requeue_delay_seconds)

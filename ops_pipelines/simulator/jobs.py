@@ -97,6 +97,8 @@ class Job:
     """While completing: nodes that have not yet said that the processes are gone."""
     becomes: JobState = JobState.PENDING
     """While completing: the state that follows."""
+    unclear: dict[JobAttempt, frozenset[NodeName]] = field(default_factory=dict)
+    """Of earlier attempts: the nodes that had not said that its processes are gone when the scheduler gave it up."""
 
     @property
     def attempt(self) -> JobAttempt:

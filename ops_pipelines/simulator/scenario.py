@@ -107,6 +107,8 @@ class JobSpec:
     """After each start: loading the checkpoint and the like. No work is done, no request served."""
     checkpointing: Checkpointing = Checkpointing.UNKNOWN
     """What it declares. YES declares its interval too."""
+    checkpoint: str = ""
+    """Where it says that it saves."""
     declared_interval_seconds: float | None = None
     """What it says of its checkpoints where that is not so."""
     partition: str = PARTITION
@@ -225,6 +227,8 @@ class Scenario:
     """Accounts beside those of its jobs."""
     limits: tuple[AccountLimit, ...] = ()
     """What accounts are held to at the beginning; one that is not named has no limit."""
+    has_start_guard: bool = True
+    """Whether the scheduler itself lets no restart go ahead before the nodes of its last attempts are clear."""
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]

@@ -74,4 +74,5 @@ def job_status(job: Job, now: datetime) -> JobStatus:
         ends_by=ends_by,
         service=spec.service,
         min_serving_count=spec.min_serving_count,
+        checkpoint=spec.checkpoint,
     )

@@ -223,6 +223,8 @@ def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
         yield "", f"{_counted(len(nodes), 'node')}: {first_of(nodes, _NAMES_SHOWN)}"
     opened = incident.opened_at
     yield "since", moment(view.began_at) + ("" if opened == view.began_at else f"; opened {_clock(opened)}")
+    for told in incident.overlaps:
+        yield "copies", told
     yield "next", incident.next_step
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 
 from ops_pipelines.domain.action import MESSAGES, Action
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
+from ops_pipelines.domain.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.ports.ledger import Approval
@@ -70,6 +71,8 @@ class IncidentView:
     waits_for: str | None
     plan: PlanView | None
     diagnosis: DiagnosisView
+    overlaps: tuple[str, ...]
+    """Jobs of which two copies ran, or may have run, at once: from when to when, how sure, where they save."""
     next_step: str
     """What will be done, or why nothing is, in one sentence."""
 
@@ -123,8 +126,14 @@ def view_incident(incident: Incident, *, plan: PlanView | None, waits_for: str |
         waits_for=waits_for,
         plan=plan,
         diagnosis=view_diagnosis(incident),
+        overlaps=tuple(_tell_overlap(each, now) for each in incident.overlaps),
         next_step=_next_step(incident, plan, waits_for),
     )
+
+
+def _tell_overlap(overlap: Overlap, now: datetime) -> str:
+    told = tell(overlap, now=now)
+    return told if overlap.certainty is Certainty.EXCLUDED else f"{told}. {what_to_do(overlap)}"
 
 
 def _next_step(incident: Incident, plan: PlanView | None, waits_for: str | None) -> str:

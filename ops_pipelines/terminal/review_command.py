@@ -32,10 +32,11 @@ def review(
     \b
     JSON: cluster, week, since, until, is_over, sentences, numbers and before {interruptions, interruptions_by_cause,
     interruptions_per_day, interruptions_per_1000_node_days, work {wanted_gpu_hours, ..., effective_ratio}, failures,
-    mean_repair_seconds, saved_gpu_hours, wrong_acts, human_interventions}, work_by_team, objectives [team, workload,
-    kind, target_ratio, state, good_ratio, budget_left_ratio, burn_rate, exhausted_in_seconds], components [component,
-    failures, exposure_hours, mtbf_hours, mttr_seconds, ..._low, ..._high], phases, lemons, acts, wrong_acts, people,
-    coverage, missing [text]. Ratios are 0..1; null: not known.
+    mean_repair_seconds, saved_gpu_hours, wrong_acts, overlaps, human_interventions}, work_by_team, objectives [team,
+    workload, kind, target_ratio, state, good_ratio, budget_left_ratio, burn_rate, exhausted_in_seconds], components [
+    component, failures, exposure_hours, mtbf_hours, mttr_seconds, ..._low, ..._high], phases, lemons, acts, wrong_acts,
+    overlaps [job, user, began_at, ended_at, certainty, checkpoint], people, coverage, missing [text]. Ratios are 0..1;
+    null: not known.
     """
     from rich.console import Console
 
@@ -76,6 +77,7 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
     from rich.table import Table
 
     from ops_pipelines.domain.objectives import UNITS
+    from ops_pipelines.domain.overlap import tell
     from ops_pipelines.pages.render import duration
     from ops_pipelines.pages.review_numbers import PROMISES, shown_ratio, shown_team, time_between
     from ops_pipelines.pages.review_sentences import words_of
@@ -114,6 +116,8 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
                 budget.state.value,
             )
         out.print(table)
+    for each in found.numbers.overlaps:
+        out.print(_plain(f"! {tell(each, now=found.numbers.until)}"))
     if found.missing:
         out.print("Not in any number:")
         for each in found.missing:

@@ -33,6 +33,7 @@ class ReviewView:
     lemons: Sequence[Row]
     acts: Sequence[Row]
     wrong_acts: Sequence[Row]
+    overlaps: Sequence[Row]
     people: Sequence[Row]
     coverage: Sequence[Row]
     missing: tuple[str, ...]
@@ -89,6 +90,17 @@ def view_review(review: WeeklyReview) -> ReviewView:
             }
             for each in numbers.wrong
         ],
+        overlaps=[
+            {
+                "job": each.later.job,
+                "user": each.user,
+                "began_at": each.later.started_at,
+                "ended_at": each.ended_at,
+                "certainty": each.certainty,
+                "checkpoint": each.checkpoint,
+            }
+            for each in numbers.overlaps
+        ],
         people=[{"what": each.what, "count": each.count, "who": each.who} for each in numbers.people],
         coverage=[
             {"what": each.what, "known": each.known, "expected": each.expected, "unit": each.unit, "ratio": each.ratio}
@@ -116,6 +128,7 @@ def _numbers(numbers: WeekNumbers) -> Row:
         "mean_repair_seconds": None if numbers.repairs is None else _seconds(numbers.repairs.mean),
         "saved_gpu_hours": numbers.saved_gpu_hours,
         "wrong_acts": len(numbers.wrong),
+        "overlaps": len(numbers.overlaps),
         "human_interventions": numbers.person_count,
     }
 

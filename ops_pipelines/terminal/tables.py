@@ -185,6 +185,7 @@ def print_story(out: Console, view: StoryView) -> None:
             "open for": duration_text(timedelta(seconds=incident.open_for_seconds)),
             "note": incident.note,
             "waits for": incident.waits_for or "",
+            "two copies": "; ".join(incident.overlaps),
         },
     )
     out.print(Text("\nFindings", style="bold"))

@@ -55,7 +55,7 @@ from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec
 from ops_pipelines.simulator.versions import ReleaseFault
 from tests.safety.border import Border, Command, Crash, Mischief
 from tests.safety.judge import Judge
@@ -145,6 +145,9 @@ class Setting:
     """How many nodes rollouts may have out."""
     has_reflex: bool = False
     """Whether a tick of the sensor decides and drains before each pass, as it does where Dagster runs."""
+    has_start_guard: bool = True
+    """Whether the scheduler itself keeps restarts back until the nodes of the last attempt are clear."""
+    slurmd_timeout_seconds: float = SHORT_DURATIONS.slurmd_timeout_seconds
 
 
 class OwnClock:
@@ -210,6 +213,8 @@ class Stage:
             gpus_per_node=2,
             policy=policy,
             release_faults=() if setting.release_fault is None else (setting.release_fault,),
+            durations=replace(SHORT_DURATIONS, slurmd_timeout_seconds=setting.slurmd_timeout_seconds),
+            has_start_guard=setting.has_start_guard,
         )
         first.let_pass(STARTS_AFTER_SECONDS)
         self.twin, self.true_clock = first.twin, first.clock

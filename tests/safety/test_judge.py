@@ -203,7 +203,8 @@ def test_hold_of_a_replica_that_its_owner_ended_takes_nothing_unless_it_would_st
     stage.close()
 
 
-def test_second_writer_after_a_release_is_found_at_the_end(stage: Stage) -> None:
+def test_second_writer_after_a_release_is_found_at_the_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Setting(budget=WIDE, has_start_guard=False))
     scheduler = stage.process("first").cluster.scheduler
     make(Move(kind=MoveKind.BREAK, node=1, number=WEDGE), stage)
     stage.true_clock.wait(5.0)
@@ -213,6 +214,7 @@ def test_second_writer_after_a_release_is_found_at_the_end(stage: Stage) -> None
     stage.true_clock.wait(30.0)
 
     assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ["split_brain"]
+    stage.close()
 
 
 def test_line_of_the_ledger_that_was_changed_is_found_at_the_end(stage: Stage, tmp_path: Path) -> None:

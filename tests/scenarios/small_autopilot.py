@@ -107,6 +107,7 @@ class SmallAutopilot:
         ledger_url: str | None = None,
         release_faults: tuple[ReleaseFault, ...] = (),
         durations: SimulatedDurations = SHORT_DURATIONS,
+        has_start_guard: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.ledger_url = ledger_url
@@ -119,6 +120,7 @@ class SmallAutopilot:
             durations=durations,
             initial_jobs=jobs,
             release_faults=release_faults,
+            has_start_guard=has_start_guard,
         )
         self._begin_on(directory, Twin.create(directory / "twin", scenario, seed=7, clock=self.clock), policy)
 

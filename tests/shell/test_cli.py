@@ -48,7 +48,7 @@ PLAN_KEYS = {
 INCIDENT_KEYS = {
     "incident": None, "state": None, "response": None, "nodes": [None], "gpus": [None], "victims": [None],
     "what": None, "note": None, "opened_at": None, "changed_at": None, "closed_at": None,
-    "open_for_seconds": None, "waits_for": None, "plan": PLAN_KEYS, "next_step": None,
+    "open_for_seconds": None, "waits_for": None, "plan": PLAN_KEYS, "overlaps": [], "next_step": None,
     "diagnosis": {
         "cause": None, "culprits": [None], "places": [None], "at_fault": None, "family": None, "first_action": None,
         "confidence": None, "confidence_words": None, "affected_nodes": [], "evidence_for": [None],

@@ -44,11 +44,16 @@ class SmallCluster:
         durations: SimulatedDurations = SHORT_DURATIONS,
         node_count: int = 4,
         release_faults: tuple[ReleaseFault, ...] = (),
+        has_start_guard: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.directory = directory
         scenario = Scenario(
-            nodes=cluster_nodes(node_count), durations=durations, initial_jobs=jobs, release_faults=release_faults
+            nodes=cluster_nodes(node_count),
+            durations=durations,
+            initial_jobs=jobs,
+            release_faults=release_faults,
+            has_start_guard=has_start_guard,
         )
         self.use(Twin.create(directory, scenario, seed=7, clock=self.clock))
         self.jobs = tuple(JobId(str(1001 + number)) for number in range(len(jobs)))

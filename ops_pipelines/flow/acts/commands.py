@@ -6,7 +6,7 @@ Whether it may be sent, and whether it happened, is `perform`'s business.
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Urgency, Verb, reservation_of
+from ops_pipelines.domain.action import OVERLAP, Action, Urgency, Verb, reservation_of
 from ops_pipelines.domain.guardrails.facts import mark_on
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.meaning.finding import Response
@@ -127,13 +127,17 @@ def page_of(action: Action, cluster: Cluster) -> Message:
         audience=Audience.ON_CALL,
         recipient=ON_CALL,
         thread=action.incident,
-        title=f"{action.incident}{where}: please look",
+        title=f"{action.incident}{where}: {_calls_for(action)}",
         subject="" if incident is None else subject_of(incident),
         body=body_of(facts),
         severity=Severity.CRITICAL if action.urgency is Urgency.AT_ONCE else Severity.WARNING,
         key=action.key,
         links=_report(action, cluster),
     )
+
+
+def _calls_for(action: Action) -> str:
+    return "two copies of a job at once" if action.part.startswith(OVERLAP) else "please look"
 
 
 def notice_to_owner(action: Action, cluster: Cluster, *, recipient: str) -> Message:
@@ -147,7 +151,7 @@ def notice_to_owner(action: Action, cluster: Cluster, *, recipient: str) -> Mess
         title=f"{action.incident}: your {action.target}",
         subject="" if incident is None else subject_of(incident),
         body=" ".join(action.text.split()),
-        severity=Severity.WARNING if is_own_error else Severity.NOTICE,
+        severity=Severity.WARNING if is_own_error or action.part.startswith(OVERLAP) else Severity.NOTICE,
         key=action.key,
     )
 

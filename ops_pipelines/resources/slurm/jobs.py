@@ -79,6 +79,7 @@ def _read_job(row: Row, *, now: datetime) -> JobRow:
         min_serving_count=comment.min_serving_count,
         priority=number_of(row, "priority") or None,  # 0 is how a hold shows.
         is_held_by_user=text_of(row, "state_reason", is_required=False) == "JobHeldUser",
+        checkpoint=comment.checkpoint_path or "",
     )
     return JobRow(
         status=status,

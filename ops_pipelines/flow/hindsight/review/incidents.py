@@ -13,6 +13,7 @@ from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
 from ops_pipelines.domain.fault import AtFault, Family
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.overlap import Certainty, Overlap
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at
 from ops_pipelines.frames.history.failure_rates import MeanTime, Rate, mean_time_of, rate_of
 
@@ -70,6 +71,17 @@ class PhaseLine:
     longest: timedelta
     incident: IncidentId
     """Of the longest."""
+
+
+def overlaps_in(incidents: Iterable[Incident], *, since: datetime, until: datetime) -> tuple[Overlap, ...]:
+    """Return where two copies of a job began to run at once in [since, until), or may have, by their times."""
+    found = {
+        each.name: each
+        for incident in incidents
+        for each in incident.overlaps
+        if since <= each.later.started_at < until and each.certainty is not Certainty.EXCLUDED
+    }
+    return tuple(sorted(found.values(), key=lambda each: (each.later.started_at, each.later.job)))
 
 
 # -- components --

@@ -15,6 +15,7 @@ from ops_pipelines.domain.identity import ActionKey, IncidentId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.objectives import WINDOW, Budget, Objective, ObjectiveKind
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.overlap import Overlap
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.fleet_lemons import score_fleet
 from ops_pipelines.flow.hindsight.review.acts import (
@@ -32,6 +33,7 @@ from ops_pipelines.flow.hindsight.review.incidents import (
     PhaseLine,
     components_of,
     failures_in,
+    overlaps_in,
     phases_of,
     repairs_in,
 )
@@ -77,6 +79,8 @@ class WeekNumbers:
     wrong: tuple[WrongAct, ...]
     acts: tuple[ActLine, ...]
     people: tuple[PeopleLine, ...]
+    overlaps: tuple[Overlap, ...] = ()
+    """Where two copies of a job ran at once, or may have."""
     hours: frozenset[datetime] = frozenset()
     """Hours of the week of which the accounting has anything."""
 
@@ -296,6 +300,7 @@ def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Led
         ),
         acts=acts_of(known.records, since=since, until=until),
         people=people_of(entries_between(ledger, since=since, until=until), known.records, since=since, until=until),
+        overlaps=overlaps_in(known.incidents, since=since, until=until),
         hours=frozenset(each for each in known.history.hours if since <= each < until),
     )
 

@@ -14,6 +14,7 @@ from ops_pipelines.domain.fault import FirstAction
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck
+from ops_pipelines.domain.overlap import Certainty, tell, what_to_do
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at, drained_at
@@ -75,6 +76,13 @@ def follow_ups_of(
 
 
 def _now(incident: Incident, records: Collection[ActionRecord], *, waiting_plan: str | None) -> Iterator[FollowUp]:
+    for overlap in incident.overlaps:
+        if overlap.certainty is not Certainty.EXCLUDED:
+            yield FollowUp(
+                urgency=Urgency.NOW,
+                what=what_to_do(overlap),
+                why=tell(overlap, now=overlap.seen_at),
+            )
     if incident.state is IncidentState.ESCALATED:
         yield FollowUp(
             urgency=Urgency.NOW,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
+from ops_pipelines.domain.overlap import Certainty
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.hindsight.story.cost import Cost, Victim
 from ops_pipelines.flow.hindsight.story.milestones import Milestone, MilestoneKind
@@ -26,6 +27,11 @@ def headline_of(
     after = span_words(noticed.since_began_seconds)
     parts = [f"{_where(incident)}: {cause}, noticed {'at once' if after == '0 s' else f'after {after}'}."]
     parts.append(_deeds(records, victims))
+    twice = sorted({each.later.job for each in incident.overlaps if each.certainty is not Certainty.EXCLUDED})
+    if twice:
+        parts.append(
+            f"There were, or may have been, two copies of {names_words([f'job {job}' for job in twice])} at once."
+        )
     if incident.state is IncidentState.MERGED:
         parts.append(f"It was {incident.note}." if incident.note else "It was part of another incident.")
     returned = reached.get(MilestoneKind.RETURNED)

@@ -12,6 +12,7 @@ from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
+from ops_pipelines.domain.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
 from ops_pipelines.ports.outbox import KeptNote, NoteState
@@ -49,6 +50,7 @@ class EventKind(Enum):
     SENT_AGAIN = "sent again"
     STOPPED = "stopped"
     RUNS_AGAIN = "runs again"
+    OVERLAPPED = "two copies"
     GOES_ON = "goes on"
     TESTED_WELL = "tested well"
     TESTED_ILL = "tested ill"
@@ -87,6 +89,7 @@ def timeline_of(
         *(_of_act(each, begun_by.get((each.begun_at, incident.incident), "")) for each in records),
         *_of_resent(chain, records),
         *(event for each in incident.recoveries for event in _of_recovery(each)),
+        *(_of_overlap(each) for each in incident.overlaps),
         *(_of_check(check, is_well) for check, is_well in checks),
         *(_of_note(each) for each in notes),
     ]
@@ -254,6 +257,18 @@ def _of_recovery(recovery: Recovery) -> Iterator[StoryEvent]:
             yield StoryEvent(
                 at=at, until=None, lane=EventLane.JOB, kind=kind, what=what, who="scheduler", detail=detail
             )
+
+
+def _of_overlap(overlap: Overlap) -> StoryEvent:
+    return StoryEvent(
+        at=overlap.later.started_at,
+        until=overlap.ended_at,
+        lane=EventLane.JOB,
+        kind=EventKind.OVERLAPPED,
+        what=clipped(tell(overlap, now=overlap.seen_at)),
+        who="scheduler",
+        detail="" if overlap.certainty is Certainty.EXCLUDED else clipped(what_to_do(overlap)),
+    )
 
 
 def _of_check(check: NodeCheck, is_well: bool) -> StoryEvent:
