@@ -75,6 +75,8 @@ LEDGER_READS = frozenset(
     }
 )
 """Everything else that a ledger can do is a write, and the process may die before it."""
+BEGINS = frozenset({"begin", "begin_all", "begin_again"})
+"""Writes of before-entries: a command follows."""
 PROBLEMS: tuple[SourceError, ...] = (
     SourceUnavailable("no answer within 5 s"),
     SourceRefused("access denied"),
@@ -147,6 +149,9 @@ class Mischief:
     calls_to_interruption: int | None = None
     interruption: Callable[[], None] | None = None
     """What somebody else does while a process is in the middle of something."""
+    begins_to_suspension: int | None = None
+    suspension: Callable[[str], None] | None = None
+    """The process of that name stands still right after a before-entry, and whatever happens meanwhile."""
     rumours: Rumours = field(default_factory=Rumours)
 
 
@@ -206,6 +211,17 @@ class Border:
     def write(self, write: Callable[[], Any]) -> Any:
         self._maybe_crash()
         return write()
+
+    def begin(self, begin: Callable[[], Any]) -> Any:
+        """Write a before-entry; the process may then stand still before it sends the command."""
+        begun = self.write(begin)
+        mischief = self._mischief
+        if mischief.begins_to_suspension is not None and mischief.suspension is not None:
+            mischief.begins_to_suspension -= 1
+            if mischief.begins_to_suspension <= 0:
+                suspend, mischief.suspension, mischief.begins_to_suspension = mischief.suspension, None, None
+                suspend(self._process)
+        return begun
 
     def send(
         self, verb: Verb, send: Callable[[], Any], *args: object, reason: str = "", until: datetime | None = None
@@ -337,7 +353,8 @@ class _GuardedLedger:
         method = getattr(self._ledger, name)
         if name in LEDGER_READS or not callable(method):
             return method
-        return lambda *args, **options: self._border.write(lambda: method(*args, **options))
+        pass_on = self._border.begin if name in BEGINS else self._border.write
+        return lambda *args, **options: pass_on(lambda: method(*args, **options))
 
 
 def _names(target: object) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.identity import JobAttempt, NodeName
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.ports.ledger import Ledger, LedgerState
 from ops_pipelines.simulator import ground_truth
@@ -40,6 +40,8 @@ class Judge:
         self.orders = orders
         self.violations: list[Violation] = []
         self.watched: Counter[Verb] = Counter()
+        self.declared_over: dict[Command, frozenset[JobAttempt]] = {}
+        """Which attempts really had processes on the node that a command declares down."""
         self._twin = twin
         self._ledger = ledger
         self._accepted: list[tuple[Command, ActionRecord | None]] = []
@@ -72,6 +74,8 @@ class Judge:
             beside=beside,
         )
         self._records[command] = record
+        if command.verb is Verb.DECLARE_DOWN:
+            self.declared_over[command] = scene.attempts_alive
         for name, rule in RULES.items():
             why = rule(scene)
             if why is not None:

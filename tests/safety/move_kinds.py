@@ -62,12 +62,16 @@ class MoveKind(Enum):
     LINGER = "linger"
     """A process stands still, or its tick or run comes late, by up to ten minutes. Its lease may be lost meanwhile,
     and another may act; or somebody renews it all the while."""
+    LATE_RUN = "late_run"
+    """A run is requested, and begins up to ten minutes later; its code server keeps the lease for it meanwhile."""
+    SUSPEND = "suspend"
+    """In the next pass the process stands still between a before-entry and its command."""
 
 
 DRAWN_APART = frozenset(
     {
         *(MoveKind.SHOW_PART, MoveKind.ALERT, MoveKind.SAY_YES, MoveKind.CHANGE_CONSENTS, MoveKind.ROLL_OUT),
-        MoveKind.LINGER,
+        *(MoveKind.LINGER, MoveKind.LATE_RUN, MoveKind.SUSPEND),
     }
 )
 """Kinds that came later: a share of the stories has them besides, so that every seed keeps its moves."""

@@ -27,7 +27,6 @@ __all__ = ["COURSES", "FAILING", "LONGEST_JUMP_SECONDS", "Lowered", "Move", "Mov
 LONGEST_JUMP_SECONDS = 7200
 LINGERS_SECONDS = (3, 14, 16, 29, 31, 60, 180, 600)
 """On both sides of what a lease and a reading of the cluster last, and far beyond."""
-RENEWED_EVERY_SECONDS = 10
 FAILING = (
     "read_nodes",
     "read_jobs",
@@ -170,14 +169,29 @@ def _linger(stage: Stage, move: Move) -> None:
 
     Its code server goes on while a run stands still, so that its lease alone does not tell it how long that was.
     """
+    _stand_still("first", stage, move)
+
+
+def _stand_still(process: str, stage: Stage, move: Move) -> None:
     seconds = LINGERS_SECONDS[move.number % len(LINGERS_SECONDS)]
     is_kept = move.node % 3 == 0
-    for _ in range(seconds // RENEWED_EVERY_SECONDS if is_kept else 0):
-        stage.true_clock.wait(float(RENEWED_EVERY_SECONDS))
-        stage.renew_lease("first")
-    stage.true_clock.wait(float(seconds % RENEWED_EVERY_SECONDS if is_kept else seconds))
+    stage.let_pass(seconds, keeps_lease_of=process if is_kept else None)
     if move.node % 3 == 1:
-        stage.run_pass("second")
+        stage.run_pass("first" if process == "second" else "second")
+
+
+def _late_run(stage: Stage, move: Move) -> None:
+    seconds = LINGERS_SECONDS[move.number % len(LINGERS_SECONDS)]
+    stage.run_pass("first" if move.node % 3 else "second", starts_after_seconds=seconds)
+
+
+def _suspend(stage: Stage, move: Move) -> None:
+    def suspend(process: str) -> None:
+        stage.suspension_count += 1
+        _stand_still(process, stage, move)
+
+    stage.mischief.begins_to_suspension = 1 + move.node % 4
+    stage.mischief.suspension = suspend
 
 
 def _crash(stage: Stage, move: Move) -> None:
@@ -246,6 +260,8 @@ _MAKERS: Mapping[MoveKind, Callable[[Stage, Move], None]] = {
     MoveKind.JUMP: _jump,
     MoveKind.CRASH: _crash,
     MoveKind.LINGER: _linger,
+    MoveKind.LATE_RUN: _late_run,
+    MoveKind.SUSPEND: _suspend,
     MoveKind.BEND_CHECKS: _bend_checks,
     MoveKind.STRAIGHTEN_CHECKS: _straighten_checks,
     MoveKind.FORGET_WEIGHTS: _forget_weights,

@@ -15,7 +15,7 @@ from typing import Any, cast
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.domain.identity import ActionKey, IncidentId, JobId, NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
 from ops_pipelines.domain.node_health.node_check import NodeCheck
@@ -43,9 +43,10 @@ from ops_pipelines.domain.policy import (
 )
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
+from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import Entry as LedgerEntry
 from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
@@ -55,9 +56,10 @@ from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
+from ops_pipelines.simulator.jobs import SplitBrain
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec
 from ops_pipelines.simulator.versions import ReleaseFault
-from tests.safety.border import Border, Command, Crash, Mischief
+from tests.safety.border import Border, Command, Crash, Mischief, Told
 from tests.safety.judge import Judge
 from tests.safety.quick_ledger import Memory, QuickLedger, empty_ledger
 from tests.safety.scene import PERSON, Orders
@@ -69,6 +71,7 @@ from tests.simulator.small_cluster import SERVICE, SESSION, TRAINING
 RARE_STEP_SECONDS = 2.0
 """A process looks at its witnesses no more often than this: a story has to be cheap."""
 STARTS_AFTER_SECONDS = 12.0
+RENEWED_EVERY_SECONDS = 10
 _PAGES_AT_MOST = 8
 """Of one incident in one story: a plan that ends with a page, a reminder, a node handed over and mended in vain."""
 FREEZE = FreezeWindow(name="a visit", begins_at=BEGINNING, ends_at=BEGINNING + timedelta(days=1))
@@ -173,6 +176,8 @@ class Stage:
         self.setting = setting
         self.failure_count = 0
         self.crash_count = 0
+        self.suspension_count = 0
+        """How often a process stood still after a before-entry: another may have told the same meanwhile."""
         self.has_rollout = False
         """Whether somebody has ever begun one: else no pass looks for any."""
         self.shown: dict[tuple[NodeName, Signal], Observation] = {}
@@ -180,6 +185,12 @@ class Stage:
         self.given_links: list[GivenLink] = []
         self.link_faults: list[str] = []
         """Yeses that were taken with a link that was dead."""
+        self.untold: list[str] = []
+        self._running_since: dict[JobAttempt, datetime] = {}
+        self._seen_at_work: set[JobAttempt] = set()
+        """Attempts that whoever looks has seen at work."""
+        self._first_look = True
+        self._border_told: dict[str, Told] = {}
         self.mischief = Mischief()
         self._dress = dress
         jobs = _jobs_of(setting)
@@ -273,6 +284,7 @@ class Stage:
             accepted=self.judge.accept,
             heard=self._heard,
         )
+        self._border_told[name] = border.told
         cluster = autopilot.cluster
         autopilot.cluster = replace(
             cluster,
@@ -294,8 +306,11 @@ class Stage:
             self._opened.append(ledger)
         return cast("Ledger", QuickLedger(ledger, self._memory))
 
-    def run_pass(self, name: str = "first", *, renews_lease: bool = True) -> None:
-        """Let one process see, decide and act once; what it does not survive is a crash and a restart."""
+    def run_pass(self, name: str = "first", *, renews_lease: bool = True, starts_after_seconds: int = 0) -> None:
+        """Let one process see, decide and act once; what it does not survive is a crash and a restart.
+
+        Its run may start long after the tick that requested it.
+        """
         autopilot = self.process(name)
         if renews_lease:
             self.renew_lease(name)
@@ -305,15 +320,59 @@ class Stage:
             if self.setting.has_reflex:
                 take_in_logs(autopilot.cluster)
                 react(autopilot.cluster, lease=autopilot.lease)
+            self.let_pass(starts_after_seconds, keeps_lease_of=name)
             autopilot.run_once()
             if self.has_rollout:
                 advance_rollouts(autopilot.cluster, lease=autopilot.lease, judging=quick_judge_of)
+            if not self.setting.has_start_guard:
+                see_to_overlaps(autopilot.cluster, take_in_conditions(autopilot.cluster), lease=autopilot.lease)
+                self._witness_overlaps(name)
         except (SourceError, LedgerConflict):
             self.failure_count += 1
         except Crash:
             self.restart(name)
         present = self.ledger.read_state(self.own_clock.now()).incidents
         self.orders.waiting_for_hands.update(each.incident for each in present if each.state is IncidentState.IN_REPAIR)
+
+    def let_pass(self, seconds: int, *, keeps_lease_of: str | None) -> None:
+        """Let time pass; a code server may renew the lease of its process all the while."""
+        for _ in range(seconds // RENEWED_EVERY_SECONDS if keeps_lease_of is not None else 0):
+            self.true_clock.wait(float(RENEWED_EVERY_SECONDS))
+            self.renew_lease(keeps_lease_of or "")
+        rest = seconds % RENEWED_EVERY_SECONDS if keeps_lease_of is not None else seconds
+        if rest:
+            self.true_clock.wait(float(rest))
+
+    def _witness_overlaps(self, name: str) -> None:
+        """Note where two copies of a job run now, and nobody was told though this process has just looked.
+
+        What it cannot know is let be: lies, a clock that was set, an attempt that it may never have seen at work, and
+        where it has no right to page.
+        """
+        told, now = self._border_told[name], self.true_clock.now()
+        running = {each.attempt for each in told.jobs.values() if each.state is JobState.RUNNING}
+        if not told.is_honest or self.own_clock.ahead or self.mischief.failing:
+            return
+        self._running_since = {
+            each: self._running_since.get(each, now) for each in running | self._seen_at_work if each
+        }
+        self._seen_at_work |= {
+            each
+            for each, since in self._running_since.items()
+            if self._first_look or now - since > timedelta(minutes=1)
+        }
+        self._first_look = False
+        lease = self.ledger.current_lease(self.own_clock.now())
+        if lease is None or self.orders.tokens.get(name, lease) != lease:
+            return
+        for progress in ground_truth.read_progress(self.twin):
+            older = sorted(progress.writers)[:-1]
+            pages = [
+                each.body for each in self.processes["first"].messages.messages if each.audience is Audience.ON_CALL
+            ]
+            is_told = any(f"wo copies of job {progress.job} " in each for each in pages)
+            if self._seen_at_work.intersection(older) and not is_told:
+                self.untold.append(f"untold_overlap: two copies of job {progress.job} run, and nobody was told")
 
     def renew_lease(self, name: str) -> None:
         """Take or renew the lease of a process that has one of its own, as its code server does."""
@@ -421,7 +480,8 @@ class Stage:
         found = [
             f"flood: {count} times the same to {message.recipient} of {message.thread}: {message.body[:120]}"
             for message, count in sent.items()
-            if count > 1 + self.crash_count + self.orders.called_mended[IncidentId(message.thread)]
+            if count
+            > 1 + self.crash_count + self.suspension_count + self.orders.called_mended[IncidentId(message.thread)]
         ]
         pages = Counter(message.thread for message in sent if message.audience is Audience.ON_CALL)
         found += [f"flood: {count} pages of {thread}" for thread, count in pages.items() if count > _PAGES_AT_MOST]
@@ -430,23 +490,31 @@ class Stage:
     def faults_at_the_end(self) -> list[str]:
         """Return what must never be found after a story: two writers after a release of ours, or a broken chain."""
         found = []
-        released_at = {
-            command.job: command.at
-            for command, _ in reversed(self.judge.accepted)
-            if command.verb.value in ("release", "declare_down")
-        }
         for brain in ground_truth.read_split_brains(self.twin):
             job = next(iter(brain.attempts)).job
-            if any(at <= brain.seen_at for each, at in released_at.items() if each in (job, None)):
+            if self.setting.has_start_guard or self._is_ours(brain):
                 found.append(f"split_brain: job {job} has {len(brain.attempts)} writers since {brain.seen_at}")
         found += self._floods()
         found += self._stranded()
         found += self._ownerless()
         found += [f"dead_link: {each}" for each in self.link_faults]
+        found += self.untold
         broken = self.ledger.verify_chain()
         if broken.first_broken_seq is not None:
             found.append(f"chain: broken at {broken.first_broken_seq}")
         return found
+
+    def _is_ours(self, brain: SplitBrain) -> bool:
+        """Return whether a command of ours let the second copy start: the scheduler alone gives nodes up, too."""
+        *earlier, newest = sorted(brain.attempts)
+        for command, record in self.judge.accepted:
+            attempt = None if record is None else record.action.attempt
+            if command.verb is Verb.RELEASE and attempt in earlier and command.at <= brain.seen_at:
+                return True
+            is_of_node = command.verb is Verb.DECLARE_DOWN and command.at <= brain.seen_at
+            if is_of_node and self.judge.declared_over.get(command, frozenset()).intersection(earlier):
+                return True
+        return newest in earlier
 
 
 def _domain_of(name: NodeName, index: int, setting: Setting) -> str:

@@ -133,7 +133,8 @@ def draw_story(seed: int) -> Story:
         moves += [Move(kind=MoveKind.REPAIR_DONE), Move(kind=MoveKind.WAIT, number=9)]
         moves += [Move(kind=MoveKind.PASS, number=1), Move(kind=MoveKind.WAIT, number=19)]
         moves.append(Move(kind=MoveKind.PASS, number=1))
-    moves = _with_slowness(_with_alerts(_with_parts(moves, seed), seed), seed)
+    moves = _with_alerts(_with_parts(moves, seed), seed)
+    setting, moves = _with_slowness(setting, moves, seed)
     return _with_rollout(_with_consents(Story(setting=setting, moves=tuple(moves)), seed), seed)
 
 
@@ -160,17 +161,25 @@ def _with_alerts(moves: list[Move], seed: int) -> list[Move]:
     return moves
 
 
-def _with_slowness(moves: list[Move], seed: int) -> list[Move]:
-    """Return the moves of one story in two with processes that stand still or come late, drawn apart."""
+def _with_slowness(setting: Setting, moves: list[Move], seed: int) -> tuple[Setting, list[Move]]:
+    """Return one story in two with processes that stand still or come late, drawn apart.
+
+    Meanwhile the scheduler gives silent nodes up at its limit; in half of them nothing guards what it starts then.
+    """
     rng = random.Random(f"slowness of {seed}")
     if rng.random() < 0.5:
-        return moves
+        return setting, moves
     for _ in range(rng.randint(1, 4)):
         # Most in the middle of a pass: between a reading and its verdict, a before-entry and its command.
         during = rng.randint(1, 60) if rng.random() < 0.75 else None
         linger = Move(kind=MoveKind.LINGER, node=rng.randrange(6), number=rng.randrange(10_000), during=during)
         moves.insert(rng.randrange(len(moves)), linger)
-    return moves
+    for _ in range(rng.randint(0, 3)):
+        kind = rng.choice((MoveKind.LATE_RUN, MoveKind.SUSPEND))
+        late = Move(kind=kind, node=rng.randrange(12), number=rng.randrange(10_000))
+        moves.insert(rng.randrange(len(moves)), late)
+    limit = rng.choice((10.0, 30.0, 60.0, 180.0, setting.slurmd_timeout_seconds))
+    return replace(setting, slurmd_timeout_seconds=limit, has_start_guard=rng.random() < 0.5), moves
 
 
 _WORDS = (Consent.AUTO, Consent.AUTO, Consent.APPROVE, Consent.APPROVE, Consent.FORBID)

@@ -65,7 +65,20 @@ def _judge_idle(case: Case) -> Refusal | None:
     if busy:
         names = ", ".join(job.job for job in busy)
         return wait("idle_node", f"{name} still runs job(s) {names}; it waits until they are gone")
-    return _judge_hidden_work(case)
+    return _judge_unheard(case) or _judge_hidden_work(case)
+
+
+_END_WORK = frozenset({Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE, Verb.INSTALL, Verb.RELOAD_DRIVER})
+
+
+def _judge_unheard(case: Case) -> Refusal | None:
+    """Refuse where a node fell silent before anything was begun on it: its jobs, given up, may still run there."""
+    node, incident = case.node, case.action.incident
+    if node.is_responding or any(
+        is_begun(case.facts, verb=verb, incident=incident, node=node.node) for verb in _END_WORK
+    ):
+        return None
+    return wait("silent_node", f"{node.node} does not answer; what ran there when it fell silent may still run")
 
 
 def _judge_hidden_work(case: Case) -> Refusal | None:
