@@ -86,6 +86,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
                 answers["scheduler"] = str(problem)
             else:
                 did += [marked] if marked else []
+            see_to_overlaps(cluster, conditions, lease=lease)
         room = cluster.clock.now() - began_at if has_decided else room
         # Metrics answer late: what the logs say does not wait for them, and the next look decides on what they show.
         are_conditions_due = looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every
@@ -95,7 +96,6 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             note_look(cluster)
             page_if_blind(cluster, conditions, lease=lease)
             page_if_late(cluster, lease=lease)
-            see_to_overlaps(cluster, conditions, lease=lease)
             looked_at, are_marks_due = now, True
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:

@@ -38,6 +38,8 @@ from ops_pipelines.ports.source_error import SourceError
 _SOURCE = "attempts by node"
 _REMEMBER_EVERY = timedelta(minutes=1)
 """An attempt that began and lost its node within one of these, while we did not look, is not known afterwards."""
+_LETS_GO = frozenset({Verb.RELEASE, Verb.UNMARK})
+"""What we let go we had seen clear, whatever the clocks of two hosts say."""
 _AT_WORK_RATIO = 0.05
 _STALE_SERIES = timedelta(seconds=60)
 """A series of a node that died is shown for so long at most (two scrapes of 30 s)."""
@@ -81,16 +83,14 @@ def _look(cluster: Cluster, seen: Intake, *, lease: Lease) -> None:
     lease.require(ledger, cluster.clock.now())
     records = ledger.read_state(now).records
     cut = _cut(records)
-    released = {each.action.attempt for each in records if each.action.verb is Verb.RELEASE and _is_done(each)}
+    let_go = {each.action.attempt: each.begun_at for each in records if each.action.verb in _LETS_GO and _is_done(each)}
     known = {**_begun(jobs.values()), **memory.watched}
     kept: dict[JobAttempt, Watched] = {}
     for attempt, before in known.items():
         job = jobs.get(attempt.job)
         watched = watch(before, job, nodes, cut=cut, now=now)
-        # What we let go we had seen clear, whatever the clocks of two hosts say.
-        if not watched.is_over or (
-            watched.silent and attempt not in released and not _is_settled(watched, job, seen, cluster)
-        ):
+        is_vouched = attempt in let_go and let_go[attempt] >= max(watched.silent.values(), default=now)
+        if not watched.is_over or (watched.silent and not is_vouched and not _is_settled(watched, job, seen, cluster)):
             kept[attempt] = watched
     line = _write(kept.values(), silent=silent, now=now)
     ledger.take_in(source=_SOURCE, observations=(), rejected=(), cursor=line, now=now)
