@@ -16,7 +16,7 @@ from functools import cache
 import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.configuration import see_to_configuration
@@ -52,7 +52,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     did: list[str] = []
     attention = Attention(ends_at=stop_at)
     room, is_more_waiting, has_seen_to_configuration = timedelta(0), False, False
-    are_marks_due = False
+    seen: Intake | None = None  # What the last look at the conditions saw, and nobody has seen to yet.
     while True:
         now = cluster.clock.now()
         token = hold_lease(cluster)
@@ -78,15 +78,15 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
         else:
             has_decided = reaction is not None
             did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
-        if are_marks_due:  # What the last look saw is decided on, so that each silence has its incident.
-            are_marks_due = False
+        if seen is not None:  # It is decided on by now, so that each silence has its incident.
             try:
                 marked = see_to_marks(cluster, lease=lease)
             except SourceError as problem:
                 answers["scheduler"] = str(problem)
             else:
                 did += [marked] if marked else []
-            see_to_overlaps(cluster, conditions, lease=lease)
+            see_to_overlaps(cluster, seen, lease=lease)
+            seen = None
         room = cluster.clock.now() - began_at if has_decided else room
         # Metrics answer late: what the logs say does not wait for them, and the next look decides on what they show.
         are_conditions_due = looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every
@@ -96,7 +96,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             note_look(cluster)
             page_if_blind(cluster, conditions, lease=lease)
             page_if_late(cluster, lease=lease)
-            looked_at, are_marks_due = now, True
+            looked_at, seen = now, conditions
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:
             break

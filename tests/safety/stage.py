@@ -148,7 +148,7 @@ class Setting:
     """How many nodes rollouts may have out."""
     has_reflex: bool = False
     """Whether a tick of the sensor decides and drains before each pass, as it does where Dagster runs."""
-    has_start_guard: bool = True
+    has_start_guard: bool = False
     """Whether the scheduler itself keeps restarts back until the nodes of the last attempt are clear."""
     slurmd_timeout_seconds: float = SHORT_DURATIONS.slurmd_timeout_seconds
 
@@ -509,7 +509,8 @@ class Stage:
         *earlier, newest = sorted(brain.attempts)
         for command, record in self.judge.accepted:
             attempt = None if record is None else record.action.attempt
-            if command.verb is Verb.RELEASE and attempt in earlier and command.at <= brain.seen_at:
+            is_of_job = attempt in earlier or (record is None and command.job == newest.job)
+            if command.verb is Verb.RELEASE and is_of_job and command.at <= brain.seen_at:
                 return True
             is_of_node = command.verb is Verb.DECLARE_DOWN and command.at <= brain.seen_at
             if is_of_node and self.judge.declared_over.get(command, frozenset()).intersection(earlier):

@@ -204,7 +204,7 @@ def test_hold_of_a_replica_that_its_owner_ended_takes_nothing_unless_it_would_st
 
 
 def test_second_writer_after_a_release_is_found_at_the_end(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, Setting(budget=WIDE, has_start_guard=False))
+    stage = Stage(tmp_path, Setting(budget=WIDE))
     scheduler = stage.process("first").cluster.scheduler
     make(Move(kind=MoveKind.BREAK, node=1, number=WEDGE), stage)
     stage.true_clock.wait(5.0)

@@ -107,7 +107,7 @@ class SmallAutopilot:
         ledger_url: str | None = None,
         release_faults: tuple[ReleaseFault, ...] = (),
         durations: SimulatedDurations = SHORT_DURATIONS,
-        has_start_guard: bool = True,
+        has_start_guard: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.ledger_url = ledger_url

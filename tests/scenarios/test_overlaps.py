@@ -218,7 +218,7 @@ def test_overlap_is_certain_where_gpus_of_the_silent_node_are_seen_at_work(tmp_p
 
 
 def test_job_that_was_held_and_fenced_in_time_is_no_overlap(tmp_path: Path) -> None:
-    autopilot = SmallAutopilot(tmp_path, SAVING, node_count=5, has_start_guard=False)
+    autopilot = SmallAutopilot(tmp_path, SAVING, node_count=5)
     autopilot.let_pass(15)
     look(autopilot)
     fall_silent(autopilot)

@@ -71,7 +71,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def autopilot(tmp_path: Path) -> SmallAutopilot:
-    autopilot = SmallAutopilot(tmp_path, node_count=3)
+    autopilot = SmallAutopilot(tmp_path, node_count=3, has_start_guard=True)
     autopilot.cluster = replace(autopilot.cluster, clock=autopilot.clock)  # a turn's own length is measured below
     autopilot.let_pass(5)
     return autopilot

@@ -44,7 +44,7 @@ class SmallCluster:
         durations: SimulatedDurations = SHORT_DURATIONS,
         node_count: int = 4,
         release_faults: tuple[ReleaseFault, ...] = (),
-        has_start_guard: bool = True,
+        has_start_guard: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.directory = directory

@@ -35,7 +35,7 @@ def test_job_stays_held_when_slurm_itself_gives_up_the_node(tmp_path: Path) -> N
 
 
 def test_declaring_an_unreachable_node_down_starts_a_second_writer(tmp_path: Path) -> None:
-    cluster = SmallCluster(tmp_path, TRAINING, has_start_guard=False)
+    cluster = SmallCluster(tmp_path, TRAINING)
     (job,) = cluster.jobs
     cluster.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
     cluster.clock.wait(3.0)
@@ -50,7 +50,7 @@ def test_declaring_an_unreachable_node_down_starts_a_second_writer(tmp_path: Pat
 
 
 def test_slurmd_timeout_alone_starts_a_second_writer(tmp_path: Path) -> None:
-    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT, has_start_guard=False)
+    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT)
     cluster.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
 
     cluster.clock.wait(30.0)
@@ -60,7 +60,7 @@ def test_slurmd_timeout_alone_starts_a_second_writer(tmp_path: Path) -> None:
 
 
 def test_start_guard_keeps_the_second_writer_back_until_the_node_has_no_power(tmp_path: Path) -> None:
-    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT)
+    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT, has_start_guard=True)
     (job,) = cluster.jobs
     cluster.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
 
@@ -75,7 +75,7 @@ def test_start_guard_keeps_the_second_writer_back_until_the_node_has_no_power(tm
 
 
 def test_start_guard_lets_a_restart_go_ahead_when_the_silent_node_answers_again(tmp_path: Path) -> None:
-    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT)
+    cluster = SmallCluster(tmp_path, TRAINING, durations=SOON_SLURMD_TIMEOUT, has_start_guard=True)
     (job,) = cluster.jobs
     cluster.twin.inject(FaultKind.NETWORK_PARTITION, GPU1, seconds=40.0)
 
@@ -89,7 +89,7 @@ def test_start_guard_lets_a_restart_go_ahead_when_the_silent_node_answers_again(
 
 
 def test_releasing_a_held_job_whose_node_was_only_declared_down_starts_a_second_writer(tmp_path: Path) -> None:
-    cluster = SmallCluster(tmp_path, TRAINING, has_start_guard=False)
+    cluster = SmallCluster(tmp_path, TRAINING)
     (job,) = cluster.jobs
     cluster.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
     cluster.clock.wait(3.0)
