@@ -143,6 +143,10 @@ def seen_by_ourselves(conditions: Iterable[Observation]) -> tuple[Observation, .
     return tuple(each for each in conditions if each.source != ALERT_SOURCE)
 
 
+GIVEN_UP = "Not responding"
+"""The reason that Slurm gives to a node that has been silent for as long as its limit."""
+
+
 class NodeState(Enum):
     """What the node is doing, apart from its flags."""
 

@@ -6,12 +6,13 @@ that are written over: no history. Telling people is `plans.overdue`'s, refusing
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.guardrails.fencing_room import Pace, find_lateness
+from ops_pipelines.domain.observation import GIVEN_UP, NodeStatus, Signal
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy, Risk
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import Ledger
@@ -38,6 +39,10 @@ class Stage(Enum):
     """From when conditions should have been read to when they were."""
     RUN_START = "run_start"
     """From the request of a run that acts to its first act."""
+    LEASE = "lease"
+    """For how long nobody held the right to act."""
+    NOTICE = "notice"
+    """From a node's last answer to our first sight of its silence: known once the scheduler gives the node up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,47 @@ def note_run_start(cluster: Cluster, *, requested_at: datetime) -> None:
     """Measure how long after its request a run that acts came to act."""
     took = max(timedelta(0), cluster.clock.now() - requested_at)
     _note(Stage.RUN_START, took, _read(cluster.ledger, Stage.RUN_START), cluster)
+
+
+def note_lease(cluster: Cluster) -> None:
+    """Measure for how long nobody has held the right to act; call it in each tick, before the lease is renewed.
+
+    A lease that ran out longer ago tells nothing: then nobody has looked for as long, which is measured.
+    """
+    now = cluster.clock.now()
+    last = cluster.ledger.held_lease(now - STEADY)
+    if last is not None and last.expires_at < now:
+        _note(Stage.LEASE, now - last.expires_at, _read(cluster.ledger, Stage.LEASE), cluster)
+
+
+def note_silences(cluster: Cluster, nodes: Collection[NodeStatus]) -> None:
+    """Measure how late silences were seen that the scheduler has just put an end to; call it after each reading.
+
+    It gives a node up so long after its last answer as its limit says. Where we drained the node first, the time of
+    that stands in the place of the other, and nothing is measured.
+    """
+    now, policy = cluster.clock.now(), cluster.rules.policy
+    just_now = 2 * policy.durations.look_every
+    given_up = {
+        each.node: each.reason_set_at
+        for each in nodes
+        if each.reason == GIVEN_UP and not each.is_drained and not each.is_responding
+        if each.reason_set_at is not None and abs(now - each.reason_set_at) <= just_now
+    }
+    seen = {
+        each.node: each.observed_at
+        for each in (cluster.ledger.conditions() if given_up else ())
+        if each.signal is Signal.NODE_UNREACHABLE and each.node in given_up
+    }
+    if not seen:
+        return
+    try:
+        limit = cluster.scheduler.read_limits().silence_limit
+    except SourceError:
+        return
+    if limit is not None:
+        took = max(limit - (given_up[node] - first_seen_at) for node, first_seen_at in seen.items())
+        _note(Stage.NOTICE, max(timedelta(0), took), _read(cluster.ledger, Stage.NOTICE), cluster)
 
 
 def note_passing_server(cluster: Cluster) -> None:
@@ -146,14 +192,14 @@ def _note(stage: Stage, took: timedelta, before: _Measured | None, cluster: Clus
         "measured_at": now.isoformat(),
     }
     _keep(_name_of(stage), json.dumps(kept), cluster)
-    if not this_time.is_as_reckoned:
+    if not this_time.is_quick:
         _judge(this_time, cluster, now)
 
 
 def _this_time(stage: Stage, took: timedelta, cluster: Cluster, now: datetime) -> Pace:
     """Return what was measured this moment. A run sees also for how long nobody has looked, and still does not."""
-    if stage is Stage.LOOK:
-        return Pace(look=took)
+    if stage is not Stage.RUN_START:
+        return replace(Pace(), **{stage.value: took})
     looked = _read(cluster.ledger, Stage.LOOK)
     unseen = timedelta(0) if looked is None else now - looked.measured_at - cluster.rules.policy.durations.look_every
     return Pace(look=unseen, run_start=took)
@@ -168,6 +214,8 @@ def _judge(this_time: Pace, cluster: Cluster, now: datetime) -> None:
     longest = Pace(
         look=max(this_time.look, _longest(Stage.LOOK, cluster.ledger, now)),
         run_start=max(this_time.run_start, _longest(Stage.RUN_START, cluster.ledger, now)),
+        lease=_longest(Stage.LEASE, cluster.ledger, now),
+        notice=_longest(Stage.NOTICE, cluster.ledger, now),
     )
     why = find_lateness(limits, cluster.rules.policy, longest)
     if why is None:

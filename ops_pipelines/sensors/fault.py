@@ -24,7 +24,7 @@ from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
-from ops_pipelines.flow.timeliness import note_guard, note_look, note_passing_server
+from ops_pipelines.flow.timeliness import note_guard, note_lease, note_look, note_passing_server, note_silences
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
@@ -46,6 +46,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     if is_replaced_by_its_caller():
         note_passing_server(cluster)
     note_guard(cluster)
+    note_lease(cluster)
     looked_at = datetime.fromisoformat(context.cursor) if context.cursor else None
     stop_at = cluster.clock.now() + POLL_FOR
     answers: dict[str, str | None] = {}
@@ -94,6 +95,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             conditions = take_in_conditions(cluster)
             answers |= conditions.answers
             note_look(cluster)
+            note_silences(cluster, conditions.nodes or ())
             page_if_blind(cluster, conditions, lease=lease)
             page_if_late(cluster, lease=lease)
             looked_at, seen = now, conditions

@@ -64,25 +64,26 @@ def test_restarts_that_nobody_guards_refuse_auto_until_the_risk_is_taken() -> No
 
 
 def test_the_guard_turns_a_lack_of_room_into_a_warning() -> None:
-    (objection,) = find_objections(limits(silence=60, unguarded=""), Policy(mode=Mode.AUTO, durations=QUICK))
+    (objection,) = find_objections(limits(silence=240, unguarded=""), Policy(mode=Mode.AUTO, durations=QUICK))
 
     assert not objection.is_refusal
-    assert objection.reason.startswith("the start guard will have to hold jobs: at SlurmdTimeout (60 s)")
+    assert objection.reason.startswith("the start guard will have to hold jobs: at SlurmdTimeout (240 s)")
 
 
 @pytest.mark.parametrize(
     ("silence", "answer", "is_refused"),
     [
-        # A third of it, the answer limit and a tick of 5 s must stay below a half: 6 x (answer + 5).
-        pytest.param(89, 10, True, id="below the boundary"),
-        pytest.param(90, 10, True, id="at the boundary: 30 + 10 + 5 is half of 90"),
-        pytest.param(91, 10, False, id="above the boundary"),
+        # A third of it, the answer limit and a look 35 s late must stay below a half: 6 x (answer + 35).
+        pytest.param(269, 10, True, id="below the boundary"),
+        pytest.param(270, 10, True, id="at the boundary: 90 + 10 + 35 is half of 270"),
+        pytest.param(271, 10, False, id="above the boundary"),
+        pytest.param(180, 10, True, id="where it was measured: seen after 120 s, of which a look takes 15"),
         pytest.param(10, 10, True, id="far below"),
-        pytest.param(30, 0, True, id="the tick counts without any answer limit"),
-        pytest.param(31, 0, False, id="just above, without an answer limit"),
-        pytest.param(300, 44, False, id="slow answers: 100 + 44 + 5"),
-        pytest.param(300, 45, True, id="slow answers: 100 + 45 + 5 is half of 300"),
-        pytest.param(300, 46, True, id="slower answers"),
+        pytest.param(210, 0, True, id="the look counts without any answer limit"),
+        pytest.param(211, 0, False, id="just above, without an answer limit"),
+        pytest.param(300, 14, False, id="slow answers: 100 + 14 + 35"),
+        pytest.param(300, 15, True, id="slow answers: 100 + 15 + 35 is half of 300"),
+        pytest.param(300, 16, True, id="slower answers"),
     ],
 )
 def test_silence_must_be_seen_before_half_of_the_limit_has_passed(
@@ -94,21 +95,21 @@ def test_silence_must_be_seen_before_half_of_the_limit_has_passed(
 @pytest.mark.parametrize(
     ("confirm", "look", "is_refused"),
     [
-        # 40 + 10 + 5 s until the silence is seen and 10 s for a run to start, of 120: 55 are left.
-        pytest.param(54, 0, False, id="below the boundary"),
-        pytest.param(55, 0, True, id="at the boundary"),
-        pytest.param(56, 0, True, id="above the boundary"),
-        pytest.param(39, 15, False, id="nodes are looked at every 15 s: 39 are left"),
-        pytest.param(40, 15, True, id="nodes are looked at every 15 s: 40 are too many"),
+        # 100 + 10 + 35 s until the silence is seen and 45 s for a run to start, of 300: 110 are left.
+        pytest.param(109, 0, False, id="below the boundary"),
+        pytest.param(110, 0, True, id="at the boundary"),
+        pytest.param(111, 0, True, id="above the boundary"),
+        pytest.param(94, 15, False, id="nodes are looked at every 15 s: 94 are left"),
+        pytest.param(95, 15, True, id="nodes are looked at every 15 s: 95 are too many"),
     ],
 )
 def test_jobs_must_be_held_before_the_limit_although_we_wait_for_confirmation(
     confirm: float, look: float, is_refused: bool
 ) -> None:
-    assert bool(refusals(limits(silence=120), policy(confirm=confirm, look=look))) is is_refused
+    assert bool(refusals(limits(), policy(confirm=confirm, look=look))) is is_refused
 
 
-@pytest.mark.parametrize(("confirm", "is_refused"), [(24, False), (25, True)])
+@pytest.mark.parametrize(("confirm", "is_refused"), [(96, False), (97, True)])
 def test_what_waits_is_tried_at_doubling_distances_and_not_when_it_may(confirm: float, is_refused: bool) -> None:
     durations = Durations(
         confirm_unreachable_after=timedelta(seconds=confirm),
@@ -116,34 +117,38 @@ def test_what_waits_is_tried_at_doubling_distances_and_not_when_it_may(confirm: 
         retry_after=timedelta(seconds=12),
     )
 
-    # Tried after 12, 24 and 48 s; 43 are left.
-    reasons = refusals(limits(silence=120, answer=22), Policy(mode=Mode.AUTO, durations=durations))
+    # Tried after 12, 24, 48, 96 and 192 s; 110 are left.
+    reasons = refusals(limits(), Policy(mode=Mode.AUTO, durations=durations))
 
     assert any("held only after" in reason for reason in reasons) is is_refused
 
 
 def test_refusal_names_both_keys_and_a_remedy_for_either() -> None:
-    (reason,) = refusals(limits(silence=120), policy(confirm=70, look=2))
+    (reason,) = refusals(limits(), policy(confirm=150, look=2))
 
-    assert reason.startswith("mode: auto is refused: at SlurmdTimeout (120 s)")
-    assert "held only after up to 137 s (a ping every 40 s, MessageTimeout 10 s and our tick of 5 s, " in reason
-    assert "Raise SlurmdTimeout above 145.5 s" in reason
+    assert reason.startswith("mode: auto is refused: at SlurmdTimeout (300 s)")
+    assert (
+        "held only after up to 342 s (a ping every 100 s, MessageTimeout 10 s and a look that is up to 35 s" in reason
+    )
+    assert "Raise SlurmdTimeout above 363 s" in reason
     assert "durations.look_every_seconds, 2 s, the first try after " in reason
-    assert "durations.confirm_unreachable_after_seconds, 70 s, and 10 s for a run to start" in reason
-    assert reason.endswith("or set the duration below 53 s")
+    assert "durations.confirm_unreachable_after_seconds, 150 s, and 45 s for a run to start" in reason
+    assert reason.endswith("or set the duration below 108 s")
 
 
 def test_refusal_for_late_noticing_says_what_would_be_enough() -> None:
-    (reason,) = refusals(limits(silence=90), policy())
+    (reason,) = refusals(limits(silence=240), policy())
 
     assert "while the old processes may still write" in reason
-    assert "noticed only after up to 45 s (a ping every 30 s, MessageTimeout 10 s and our tick of 5 s)" in reason
-    assert reason.endswith("Raise SlurmdTimeout above 90 s")
+    assert (
+        "noticed only after up to 125 s (a ping every 80 s, MessageTimeout 10 s and a look that is up to 35 s" in reason
+    )
+    assert reason.endswith("Raise SlurmdTimeout above 270 s")
 
 
-@pytest.mark.parametrize("seconds", [91, 143])
+@pytest.mark.parametrize("seconds", [271, 361])
 def test_remedy_of_a_refusal_is_one(seconds: float) -> None:
-    confirm = 0 if seconds == 91 else 70
+    confirm = 0 if seconds == 271 else 150
 
     assert refusals(limits(silence=seconds), policy(confirm=confirm)) == []
 
@@ -170,7 +175,7 @@ def test_scheduler_that_never_gives_a_node_up_leaves_room_but_sees_no_silence() 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.APPROVE])
 def test_other_modes_are_told_and_not_refused(mode: Mode) -> None:
-    objection, _ = find_objections(limits(silence=90), policy(mode=mode))
+    objection, _ = find_objections(limits(silence=240), policy(mode=mode))
 
     assert not objection.is_refusal
     assert objection.reason.startswith("mode: auto would be refused: ")

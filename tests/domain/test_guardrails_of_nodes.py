@@ -21,7 +21,7 @@ from ops_pipelines.domain.guardrails.judge import (
     judge,
 )
 from ops_pipelines.domain.identity import IncidentId, PciAddress
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent, Policy
 from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (
@@ -415,6 +415,31 @@ def test_what_loads_or_ends_a_node_waits_for_its_jobs(verb: Verb) -> None:
     known = facts(nodes=[our_node()], jobs=[job()], records=[our_drain(), ended(REBOOT)])
 
     assert rule_of(judged(on_node(verb), known, by=policy(ladder=MANY))) == "idle_node"
+
+
+@pytest.mark.parametrize(
+    ("status", "records", "rule"),
+    [
+        pytest.param(our_node(is_responding=False, state=NodeState.DOWN), [], "silent_node", id="given up"),
+        pytest.param(our_node(is_responding=False), [], "silent_node", id="silent"),
+        pytest.param(our_node(), [], None, id="answers"),
+        pytest.param(our_node(is_responding=False), [ended(OFF)], None, id="its power was cut"),
+        pytest.param(our_node(is_responding=False), [begun(REBOOT)], None, id="idle when it was rebooted"),
+        pytest.param(
+            our_node(is_responding=False),
+            [begun(replace(REBOOT, incident=IncidentId("INC-0009")))],
+            "silent_node",
+            id="another incident's reboot",
+        ),
+    ],
+)
+def test_what_may_still_run_on_a_node_that_fell_silent_is_not_ended(
+    status: NodeStatus, records: list[ActionRecord], rule: str | None
+) -> None:
+    """The scheduler that gave it up lists no job there any more."""
+    known = idle(*records, status=status)
+
+    assert rule_of(judged(on_node(Verb.CHECK), known, by=policy(ladder=MANY))) == rule
 
 
 def test_a_check_only_reads_and_needs_no_eyes() -> None:

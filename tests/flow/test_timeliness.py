@@ -16,20 +16,25 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
+from ops_pipelines.flow.evidence.intake import _unreachable, take_in_conditions
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
+from ops_pipelines.flow.lease import TTL
 from ops_pipelines.flow.plans.overdue import page_if_late
 from ops_pipelines.flow.timeliness import (
     STEADY,
     Lateness,
     in_force,
     note_guard,
+    note_lease,
     note_look,
     note_passing_server,
     note_run_start,
+    note_silences,
     read_lateness,
 )
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, TRAINING
@@ -167,6 +172,70 @@ def test_run_starts_too_late_when_its_hold_would_come_after_the_limit(autopilot:
     assert is_late(autopilot) is (beyond >= 0)
 
 
+@pytest.mark.parametrize("beyond", [-1.0, 0.0, 1.0])
+def test_lease_that_was_not_renewed_in_time_is_late_when_a_hold_would_come_after_the_limit(
+    autopilot: SmallAutopilot, beyond: float
+) -> None:
+    ledger, room = autopilot.cluster.ledger, RUN_ROOM - RUN_START.total_seconds()
+    note_lease(autopilot.cluster)
+    ledger.take_lease(holder="us", ttl=TTL, now=autopilot.clock.now())
+    autopilot.let_pass(TTL.total_seconds() + room + beyond)
+
+    note_lease(autopilot.cluster)
+
+    lateness = read_lateness(ledger, autopilot.clock.now())
+    assert (lateness is not None) is (beyond >= 0)
+    assert lateness is None or f"nobody held the right to act for {room + beyond:g} s" in lateness.why
+
+
+def test_lease_that_is_renewed_in_time_is_never_late(autopilot: SmallAutopilot) -> None:
+    for _ in range(50):
+        note_lease(autopilot.cluster)
+        autopilot.cluster.ledger.take_lease(holder="us", ttl=TTL, now=autopilot.clock.now())
+        autopilot.let_pass(TTL.total_seconds())
+
+    assert not is_late(autopilot)
+    assert autopilot.cluster.ledger.cursor("pace of lease") is None
+
+
+@pytest.mark.parametrize("beyond", [-1.0, 0.0, 1.0])
+def test_silence_that_was_first_seen_too_late_counts_when_the_scheduler_gives_the_node_up(
+    tmp_path: Path, beyond: float
+) -> None:
+    """It tells the time of that; so long before as its limit says the node answered for the last time."""
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5, policy=AUTO)
+    autopilot.let_pass(15)
+    on(autopilot, WithLimits(autopilot.cluster.scheduler))
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
+    autopilot.let_pass(SILENCE)
+    given_up_at = autopilot.node(GPU1).reason_set_at
+    assert given_up_at is not None
+    noticed_after = timedelta(seconds=SILENCE / 2 + LOOK + beyond)
+    first_seen_at = given_up_at - timedelta(seconds=SILENCE) + noticed_after
+    seen = _unreachable(autopilot.node(GPU1), first_seen_at)
+    autopilot.cluster.ledger.take_in_conditions(source="scheduler", present=[seen], now=first_seen_at)
+
+    for _ in range(2):
+        note_silences(autopilot.cluster, autopilot.cluster.scheduler.read_nodes())
+        autopilot.let_pass(1)
+
+    lateness = read_lateness(autopilot.cluster.ledger, autopilot.clock.now())
+    assert (lateness is not None) is (beyond >= 0)
+    assert lateness is None or f"first seen {noticed_after.total_seconds():g} s after" in lateness.why
+
+
+def test_node_that_was_given_up_long_ago_is_not_measured_again(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5, policy=AUTO)
+    autopilot.let_pass(15)
+    autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)
+    autopilot.let_pass(SILENCE + 60)
+    take_in_conditions(autopilot.cluster)
+
+    note_silences(autopilot.cluster, autopilot.cluster.scheduler.read_nodes())
+
+    assert autopilot.cluster.ledger.cursor("pace of notice") is None
+
+
 def test_run_that_acts_while_nobody_looks_finds_that_itself(autopilot: SmallAutopilot) -> None:
     """The daemon stands still, and a run that it started before comes to its acts."""
     note_look(autopilot.cluster)
@@ -269,7 +338,7 @@ def test_one_page_says_how_late_why_and_what_to_do_and_ends_when_on_time(autopil
     page_if_late(autopilot.cluster, lease=autopilot.lease)
 
     (page,) = autopilot.pages()
-    assert "nodes were looked at 85 s late (5 s is reckoned with)" in page.body
+    assert "nodes were looked at 85 s late (5 s on an idle host)" in page.body
     assert "mode auto is approve since 2026-" in page.body
     assert "until we have been on time for 10 min" in page.body
     assert "CPU" in page.body

@@ -11,8 +11,9 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobId, PlanId
-from ops_pipelines.domain.policy import BlastCaps, MassEvent
+from ops_pipelines.domain.policy import BlastCaps, MassEvent, Mode
 from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, wait
 from tests.safety.hostile_plans import WEDGE, WIDE, attempt_to_send, on_job, on_node
@@ -233,3 +234,31 @@ def test_no_lie_of_the_scheduler_leads_to_an_unsafe_act(lie: SchedulerLie) -> No
     verdict = play(Story(setting=Setting(leases=Leases.SHARED), moves=moves))
 
     assert verdict.violations == ()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_overlap_that_nobody_is_told_of_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    if not is_told:
+        monkeypatch.setattr("tests.safety.stage.see_to_overlaps", lambda *_, **__: None)
+    setting = Setting(budget=WIDE, mode=Mode.OBSERVE, slurmd_timeout_seconds=10.0, leases=Leases.HANDED_OVER)
+    stage = Stage(tmp_path, setting)
+
+    for move in (PASS, break_by(FaultKind.NODE_UNREACHABLE, 0), wait(18), wait(18), PASS):
+        make(move, stage)
+
+    assert len(ground_truth.read_split_brains(stage.twin)) == 1
+    assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ([] if is_told else ["untold_overlap"])
+    stage.close()
+
+
+def test_two_writers_under_the_start_guard_are_found_whoever_made_them(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Setting(budget=WIDE, slurmd_timeout_seconds=10.0))
+    stage.setting = replace(stage.setting, has_start_guard=True)  # It is said to be there, and is not.
+
+    for move in (break_by(FaultKind.NODE_UNREACHABLE, 0), wait(18), wait(18)):
+        make(move, stage)
+
+    assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ["split_brain"]
+    stage.close()

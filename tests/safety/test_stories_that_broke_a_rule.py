@@ -20,7 +20,7 @@ from tests.safety.deeds import Deed, undeclare
 from tests.safety.directed_stories import PASS, break_by, change, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import CheckLie, Rumour, TelemetryLie
-from tests.safety.moves import FAILING, Lowered, Move, MoveKind
+from tests.safety.moves import FAILING, LINGERS_SECONDS, Lowered, Move, MoveKind
 from tests.safety.moves_of_alerts import ALERTS, Told
 from tests.safety.moves_of_consent import Yes
 from tests.safety.outdated_plans import OUTDATED_PLANS
@@ -252,3 +252,27 @@ def test_repair_that_was_forbidden_before_it_was_sent_is_no_try_that_a_higher_ru
 
     assert verdict.violations == ()
     assert verdict.commands == {Verb.DRAIN: 1}
+
+
+def test_rollout_that_waits_for_a_job_does_not_go_on_when_its_node_falls_silent_and_is_given_up() -> None:
+    """The scheduler lists no job there any more; its processes may live."""
+    begin, silent = Move(kind=MoveKind.ROLL_OUT, number=1), break_by(FaultKind.NODE_UNREACHABLE, 0)
+    setting = Setting(budget=WIDE, slurmd_timeout_seconds=10.0, has_start_guard=True)
+
+    verdict = play(Story(setting=setting, moves=(begin, PASS, silent, wait(18), PASS, wait(18), PASS, wait(18), PASS)))
+
+    assert verdict.violations == ()
+
+
+@pytest.mark.parametrize("has_start_guard", [True, False])
+@pytest.mark.parametrize("late_by", range(len(LINGERS_SECONDS)))
+@pytest.mark.parametrize("kind", [MoveKind.LATE_RUN, MoveKind.SUSPEND, MoveKind.LINGER])
+def test_who_is_late_causes_no_second_writer_and_tells_of_the_schedulers(
+    kind: MoveKind, late_by: int, has_start_guard: bool
+) -> None:
+    setting = Setting(budget=WIDE, slurmd_timeout_seconds=30.0, has_start_guard=has_start_guard)
+    silent, late = break_by(FaultKind.NODE_UNREACHABLE, 0), Move(kind=kind, node=1, number=late_by)
+
+    verdict = play(Story(setting=setting, moves=(PASS, silent, wait(4), late, PASS, wait(8), PASS, wait(18), PASS)))
+
+    assert verdict.violations == ()

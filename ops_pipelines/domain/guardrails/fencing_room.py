@@ -4,31 +4,40 @@ At its silence limit the scheduler starts the jobs of a silent node elsewhere, w
 write. Only a hold that comes well before prevents the second copy. Reading the limits belongs to adapters.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ops_pipelines.domain.policy import Mode, Policy, Risk
 
 SENSOR_TICK = timedelta(seconds=5)
-"""Dagster's sensor loop: what happened just after one look waits this long for the next."""
-
-
+"""Dagster's sensor loop: on an idle host, what happened just after one look waits this long for the next."""
 RUN_START = timedelta(seconds=10)
-"""# Assumption: a run acts this long after its request; 3 to 8 s were measured, more on a starved machine."""
+"""How long after its request a run acts on an idle host: 3 to 8 s were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast we are: as check-config reckons, or as it was measured while running."""
+    """How fast we are: on an idle host, as check-config reckons, or as it was measured while running."""
 
     look: timedelta = SENSOR_TICK
     """How late conditions are read."""
     run_start: timedelta = RUN_START
+    lease: timedelta = timedelta(0)
+    """For how long nobody held the right to act: what was under way was refused meanwhile."""
+    notice: timedelta = timedelta(0)
+    """How long after a node's last answer its silence was first seen, where that was measured; 0: it was not."""
 
     @property
-    def is_as_reckoned(self) -> bool:
-        """Return whether nothing takes longer than check-config reckons with."""
-        return self.look <= SENSOR_TICK and self.run_start <= RUN_START
+    def is_quick(self) -> bool:
+        """Return whether nothing takes longer than on an idle host."""
+        within = self.look <= SENSOR_TICK and self.run_start <= RUN_START
+        return within and not self.lease and not self.notice
+
+
+BUSY = Pace(look=timedelta(seconds=35), run_start=timedelta(seconds=45))
+"""What check-config reckons with, for who is to hold jobs in time must do so on a bad day. Measured on a host whose
+cores were all busy (Slurm 22.05, SlurmdTimeout 180 s): silences were seen 120 s after a death, which leaves 35 s beside
+a ping of 60 s, MessageTimeout 10 s and look_every 15 s; a run acted 36 s after its request; here a quarter more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +85,7 @@ def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection,
     """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
     is_auto = policy.mode is Mode.AUTO
     verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
-    lacks, cautions = _lacks(limits, policy, Pace()), _cautions(limits)
+    lacks, cautions = _lacks(limits, policy, BUSY), _cautions(limits)
     if not limits.unguarded:
         # No second copy starts. What is lost is time: the job waits held until its node is seen to be clear.
         cautions = [*(f"the start guard will have to hold jobs: {reason}" for reason in lacks), *cautions]
@@ -96,23 +105,33 @@ def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection,
 
 
 def find_lateness(limits: SchedulerLimits, policy: Policy, measured: Pace) -> str | None:
-    """Return why a measured pace is too slow where the reckoned one is not; None where it is not too slow."""
+    """Return why a measured pace is too slow where that of an idle host is not; None where it is not too slow."""
     if _lacks(limits, policy, Pace()):
-        return None  # Then `auto` is refused before it begins, or somebody has waived that: nothing new is learnt.
-    pace = Pace(look=max(SENSOR_TICK, measured.look), run_start=max(RUN_START, measured.run_start))
+        return None  # No pace would do: check-config has said so, and nothing new is learnt.
+    pace = replace(measured, look=max(SENSOR_TICK, measured.look), run_start=max(RUN_START, measured.run_start))
     lacks = _lacks(limits, policy, pace)
     if not lacks:
         return None
     slow = []
     if measured.look > SENSOR_TICK:
         slow.append(
-            f"nodes were looked at {_seconds(measured.look)} late ({_seconds(SENSOR_TICK)} is reckoned with): the "
+            f"nodes were looked at {_seconds(measured.look)} late ({_seconds(SENSOR_TICK)} on an idle host): the "
             "daemon or the code server gets too little CPU, or the scheduler answers slowly"
         )
     if measured.run_start > RUN_START:
         slow.append(
             f"a run that acts came to act {_seconds(measured.run_start)} after its request "
-            f"({_seconds(RUN_START)} is reckoned with): the host is busy, or too many runs start at once"
+            f"({_seconds(RUN_START)} on an idle host): the host is busy, or too many runs start at once"
+        )
+    if measured.lease:
+        slow.append(
+            f"nobody held the right to act for {_seconds(measured.lease)}, because its lease was not renewed in time: "
+            "the code server gets too little CPU, stood still or was restarted, or the database answers slowly"
+        )
+    if measured.notice > _noticed_after(limits, policy):
+        slow.append(
+            f"a silence was first seen {_seconds(measured.notice)} after the node's last answer, by when the scheduler "
+            "gave it up: the scheduler is slow to tell, or we were to look"
         )
     return f"{'; '.join(slow)}. {lacks[0]}"
 
@@ -122,14 +141,14 @@ def _lacks(limits: SchedulerLimits, policy: Policy, pace: Pace) -> list[str]:
         return []
     silence, ping = limits.silence_limit, limits.ping_interval
     look, first_try = policy.durations.look_every, _first_try(policy)
-    seen_after = ping + limits.answer_limit + pace.look
+    seen_after = max(ping + limits.answer_limit + pace.look, pace.notice - look)
     danger = (
         f"at SlurmdTimeout ({_seconds(silence)}) the scheduler itself gives a silent node up and starts its jobs "
         "elsewhere, while the old processes may still write"
     )
     noticing = (
-        f"a ping every {_seconds(ping)}, MessageTimeout {_seconds(limits.answer_limit)} and our tick of "
-        f"{_seconds(pace.look)}"
+        f"a ping every {_seconds(ping)}, MessageTimeout {_seconds(limits.answer_limit)} and a look that is up to "
+        f"{_seconds(pace.look)} late"
     )
     lacks = []
     if seen_after >= silence / 2:
@@ -137,18 +156,24 @@ def _lacks(limits: SchedulerLimits, policy: Policy, pace: Pace) -> list[str]:
             f"{danger}. The silence is noticed only after up to {_seconds(seen_after)} ({noticing}), which must be "
             f"below half of SlurmdTimeout, {_seconds(silence / 2)}. {_raise(limits, seen_after - ping, share=0.5)}"
         )
-    held_after = seen_after + look + first_try + pace.run_start
+    start = pace.run_start + pace.lease
+    held_after = seen_after + look + first_try + start
     if held_after >= silence:
-        room = silence - seen_after - look - pace.run_start
+        room = silence - seen_after - look - start
         lower = "" if room <= timedelta(0) else f", or set the duration below {_seconds(room)}"
         lacks.append(
             f"{danger}. Its jobs are held only after up to {_seconds(held_after)} ({noticing}, "
             f"durations.look_every_seconds, {_seconds(look)}, the first try after "
             f"durations.confirm_unreachable_after_seconds, {_seconds(first_try)}, and "
-            f"{_seconds(pace.run_start)} for a run to start), which must be below SlurmdTimeout. "
+            f"{_seconds(start)} for a run to start), which must be below SlurmdTimeout. "
             f"{_raise(limits, held_after - ping, share=1.0)}{lower}"
         )
     return lacks
+
+
+def _noticed_after(limits: SchedulerLimits, policy: Policy) -> timedelta:
+    """Return after which time a silence is first seen on an idle host."""
+    return (limits.ping_interval or timedelta(0)) + limits.answer_limit + SENSOR_TICK + policy.durations.look_every
 
 
 def _first_try(policy: Policy) -> timedelta:
