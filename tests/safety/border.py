@@ -192,7 +192,7 @@ class Border:
             self._note_no_answer(name)
             raise mischief.failing[name]
         if name == "read_samples":
-            return self._read_samples(ask)
+            return self._read_samples(ask, at=about["at"])
         if name == "read_check":
             self.told.checks[about["key"]] = bend_check(ask(), mischief.checks)
             self.told.heard[about["key"]] = self.told.checks[about["key"]]
@@ -268,9 +268,9 @@ class Border:
             return (command(str(target), gpu=str(rest[0])),)
         return tuple(command(node) for node in _names(target))
 
-    def _read_samples(self, ask: Callable[[], Any]) -> Any:
+    def _read_samples(self, ask: Callable[[], Any], *, at: datetime) -> Any:
         mischief, told = self._mischief, self.told
-        told.samples, told.samples_at = None, self._own_clock.now()
+        told.samples, told.samples_at = None, at  # As old as the question: the answer may be long in coming.
         lie = mischief.telemetry
         if lie is not None and lie in NO_ANSWER:
             raise PROBLEMS[0] if lie is TelemetryLie.SILENT else PROBLEMS[2]
@@ -316,6 +316,10 @@ class Border:
             raise Crash
 
 
+_ABOUT = {"inspect": "node", "read_samples": "at"}
+"""What the first argument of a question is."""
+
+
 class _Guarded:
     """A port seen through a border."""
 
@@ -335,7 +339,7 @@ class _Guarded:
                 until = options.get("until")
                 return border.send(COMMANDS[name], lambda: method(*args, **options), *args, reason=said, until=until)
             if name in READS:
-                about = {"node": args[0]} if name == "inspect" else {"key": options.get("key")}
+                about = {_ABOUT[name]: args[0]} if name in _ABOUT else {"key": options.get("key")}
                 return border.read(name, lambda: method(*args, **options), **about)
             return border.write(lambda: method(*args, **options))
 

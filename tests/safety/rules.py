@@ -6,7 +6,6 @@ answer was bent, or changed after it was read. Then it rests on what the sender 
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
 from ops_pipelines.domain.identity import ActionKey, is_rollout
@@ -17,13 +16,12 @@ from tests.safety.rules_of_jobs import RULES_OF_JOBS
 from tests.safety.rules_of_repairs import RULES_OF_REPAIRS
 from tests.safety.rules_of_returns import RULES_OF_RETURNS
 from tests.safety.rules_of_rollouts import RULES_OF_ROLLOUTS, finishes_update
-from tests.safety.scene import PERSON, Orders, Rule, Scene
+from tests.safety.scene import KNOWLEDGE_LASTS, PERSON, Orders, Rule, Scene
 
 __all__ = ["NEEDS_OUR_DRAIN", "PERSON", "RULES", "Orders", "Scene"]
 
 ONLY_ONCE = frozenset({Verb.REBOOT, Verb.POWER_OFF, Verb.RESET_GPU, Verb.REIMAGE})
 """Verbs that do harm the second time, whatever became of the answer to the first."""
-_KNOWLEDGE_LASTS = timedelta(seconds=30)
 
 
 def _mode(scene: Scene) -> str | None:
@@ -166,7 +164,7 @@ def _twice(scene: Scene) -> str | None:
 def _fresh_reading(scene: Scene) -> str | None:
     told, at = scene.told, scene.command.at
     ages = [at - read_at for read_at in (told.nodes_at, told.jobs_at) if read_at is not None]
-    is_fresh = len(ages) == 2 and max(ages) <= _KNOWLEDGE_LASTS
+    is_fresh = len(ages) == 2 and max(ages) <= KNOWLEDGE_LASTS
     return None if is_fresh else "nodes and jobs were read too long ago"
 
 

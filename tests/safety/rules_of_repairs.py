@@ -10,7 +10,7 @@ from ops_pipelines.domain.identity import IncidentId, JobId
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from tests.safety.border import Command
 from tests.safety.rules_of_rollouts import finishes_update, is_of_rollout
-from tests.safety.scene import Rule, Scene
+from tests.safety.scene import KNOWLEDGE_LASTS, Rule, Scene
 
 
 def _fresh_telemetry(scene: Scene) -> str | None:
@@ -19,7 +19,7 @@ def _fresh_telemetry(scene: Scene) -> str | None:
         return None
     if told.samples is None or told.samples_at is None:
         return "the metrics source does not answer"
-    if abs(scene.command.said_at - told.samples_at) > stale_after:
+    if abs(scene.command.said_at - told.samples_at) > max(stale_after, KNOWLEDGE_LASTS):
         return f"the metrics were asked at {told.samples_at} for the last time"
     if not any(abs(told.samples_at - sample.sampled_at) <= stale_after for sample in told.samples):
         return f"no sample is fresh: there are {len(told.samples)}"

@@ -6,7 +6,7 @@ Values only; what must never be done stands in `rules` and its siblings.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
@@ -20,6 +20,8 @@ from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
 from tests.safety.border import Command, Told
 
+KNOWLEDGE_LASTS = timedelta(seconds=30)
+"""What was read longer ago is nothing to act on."""
 PERSON = "person"
 """The process in which a person works by hand: mode, pause and approval do not bind it."""
 
