@@ -15,6 +15,7 @@ import typer
 from ops_pipelines import lake_cli
 from ops_pipelines.terminal import (
     advice_commands,
+    backup_commands,
     diagnose,
     log_commands,
     message_commands,
@@ -67,6 +68,8 @@ app = typer.Typer(
 )
 audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.command()(backup_commands.backup)
+app.command()(backup_commands.restore)
 app.command()(lake_cli.ingest)
 app.command()(diagnose.diagnose)
 app.command()(prove.prove)

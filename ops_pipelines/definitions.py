@@ -52,6 +52,7 @@ from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
 from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.ledger_mark import keep_seen_beside
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
 from ops_pipelines.sensors.messages import message_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
@@ -71,10 +72,13 @@ LAKE_ASSETS = (
 def cluster_resource(cluster_file: Path) -> dg.ResourceDefinition:
     """Return the ports of one cluster as a resource, opened once a process; each tick and run is given rules anew."""
 
-    def open_when_needed(_: dg.InitResourceContext) -> Cluster:
+    def open_when_needed(context: dg.InitResourceContext) -> Cluster:
         from ops_pipelines.wiring import open_cluster
 
-        return open_cluster(cluster_file.resolve())
+        cluster = open_cluster(cluster_file.resolve())
+        if context.instance is not None:
+            keep_seen_beside(cluster, context.instance)
+        return cluster
 
     return dg.ResourceDefinition(
         open_when_needed, description=f"Scheduler, fleet, telemetry, logs, ledger and notifier of {cluster_file.name}."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.policy import Policy, under
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
@@ -61,6 +62,7 @@ from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.window import LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
+from ops_pipelines.resources.ledger.seen import SeenFile
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
@@ -204,7 +206,12 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
 def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster:
     rules = Rules(policy=policy, topology=config.topology, catalogue=read_catalogue())
     twin = _Twin(config, clock)
-    ledger = SqlLedger(config.ledger.url, pause_file=PauseFile(config.state_directory))
+    ledger = SqlLedger(
+        config.ledger.url,
+        pause_file=PauseFile(config.state_directory),
+        seen_file=SeenFile(config.state_directory),
+    )
+    ledger.identify(clock.now())
     return Cluster(
         name=config.name,
         scheduler=_scheduler(config, twin, clock),
@@ -504,6 +511,11 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
     from ops_pipelines.simulator.adapters import SimulatedScheduler
 
     return SimulatedScheduler(twin.get())
+
+
+def read_nodes_now(config: ClusterConfig, clock: Clock) -> tuple[NodeStatus, ...]:
+    """Return the nodes as the scheduler shows them, without opening the ledger. Raises SourceError."""
+    return _scheduler(config, _Twin(config, clock), clock).read_nodes()
 
 
 def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:

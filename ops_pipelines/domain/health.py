@@ -92,6 +92,8 @@ class VitalSigns:
     """Why we are too late for the scheduler's limits, so that `auto` is `approve` for now; None if we are not."""
     bystanders: tuple[Heartbeat, ...] = ()
     """Beats of processes that watch on beside the one that acts: nobody needs a second daemon."""
+    refusal: str | None = None
+    """Why nothing is begun on this ledger: it is not the one that was seen before. None if it is."""
     troubles: tuple[str, ...] = ()
     """Configuration that cannot be used, and files that a process would have to be restarted for, in words."""
 
@@ -126,6 +128,8 @@ class Health:
 def judge_health(signs: VitalSigns) -> Health:
     """Return how the program stands. Blind outranks paused, and paused outranks what the mode allows."""
     blind = (*_why_blind(signs), *_why_nobody_acts(signs))
+    if signs.refusal is not None:
+        blind = (signs.refusal, *_why_blind(signs))
     paused = () if signs.pause is None else (signs.pause,)
     if blind:
         word = HealthWord.BLIND

@@ -56,7 +56,7 @@ _KEY_BYTES = 48
 _COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seconds=60.0)
 """Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""
 _LEFTOVERS = (
-    *("ledger.sqlite*", "messages.jsonl*", ANSWERS_FILE, "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE),
+    *("ledger.sqlite*", "ledger_seen.*", "messages.jsonl*", ANSWERS_FILE, "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE),
     *(LINK_KEY_FILE, PROPOSED_FILE, PAGE_NAME, QUOTA_ANSWER_FILE),
 )
 

@@ -46,6 +46,7 @@ def vital_signs(cluster: Cluster, state: LedgerState, *, now: datetime) -> Vital
     newest = ledger.evidence_after(state.evidence_head - 1, limit=1)
     lateness = read_lateness(ledger, now)
     beats = ledger.heartbeats()
+    refused = ledger.why_refused()
     acting = {each.holder for each in beats if each.name == WATCHER}
     unfinished = [record.begun_at for record in state.records if record.outcome is None]
     return VitalSigns(
@@ -56,6 +57,7 @@ def vital_signs(cluster: Cluster, state: LedgerState, *, now: datetime) -> Vital
         is_lease_held=ledger.current_lease(now) is not None,
         pause=None if state.pause is None else _explain(state.pause),
         head_seq=state.head_seq,
+        refusal=None if refused is None else refused.words,
         newest_evidence_at=newest[0].observation.observed_at if newest else None,
         undecided_evidence_count=state.evidence_head - state.decided_through,
         open_incidents=Counter((incident.state, incident.response) for incident in state.incidents),

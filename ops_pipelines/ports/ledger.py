@@ -28,6 +28,10 @@ AUTOPILOT = "autopilot"
 """The actor of everything that no person launched."""
 
 
+HISTORY = "it is from before the ledger's birth, or from before its restoration: history, and no cause to act"
+"""The reason with which such evidence is kept among the rejected."""
+
+
 class LedgerError(RuntimeError):
     """The ledger cannot be read or written, or it contradicts itself. Nothing was changed.
 
@@ -64,6 +68,8 @@ class EntryKind(Enum):
     """A rollout and nodes in it, as they are from now on."""
     QUOTAS = "quotas"
     """A proposal of quotas, as it is from now on."""
+    LEDGER = "ledger"
+    """A person said that this ledger is the one to go on with: it was restored, or begun anew."""
     PAUSE = "pause"
     RESUME_AUTOPILOT = "resume_autopilot"
 
@@ -99,6 +105,17 @@ class Pause:
     actor: str
     since: datetime
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerNews:
+    """What people have to know of the ledger itself."""
+
+    key: str
+    """Names it: the same news has the same name in each process."""
+    words: str
+    is_refusal: bool
+    """Whether nothing may be begun."""
 
 
 class ApprovalWay(Enum):
@@ -247,7 +264,8 @@ class Ledger(Protocol):
     ) -> int:
         """Insert what is new by (source, position), move the cursor, and return how many observations were new.
 
-        Rows and cursor move in the same transaction. Rejected rows are kept with their reason.
+        Rows and cursor move in the same transaction. Rejected rows are kept with their reason. So are observations
+        from before `history_until`: they are history, and no evidence.
         """
         ...
 
@@ -268,8 +286,8 @@ class Ledger(Protocol):
 
         For a source that tells changes, where `take_in_conditions` is for one that shows everything at once. A
         condition is known by its `position`; what begins becomes evidence, once, at `{position}@{observed_at}`. What
-        is in both has come and gone: it is evidence, and not remembered. `ended` holds positions; unknown ones are
-        ignored.
+        is in both has come and gone: it is evidence, unless it began before `history_until`, and not remembered.
+        `ended` holds positions; unknown ones are ignored.
         """
         ...
 
@@ -563,6 +581,44 @@ class Ledger(Protocol):
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the last beat of every name that ever beat, by name."""
+        ...
+
+    # -- identity -------------------------------------------------------------------------------------------
+    def identify(self, now: datetime) -> None:
+        """Give a ledger that nobody has opened before its id and birth: what happened before is no evidence to it."""
+        ...
+
+    def history_until(self) -> datetime | None:
+        """Return up to when what happened is history, and no evidence; None for a ledger that was never identified."""
+        ...
+
+    def why_refused(self) -> LedgerNews | None:
+        """Return why nothing is begun on this ledger: it is gone, older than seen, or another; None if it is not.
+
+        As long as it is, nobody gets or holds the right to act, and no act is begun by anybody; messages are sent.
+        """
+        ...
+
+    def compare_seen(self, elsewhere: str | None) -> str | None:
+        """Compare with what is kept elsewhere of how far this ledger was seen; return what is to be kept there now.
+
+        None: nothing, or what is there. A mark that this ledger does not fulfil is kept beside it, and stops all acts.
+        """
+        ...
+
+    def untold_news(self) -> tuple[LedgerNews, ...]:
+        """Return what people are to be told of the ledger itself, and were not told yet."""
+        ...
+
+    def mark_told(self, news: LedgerNews) -> None:
+        """Remember that people were told."""
+        ...
+
+    def begin_anew(self, *, actor: str, reason: str, now: datetime) -> None:
+        """Go on with this ledger in place of the one that was seen: a person's order, and a line of the chain.
+
+        What happened until now is history to it. Raises LedgerConflict if it is not refused.
+        """
         ...
 
     # -- audit ----------------------------------------------------------------------------------------------

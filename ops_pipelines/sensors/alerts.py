@@ -7,7 +7,7 @@ import dagster as dg
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.alerts import forget_untold
 from ops_pipelines.flow.telling.silences import keep_silences
-from ops_pipelines.sensors.runs import hold_lease, leave_beat
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
 
 NAME = "alert_sensor"
 EVERY = timedelta(seconds=20)
@@ -26,7 +26,7 @@ def alert_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
 
 def _turn(cluster: Cluster) -> str:
     if hold_lease(cluster) is None:
-        return "another process holds the lease"
+        return why_not_held(cluster)
     forgotten = forget_untold(cluster)
     told = [f"forgot {len(forgotten)} alert(s) that were not told for a day"] if forgotten else []
     if cluster.silencer is None:

@@ -19,14 +19,14 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.observe import begin_reading
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.configuration import see_to_configuration
+from ops_pipelines.flow.plans.configuration import see_to_configuration, tell_ledger_news
 from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_guard, note_lease, note_look, note_passing_server, note_silences
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat
+from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, why_not_held
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
 
 NAME = "fault_sensor"
@@ -43,6 +43,7 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
 
 
 def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
+    tell_ledger_news(cluster)
     if is_replaced_by_its_caller():
         note_passing_server(cluster)
     note_guard(cluster)
@@ -58,7 +59,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
         now = cluster.clock.now()
         token = hold_lease(cluster)
         if token is None:
-            note = "another process holds the lease; it acts, this one watches"
+            note = why_not_held(cluster)
             leave_beat(context, cluster, name=NAME, note=note)
             return dg.SensorResult(skip_reason=note, cursor=context.cursor)
         lease = Lease(holder=this_process(), given=token)

@@ -7,7 +7,7 @@ import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.live_cycle import LiveCycle
-from ops_pipelines.sensors.runs import hold_lease, leave_beat
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
 
 
 @dg.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -16,7 +16,7 @@ def live_cycle_sensor(
 ) -> dg.SkipReason:
     """Starts and watches the process that reads every source each cycle and writes the lake."""
     if hold_lease(cluster) is None:
-        return dg.SkipReason("another process holds the lease; its code server runs the live cycle")
+        return dg.SkipReason(why_not_held(cluster))
     news = live_cycle.tend()
     leave_beat(context, cluster, name="live_cycle_sensor", note=news.note)
     if not news.is_running:

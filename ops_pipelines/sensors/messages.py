@@ -11,7 +11,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.telling.delivery import deliver, forget_old
 from ops_pipelines.flow.telling.tell import tell
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.sensors.runs import hold_lease, leave_beat
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
 
 _DELIVER_FOR = timedelta(seconds=3)
 """Then the next tick goes on: a channel that hangs costs this sensor's own thread, and no other's."""
@@ -21,7 +21,7 @@ _DELIVER_FOR = timedelta(seconds=3)
 def message_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SkipReason:
     """Tells owners, teams and the on-call what changed, grouped and within their limits."""
     if hold_lease(cluster) is None:
-        return dg.SkipReason("another process holds the lease; its code server tells people")
+        return dg.SkipReason(why_not_held(cluster))
     try:
         told_count = tell(cluster)
         report = deliver(cluster, stop_at=cluster.clock.now() + _DELIVER_FOR)

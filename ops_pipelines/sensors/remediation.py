@@ -23,6 +23,7 @@ from ops_pipelines.sensors.runs import (
     leave_beat,
     note_of,
     request,
+    why_not_held,
 )
 
 _LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
@@ -65,8 +66,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         if held is None:
             held = hold_epoch(cluster)
         if held is None:
-            skip = "another process holds the lease; it acts, this one watches"
-            return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+            return dg.SensorResult(skip_reason=why_not_held(cluster), cursor=context.cursor)
         if due is None and epoch_of_key(last_key) != held.epoch:
             due = due_takeover(state, epoch=held.epoch, now=now)
         due = None if due is None else under_epoch(due, held.epoch)

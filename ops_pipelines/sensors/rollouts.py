@@ -7,7 +7,7 @@ from ops_pipelines.flow.evidence.due import under_epoch
 from ops_pipelines.flow.lifecycle.due import due_rollout
 from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
-from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, request
+from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, request, why_not_held
 
 
 @dg.sensor(job=advance_rollouts, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -26,8 +26,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)
     held = hold_epoch(cluster)
     if held is None:
-        skip = "another process holds the lease; it acts, this one watches"
-        return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
+        return dg.SensorResult(skip_reason=why_not_held(cluster), cursor=context.cursor)
     due = under_epoch(due, held.epoch)
     if due.run_key == context.cursor:
         return dg.SensorResult(skip_reason="no rollout is due", cursor=context.cursor)

@@ -23,6 +23,12 @@ _NOT_BEGUN = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 _BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
+def why_not_held(cluster: Cluster) -> str:
+    """Return why this process does not get the right to act, in words."""
+    refused = cluster.ledger.why_refused()
+    return "another process holds the lease; it acts, this one watches" if refused is None else refused.words
+
+
 def hold_lease(cluster: Cluster) -> str | None:
     """Take or renew the right to act for this process; None while another process holds it."""
     held = hold_epoch(cluster)

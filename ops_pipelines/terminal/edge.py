@@ -51,6 +51,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.ports.ledger import LedgerConflict, LedgerDamaged, LedgerError
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.ports.statement_files import StatementFilesError
+    from ops_pipelines.resources.backup import BackupError
     from ops_pipelines.simulator.twin import TwinError
 
     if isinstance(problem, PolicyError | NoTeams | StatementFilesError):
@@ -61,7 +62,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
         return ExitCode.REFUSED  # It answered: somebody else came first, and nothing was changed.
     if isinstance(problem, SourceError | LedgerError | LakeError | TwinError):
         return ExitCode.NO_ANSWER
-    return ExitCode.REFUSED if isinstance(problem, ApplyRefused | ByHandRefused | NothingYet) else None
+    return ExitCode.REFUSED if isinstance(problem, ApplyRefused | BackupError | ByHandRefused | NothingYet) else None
 
 
 def end_with(problems: Iterable[str]) -> None:

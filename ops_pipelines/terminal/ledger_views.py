@@ -145,6 +145,8 @@ def _gist(entry: Entry) -> str:
         return _rollout_gist(body)
     if entry.kind is EntryKind.QUOTAS:
         return _quotas_gist(body)
+    if entry.kind is EntryKind.LEDGER:
+        return f"{'restored' if body.get('restored') else 'begun anew'}: {body.get('reason', '')}"
     words = []
     action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
     if isinstance(action, dict):

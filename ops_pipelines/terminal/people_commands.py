@@ -155,12 +155,26 @@ def close(
 
 @at_the_edge
 def resume_autopilot(
-    ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, state: StateDirectory = None
+    ctx: typer.Context,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    state: StateDirectory = None,
+    new_ledger: Annotated[
+        bool, typer.Option("--new-ledger", help="Go on with the ledger that is there, though it is not the one seen.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="With --new-ledger: why the one that was seen cannot come back.")] = "",
 ) -> None:
     """Allow new actions again.
 
-    Ends every pause: in the ledger, and as a file in the state directory.
+    Ends every pause: in the ledger, and as a file in the state directory. Where the ledger is refused, because it is
+    gone, older than it was, or another, nothing is allowed before it is restored (`ops-pipelines restore`), or begun
+    anew with --new-ledger: then whatever happened until now is history, and nothing is done about it.
     """
+    if new_ledger and not reason.strip():
+        raise typer.BadParameter(
+            "it is empty; say why the ledger that was seen cannot come back", param_hint="--reason"
+        )
+    if reason and not new_ledger:
+        raise typer.BadParameter("it goes with --new-ledger", param_hint="--reason")
     from ops_pipelines.domain.policy import PolicyError
     from ops_pipelines.flow.people import orders
     from ops_pipelines.ports.ledger import LedgerError
@@ -179,6 +193,12 @@ def resume_autopilot(
         complain(f"the ledger is not told, and may hold a pause still: {problem}")
         complain("Run this again when it answers: until then `ops-pipelines status` says whether it is paused")
         raise typer.Exit(ExitCode.NO_ANSWER) from problem
+    refused = cluster.ledger.why_refused()
+    if refused is not None and not new_ledger:
+        complain(f"NOT resumed: {refused.words}")
+        raise typer.Exit(ExitCode.REFUSED)
+    if new_ledger:
+        orders.begin_anew(cluster, actor=who_calls(), reason=reason.strip())
     lifted = lift_beside(cluster_file, state=state)
     if lifted.problems:
         for still in lifted.problems:

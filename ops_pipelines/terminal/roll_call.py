@@ -136,4 +136,7 @@ def _say_versions(cluster: Cluster, node: NodeName) -> str:
 
 
 def _ask_ledger(cluster: Cluster) -> str:
+    refused = cluster.ledger.why_refused()
+    if refused is not None:
+        raise SourceUnavailable(refused.words)
     return f"answers: {cluster.ledger.read_state(cluster.clock.now()).head_seq} entries"

@@ -41,6 +41,7 @@ from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
 TO_VERSION_0005 = (
+    "DROP TABLE identity",
     "ALTER TABLE leases DROP COLUMN epoch",
     "ALTER TABLE leases DROP COLUMN taken_at",
     "DROP TABLE quota_proposals",
@@ -298,6 +299,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         with_lease.close()
         change(
             url,
+            "DROP TABLE identity",
             "ALTER TABLE leases DROP COLUMN epoch",
             "ALTER TABLE leases DROP COLUMN taken_at",
             "UPDATE alembic_version SET version_num = '0007'",
@@ -320,6 +322,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         older.close()
         change(
             url,
+            "DROP TABLE identity",
             "ALTER TABLE leases DROP COLUMN epoch",
             "ALTER TABLE leases DROP COLUMN taken_at",
             "DROP TABLE quota_proposals",

@@ -20,6 +20,7 @@ from ops_pipelines.resources.ledger.tables import documents, metadata
 from tests.lab.postgres_server import CommitBreaker, start_server
 from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, drain, fill, observation, outcome, record, take_in
 from tests.resources.ledger_audit_contract import change
+from tests.resources.ledger_identity_contract import LedgerIdentityContract
 from tests.resources.sql_ledger_contract import SqlLedgerContract
 
 pytestmark = pytest.mark.live
@@ -91,6 +92,12 @@ class TestPostgresLedger(SqlLedgerContract):
 
         with pytest.raises(LedgerError, match="a table of the ledger is gone"):
             take_in(ledger, observation("1"))
+
+
+class TestIdentityOnPostgres(LedgerIdentityContract):
+    @pytest.fixture
+    def url(self, server: PostgresServer) -> str:
+        return emptied(server.url("ledger"))
 
 
 class TestPostgresThatFails:

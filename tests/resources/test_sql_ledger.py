@@ -12,13 +12,16 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import insert, text
 
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.resources.ledger.copying import copy_out
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import documents
 from tests.ports.ledger_contract import LedgerContract
-from tests.ports.ledger_samples import observation, take_in
+from tests.ports.ledger_samples import NOW, begin, drain, observation, take_in
 from tests.resources.ledger_audit_contract import change
+from tests.resources.ledger_identity_contract import LedgerIdentityContract
 from tests.resources.sql_ledger_contract import REPOSITORY, SqlLedgerContract
 
 
@@ -112,6 +115,33 @@ class TestSqliteLedger(SqlLedgerContract):
 
         with pytest.raises(LedgerError, match="evidence"):
             take_in(ledger, observation("1"))
+
+
+class TestIdentityOnSqlite(LedgerIdentityContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path, migrated: Path) -> str:
+        shutil.copy(migrated, tmp_path / "ledger.db")
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+    def test_process_that_has_the_deleted_file_open_leaves_it_and_begins_nothing(
+        self, used: SqlLedger, tmp_path: Path
+    ) -> None:
+        (tmp_path / "ledger.db").unlink()
+
+        refusal = begin(used, drain(1))
+
+        assert isinstance(refusal, Refusal)
+        assert refusal.guardrail == "ledger"
+        assert (used.read_state(NOW).incidents, used.found().head_seq) == ((), 1)  # The refusal.
+
+    def test_plain_copy_of_the_file_lacks_what_stands_in_the_wal(self, used: SqlLedger, tmp_path: Path) -> None:
+        copied = copy_out(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "copy.sqlite")
+        shutil.copy(tmp_path / "ledger.db", tmp_path / "plain.db")
+        plain = SqlLedger(f"sqlite:///{tmp_path / 'plain.db'}")
+
+        assert copied is not None
+        assert plain.found().head_seq < copied.found.head_seq == used.found().head_seq
+        plain.close()
 
 
 class TestLedgerInMemory(LedgerContract):

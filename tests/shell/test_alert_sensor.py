@@ -42,5 +42,5 @@ def test_whoever_lacks_the_lease_touches_no_silence(cluster: Cluster) -> None:
     silencer.silence(wanted("gpu001"), starts_at=now, ends_at=now + timedelta(hours=1))
     cluster.ledger.take_lease(holder="another:1", ttl=timedelta(seconds=15), now=now)
 
-    assert turn(replace(cluster, silencer=silencer)) == "another process holds the lease"
+    assert "another process holds the lease" in turn(replace(cluster, silencer=silencer))
     assert len(silencer.running) == 1

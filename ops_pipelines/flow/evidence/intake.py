@@ -14,7 +14,8 @@ from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, 
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
-from ops_pipelines.ports.logs import Logs
+from ops_pipelines.ports.ledger import HISTORY
+from ops_pipelines.ports.logs import LogBatch, Logs
 from ops_pipelines.ports.source_error import SourceError
 
 _LINES_AT_ONCE = 2_000
@@ -120,15 +121,51 @@ def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected,
     now = cluster.clock.now()
     before = cluster.ledger.cursor(logs.source)
     batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
-    if not batch.lines and batch.cursor == before:
-        return 0, (), False
+    is_full = len(batch.lines) == _LINES_AT_ONCE
     observations, rejected = observe_log_lines(
         batch.lines, source=logs.source, received_at=now, known_nodes=cluster.rules.topology.places
     )
+    observations, undated = without_undated(
+        observations, batch, cluster, source=logs.source, before=before, is_full=is_full
+    )
+    if not batch.lines and batch.cursor == before:
+        return 0, (), False
+    rejected += undated
     count = cluster.ledger.take_in(
         source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
     )
-    return count, rejected, len(batch.lines) == _LINES_AT_ONCE
+    return count, rejected, is_full
+
+
+def without_undated(
+    observations: tuple[Observation, ...],
+    batch: LogBatch,
+    cluster: Cluster,
+    *,
+    source: str,
+    before: str | None,
+    is_full: bool,
+) -> tuple[tuple[Observation, ...], tuple[Rejected, ...]]:
+    """Return the observations without those of lines that say no time and may be as old as the file, and these.
+
+    They may be until a source that was never read before, or whose cursor is gone, has been read to its end once. What
+    says its time is judged by the ledger itself (`Ledger.take_in`).
+    """
+    reading = f"{source}/first reading"
+    noted = cluster.ledger.cursor(reading)
+    is_first = before is None or (bool(noted) and noted == before)
+    if not is_first or cluster.ledger.history_until() is None:
+        return observations, ()
+    goes_on_at = batch.cursor if is_full else ""
+    if goes_on_at != (noted or ""):  # First: of two first readings nothing is believed that should not be.
+        now = cluster.clock.now()
+        cluster.ledger.take_in(source=reading, observations=(), rejected=(), cursor=goes_on_at, now=now)
+    undated = {line.position for line in batch.lines if line.written_at is None}
+    old = [each for each in observations if each.position in undated]
+    return (
+        tuple(each for each in observations if each.position not in undated),
+        tuple(Rejected(source=each.source, position=each.position, reason=HISTORY, text=each.text) for each in old),
+    )
 
 
 def _keep_rejected(cluster: Cluster, rejected: Sequence[Rejected], now: datetime) -> None:

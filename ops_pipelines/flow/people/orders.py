@@ -24,6 +24,11 @@ def resume_autopilot(cluster: Cluster, *, actor: str) -> None:
     cluster.ledger.resume_autopilot(actor=actor, now=cluster.clock.now())
 
 
+def begin_anew(cluster: Cluster, *, actor: str, reason: str) -> None:
+    """Go on with the ledger that is there in place of the one that was seen; LedgerConflict if it is that one."""
+    cluster.ledger.begin_anew(actor=actor, reason=reason, now=cluster.clock.now())
+
+
 def approve(
     plan: PlanId, cluster: Cluster, *, actor: str, valid_for: timedelta, via: ApprovalWay = ApprovalWay.TERMINAL
 ) -> tuple[IncidentPlan, Approval]:

@@ -1,4 +1,5 @@
-"""What follows when the configuration changes under a running autopilot: who is told, and what is asked anew.
+"""What follows when the configuration, or the ledger itself, changes under a running autopilot: who is told, and what
+is asked anew.
 
 Read by `wiring`, which gives each pass the rules that hold. Here the process that may act pages about a file that
 cannot be used, says which file only a restart takes up, and notes since when the rules hold: what waits is asked anew.
@@ -17,6 +18,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import RESTART_SOURCE
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
+from ops_pipelines.ports.notifier import Audience, Message, Severity
 from ops_pipelines.ports.source_error import SourceError
 
 _RULES_SOURCE = "rules in force"
@@ -37,6 +39,26 @@ def see_to_configuration(cluster: Cluster, *, lease: Lease) -> None:
     for trouble in cluster.troubles:
         with suppress(LedgerConflict, SourceError):  # Somebody opened an incident in this moment: the next tick pages.
             _page(trouble, cluster, state, lease=lease)
+
+
+def tell_ledger_news(cluster: Cluster) -> None:
+    """Page once that the ledger is refused, or was restored; a channel that does not answer is tried with each call.
+
+    Past the ledger: one that is gone keeps no outbox, and in another's nothing of ours is written. Raises LedgerError.
+    """
+    for news in cluster.ledger.untold_news():
+        message = Message(
+            audience=Audience.ON_CALL,
+            recipient="on-call",
+            thread=f"{cluster.name}/ledger",
+            title=f"{cluster.name}: " + ("nothing is begun: the ledger" if news.is_refusal else "the ledger"),
+            body=news.words,
+            severity=Severity.CRITICAL,
+            key=f"{cluster.name}/ledger/{news.key}",
+        )
+        with suppress(SourceError):
+            cluster.notifier.send(message)
+            cluster.ledger.mark_told(news)
 
 
 def rules_changed_at(cluster: Cluster) -> datetime | None:

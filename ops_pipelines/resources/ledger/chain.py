@@ -109,6 +109,35 @@ class Resumption:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """What is known of the time between a backup and its return."""
+
+    backed_up_at: datetime
+    head_seq: int
+    head_hash: str
+    lost_count: int | None
+    """Lines that the ledger had beyond the backup; None: nobody knows."""
+    lost_from: datetime | None = None
+    lost_until: str = ""
+    """When the last of them was seen, in words."""
+    unknown_drains: tuple[str, ...] = ()
+    """Nodes that carry our drain now, of which this ledger knows nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOrder:
+    """Body of a LEDGER line."""
+
+    actor: str
+    at: datetime
+    reason: str
+    in_place_of: str
+    """What had been seen, as it was kept; empty: nothing."""
+    restored: Restoration | None = None
+    """None: the ledger was taken as it is."""
+
+
 def hash_entry(
     *, seq: int, written_at: str, kind: str, actor: str, incident: str | None, body: str, previous_hash: str
 ) -> str:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
@@ -18,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
 
-KNOWN_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+KNOWN_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Schema versions that this program can open, oldest first; the last is the one it writes."""
 
 _BUSY_TIMEOUT_SECONDS = 10
@@ -77,36 +78,50 @@ class LedgerDatabase:
         parsed = _parse(url)
         self.name = parsed.render_as_string(hide_password=True)
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._file = sqlite_file(url)
+        self._inode: tuple[int, int] | None = None
+        self._turn = RLock()
         engine = _sqlite_engine(parsed) if self._is_sqlite else _postgres_engine(parsed)
         self._engine = engine
         isolation = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reader = engine.execution_options(ledger_begin="BEGIN", **isolation)
         self._writer = engine.execution_options(ledger_begin="BEGIN IMMEDIATE")
         weakref.finalize(self, engine.dispose)  # so that who forgets `close` leaves no connection open
-        self._upgrade_if_needed()
+        self._open()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Enter a transaction that sees one state of the database throughout."""
+        self._open_anew_if_replaced()
+        with self._reading() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Enter a transaction that no other writer runs beside; it commits at the end, or not at all."""
+        self._open_anew_if_replaced()
+        with self._writing() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Give the connections back; the last one to leave an SQLite file folds the WAL into it."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
         with self._wording_errors(), self._reader.begin() as connection:
             if self._is_sqlite:
                 _begin_as_asked(connection)
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Enter a transaction that no other writer runs beside; it commits at the end, or not at all."""
+    def _writing(self) -> Iterator[Connection]:
         with self._wording_errors(), self._writer.begin() as connection:
             if self._is_sqlite:
                 _begin_as_asked(connection)
             else:
-                connection.execute(text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_SECONDS}s'"))
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _WRITER_LOCK})
+                lock_writers(connection)
             yield connection
-
-    def close(self) -> None:
-        """Give the connections back; the last one to leave an SQLite file folds the WAL into it."""
-        self._engine.dispose()
 
     @contextmanager
     def _wording_errors(self) -> Iterator[None]:
@@ -122,12 +137,33 @@ class LedgerDatabase:
             error = LedgerDamaged if is_damaged else LedgerError
             raise error(f"ledger {self.name}: {remedy} ({found})") from exc
 
-    def _upgrade_if_needed(self) -> None:
-        with self.read() as connection:
-            found = _schema_version(connection)
+    def _open(self) -> None:
+        with self._reading() as connection:
+            found = schema_version(connection)
         if found != KNOWN_VERSIONS[-1]:
-            with self.write() as connection:  # whoever comes second finds the version written, and does nothing
-                self._upgrade(connection, found=_schema_version(connection))
+            with self._writing() as connection:  # whoever comes second finds the version written, and does nothing
+                self._upgrade(connection, found=schema_version(connection))
+        self._inode = self._inode_now()
+
+    def _open_anew_if_replaced(self) -> None:
+        """Leave a file that was deleted or replaced: a process that wrote on in it would be alone with what it knows.
+
+        What stands at its path is opened instead, made new if there is nothing; whether that may be acted on is
+        `SqlLedger`'s to say.
+        """
+        if self._file is None or self._inode_now() == self._inode:
+            return
+        with self._turn:
+            if self._inode_now() != self._inode:
+                self._engine.dispose()
+                self._open()
+
+    def _inode_now(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
 
     def _upgrade(self, connection: Connection, *, found: str | None) -> None:
         if found == KNOWN_VERSIONS[-1]:
@@ -137,15 +173,43 @@ class LedgerDatabase:
                 f"ledger {self.name} has schema version {found}; this program knows {KNOWN_VERSIONS[0]} to "
                 f"{KNOWN_VERSIONS[-1]}. A newer ops_pipelines wrote it: run that one, or open another ledger"
             )
-        # alembic costs a third of a second to import, and is needed once in a ledger's life.
-        from alembic import command
-        from alembic.config import Config
+        migrate(connection, KNOWN_VERSIONS[-1])
 
-        config = Config()
-        config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
-        config.set_main_option("path_separator", "os")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+
+def migrate(connection: Connection, version: str) -> None:
+    """Bring the schema up to a version, in the transaction of `connection`."""
+    # alembic costs a third of a second to import, and is needed once in a ledger's life.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)
+
+
+def lock_writers(connection: Connection) -> None:
+    """Keep every other writer of a ledger on PostgreSQL out until the transaction ends."""
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_SECONDS}s'"))
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _WRITER_LOCK})
+
+
+def shown(url: str) -> str:
+    """Return the address of a ledger without its password. Raises LedgerError."""
+    return _parse(url).render_as_string(hide_password=True)
+
+
+def postgres_engine(url: str) -> Engine:
+    """Return an engine for a ledger on PostgreSQL. Raises LedgerError."""
+    return _postgres_engine(_parse(url))
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of a ledger on SQLite; None for one in memory or on a server. Raises LedgerError."""
+    parsed = _parse(url)
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    return Path(str(parsed.database)) if is_file else None
 
 
 def _parse(url: str) -> URL:
@@ -226,7 +290,7 @@ def _begin_as_asked(connection: Connection) -> None:
     own.execute(str(connection.get_execution_options()["ledger_begin"]))
 
 
-def _schema_version(connection: Connection) -> str | None:
+def schema_version(connection: Connection) -> str | None:
     """Return the version written in the database; None for one that is empty."""
     if not inspect(connection).has_table("alembic_version"):
         return None

@@ -17,8 +17,9 @@ from sqlalchemy import Column, Connection, bindparam, delete, func, insert, sele
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
 from ops_pipelines.domain.observation import Observation, Rejected
-from ops_pipelines.ports.ledger import Evidence, HeldLease, LedgerError
+from ops_pipelines.ports.ledger import HISTORY, Evidence, HeldLease, LedgerError
 from ops_pipelines.resources.documents import decode, decode_all, encode
+from ops_pipelines.resources.ledger.identity import read_history_until
 from ops_pipelines.resources.ledger.tables import (
     conditions,
     cursors,
@@ -116,6 +117,26 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     return len(rows)
 
 
+def without_history(
+    connection: Connection, observations: Iterable[Observation]
+) -> tuple[tuple[Observation, ...], tuple[Rejected, ...]]:
+    """Return what happened since this ledger lives, and the rest as rejected: it was another's to act on.
+
+    Second by second, as most lines are dated.
+    """
+    until = read_history_until(connection)
+    if until is None:
+        return tuple(observations), ()
+    begins = until.replace(microsecond=0)
+    kept, past = [], []
+    for each in observations:
+        if each.observed_at >= begins:
+            kept.append(each)
+        else:
+            past.append(Rejected(source=each.source, position=each.position, reason=HISTORY, text=each.text))
+    return tuple(kept), tuple(past)
+
+
 def _counted_by(observation: Observation) -> dict[str, str | datetime | None]:
     rule = rule_of(observation)
     return {"rule": rule, "observed_at": None if rule is None else observation.observed_at}
@@ -153,9 +174,17 @@ def write_conditions(connection: Connection, source: str, present: Collection[Ob
 
 
 def change_conditions(
-    connection: Connection, source: str, *, begun: Collection[Observation], ended: Collection[str]
+    connection: Connection, source: str, *, begun: Collection[Observation], ended: Collection[str], now: datetime
 ) -> int:
-    """Remember what began and forget what ended; return how many pieces of evidence were new."""
+    """Remember what began and forget what ended; return how many pieces of evidence were new.
+
+    What lasts is evidence however long ago it began; what is over may be history.
+    """
+    over = {each.position for each in begun} & set(ended)
+    _, past = without_history(connection, [each for each in begun if each.position in over])
+    write_rejected(connection, past, now=now)
+    history = {each.position for each in past}
+    begun = [each for each in begun if each.position not in history]
     of_source = conditions.c.source == source
     remembered = set(connection.execute(_REMEMBERED, {"source": source}).scalars())
     by_identity: dict[str, Observation] = {}

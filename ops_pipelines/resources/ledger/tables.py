@@ -244,6 +244,17 @@ class LeaseColumns(TypedColumns):
     """When this epoch began; None: before this was written down."""
 
 
+class IdentityColumns(TypedColumns):
+    """Which ledger this is: one row, filled by who opens it first."""
+
+    name: Named[str] = Column(Text(), primary_key=True)
+    ledger: Named[str] = Column(Text())
+    """Its id; what stands beside the ledger names it too (`seen`)."""
+    born_at: Named[datetime] = Column(UtcText())
+    history_until: Named[datetime] = Column(UtcText())
+    """What happened before is no evidence: the birth, or when a person last took it for the one to go on with."""
+
+
 class HeartbeatColumns(TypedColumns):
     """The last tick of each beating process."""
 
@@ -303,6 +314,7 @@ rejected = Table("rejected", metadata, RejectedColumns)
 cursors = Table("cursors", metadata, CursorColumns)
 conditions = Table("conditions", metadata, ConditionColumns)
 leases = Table("leases", metadata, LeaseColumns)
+identity = Table("identity", metadata, IdentityColumns)
 heartbeats = Table("heartbeats", metadata, HeartbeatColumns)
 node_checks = Table("node_checks", metadata, NodeCheckColumns)
 notes = Table("notes", metadata, NoteColumns)

@@ -183,6 +183,7 @@ def _why_wrong(records: Sequence[ActionRecord], verdicts: Mapping[ActionKey, boo
 
 _DID = {
     EntryKind.APPROVAL: "approved a plan",
+    EntryKind.LEDGER: "said with which ledger to go on",
     EntryKind.PAUSE: "paused the autopilot",
     EntryKind.RESUME_AUTOPILOT: "let the autopilot go on",
     EntryKind.ACTION_BEGUN: "acted by hand",

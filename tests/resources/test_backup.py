@@ -1,0 +1,451 @@
+"""Backups and their way back: what is in one, what is refused, what is lost and said, and a kill at each step."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from ops_pipelines.domain.action import OutcomeKind
+from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.observation import NodeState, NodeStatus
+from ops_pipelines.ports.ledger import EntryKind, LedgerError
+from ops_pipelines.resources import restoring
+from ops_pipelines.resources.backup import BackupError, make_backup, put_where_missing, verify_backup
+from ops_pipelines.resources.config.cluster_config import ClusterConfig
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.ledger import copying
+from ops_pipelines.resources.ledger.database import migrate
+from ops_pipelines.resources.ledger.seen import SeenFile
+from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.restoring import Restored, restore_ledger
+from tests.forked import CONTEXT
+from tests.ports.ledger_samples import (
+    NO_LIMIT,
+    NOW,
+    SECOND,
+    allow,
+    begin,
+    decide,
+    drain,
+    fill,
+    incident,
+    observation,
+    outcome,
+    record,
+    take_in,
+)
+from tests.resources.ledger_audit_contract import change
+from tests.shell.desk import CLUSTER_YAML, POLICY_YAML
+
+LATER = NOW + timedelta(hours=3)
+SECRET = "a secret that nobody copies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A cluster with a used ledger."""
+
+    directory: Path
+    cluster_file: Path
+    config: ClusterConfig
+
+    @property
+    def url(self) -> str:
+        return self.config.ledger.url
+
+    def open(self) -> SqlLedger:
+        ledger = SqlLedger(self.url, seen_file=SeenFile(self.config.state_directory))
+        ledger.identify(NOW)
+        return ledger
+
+    def use(self, *numbers: int, until: timedelta = timedelta(0)) -> None:
+        """Let the autopilot work, and stop it."""
+        ledger = self.open()
+        for number in numbers:
+            decide(ledger, incident(number))
+        ledger.take_lease(holder="host:1", ttl=SECOND, now=NOW + until)
+        ledger.close()
+
+    def back_up(self, name: str = "backup", *, with_lake: bool = False) -> Path:
+        make_backup(
+            self.directory / name, self.config, cluster_file=self.cluster_file, with_lake=with_lake, now=NOW + SECOND
+        )
+        return self.directory / name
+
+    def restore(self, backup: Path, **options: Any) -> Restored:
+        return restore_ledger(
+            backup,
+            self.config,
+            **{"actor": "ada", "nodes": (), "overwrite": False, "as_it_was": False, "now": LATER, **options},
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    cluster_file = tmp_path / "cluster.yaml"
+    cluster_file.write_text(f"{CLUSTER_YAML}\nserve: {{base_url: 'http://ops.example', link_key_file: link.key}}\n")
+    (tmp_path / "policy.yaml").write_text(POLICY_YAML)
+    (tmp_path / "link.key").write_text(SECRET)
+    config = read_cluster(cluster_file)
+    config.state_directory.mkdir()
+    site = Site(directory=tmp_path, cluster_file=cluster_file, config=config)
+    site.use(1, 2)
+    return site
+
+
+def kinds(ledger: SqlLedger, *, after: int) -> list[EntryKind]:
+    return [each.kind for each in ledger.entries(after=after, limit=NO_LIMIT)]
+
+
+def lose(site: Site) -> None:
+    for file in site.config.state_directory.glob("ledger.sqlite*"):
+        file.unlink()
+
+
+# -- backing up --
+
+
+def test_backup_holds_ledger_and_configuration_for_its_user_alone_and_no_secret(site: Site) -> None:
+    old_umask = os.umask(0)
+    try:
+        backup = site.back_up()
+    finally:
+        os.umask(old_umask)
+
+    manifest = verify_backup(backup)
+    assert {each.path for each in manifest.files} == {
+        "ledger.sqlite", "configuration/cluster.yaml", "configuration/policy.yaml"
+    }  # fmt: skip
+    assert any("link.key" in each for each in manifest.left_out)
+    found = [backup, *backup.rglob("*")]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_dir()} == {0o700}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file()} == {0o600}
+    assert not any(SECRET.encode() in each.read_bytes() for each in found if each.is_file())
+
+
+def test_password_of_the_ledger_is_left_out_and_said(site: Site, tmp_path: Path) -> None:
+    url = "postgresql+psycopg2://ops:hunter2@db.example/ops"
+    text = site.cluster_file.read_text()
+    site.cluster_file.write_text(f"{text}\nledger: {{url: '{url}'}}\n".replace("ledger: {}\n", ""))
+    from ops_pipelines.resources import backup as module
+
+    content, was_cut = module._without_password(site.cluster_file.read_bytes(), url)
+
+    assert was_cut
+    assert b"hunter2" not in content
+
+
+def test_lake_is_copied_by_choice_and_put_back_where_it_is_missing(site: Site) -> None:
+    lake = Path(site.config.lake.url)
+    (lake / "gpu/2026").mkdir(parents=True)
+    (lake / "gpu/2026/hour.parquet").write_bytes(b"rows")
+    (lake / "gpu/2026/.half.draft").write_bytes(b"ro")
+    without = verify_backup(site.back_up("without"))
+    backup = site.back_up(with_lake=True)
+    (lake / "gpu/2026/hour.parquet").unlink()
+
+    put, differing = put_where_missing(backup, verify_backup(backup), "lake", into=lake)
+
+    assert not any(each.path.startswith("lake") for each in without.files)
+    assert (put, differing) == ([lake / "gpu/2026/hour.parquet"], [])
+    assert (lake / "gpu/2026/hour.parquet").read_bytes() == b"rows"
+
+
+def test_backup_that_failed_leaves_nothing_behind(site: Site) -> None:
+    lose(site)
+
+    with pytest.raises(BackupError, match="no ledger yet"):
+        site.back_up()
+
+    assert [each.name for each in site.directory.iterdir() if "backup" in each.name] == []
+
+
+def test_directory_that_is_there_is_never_written_into(site: Site) -> None:
+    site.back_up()
+
+    with pytest.raises(BackupError, match="is there already"):
+        site.back_up()
+
+
+# -- refused --
+
+
+@pytest.mark.parametrize("spoil", ["byte", "missing", "manifest", "outside", "head", "chain"])
+def test_spoiled_backup_is_refused_before_anything_is_touched(site: Site, spoil: str) -> None:
+    backup = site.back_up()
+    spoil_backup(backup, spoil)
+    lose(site)
+    before = sorted(each.name for each in site.config.state_directory.iterdir())
+
+    with pytest.raises((BackupError, LedgerError)):
+        site.restore(backup)
+
+    assert sorted(each.name for each in site.config.state_directory.iterdir()) == before
+
+
+def spoil_backup(backup: Path, spoil: str) -> None:
+    ledger, manifest = backup / "ledger.sqlite", backup / "manifest.json"
+    said = json.loads(manifest.read_text())
+    if spoil == "byte":
+        content = bytearray(ledger.read_bytes())
+        content[len(content) // 2] ^= 1
+        ledger.write_bytes(content)
+    elif spoil == "missing":
+        (backup / "configuration/policy.yaml").unlink()
+    elif spoil == "manifest":
+        manifest.write_text(manifest.read_text()[:-5])
+    elif spoil == "outside":
+        said["files"][0]["path"] = "../cluster.yaml"
+        manifest.write_text(json.dumps(said))
+    elif spoil == "head":
+        said["head_seq"] += 1
+        manifest.write_text(json.dumps(said))
+    else:
+        change(f"sqlite:///{ledger}", "UPDATE entries SET actor = 'mallory' WHERE seq = 2")
+        from ops_pipelines.resources.backup import _sha256
+
+        said["files"][0]["sha256"] = _sha256(ledger)
+        manifest.write_text(json.dumps(said))
+
+
+def test_living_ledger_is_overwritten_only_when_told_and_kept_aside(site: Site) -> None:
+    backup = site.back_up()
+    site.use(3)
+
+    with pytest.raises(BackupError, match="--overwrite"):
+        site.restore(backup)
+    done = site.restore(backup, overwrite=True)
+
+    (aside,) = done.kept_aside
+    assert copying.read_copy(Path(aside)).found.head_seq == 6
+    assert (done.lost_count, done.is_paused) == (2, True)
+
+
+def test_nothing_is_restored_under_an_autopilot_that_runs(site: Site) -> None:
+    backup = site.back_up()
+    ledger = site.open()
+    ledger.take_lease(holder="host:1", ttl=15 * SECOND, now=LATER - 14 * SECOND)
+
+    with pytest.raises(BackupError, match="the autopilot runs: host:1"):
+        site.restore(backup, overwrite=True)
+    ledger.close()
+
+    assert site.restore(backup, overwrite=True, now=LATER + SECOND).head_seq > 0
+
+
+# -- restored --
+
+
+def test_restored_ledger_is_accepted_says_what_is_lost_and_does_nothing_twice(site: Site) -> None:
+    ledger = site.open()
+    take_in(ledger, observation("read before"), cursor="100")
+    begin(ledger, drain(1))
+    ledger.finish(drain(1).key, outcome(OutcomeKind.DONE), actor="autopilot")
+    ledger.close()
+    backup = site.back_up()
+    site.use(3, 4, until=timedelta(minutes=5))
+    lose(site)
+    assert site.open().why_refused() is not None
+
+    done = site.restore(
+        backup,
+        nodes=(
+            drained("gpu003", "ops_pipelines INC-0001: Xid 79"),
+            drained("gpu004", "ops_pipelines INC-0003: Xid 79"),
+            drained("gpu005", "somebody's own"),
+        ),
+    )
+
+    ledger = site.open()
+    assert (done.lost_count, done.lost_from, done.is_paused) == (4, NOW, True)
+    assert done.unknown_drains == ("gpu004: ops_pipelines INC-0003: Xid 79",)
+    assert [each.partition(" ")[0] for each in done.open_incidents] == ["INC-0001", "INC-0002"]
+    assert kinds(ledger, after=done.head_seq - 2) == [EntryKind.LEDGER, EntryKind.PAUSE]
+    assert "INC-0003" in ledger.entries(after=done.head_seq - 2, limit=1)[0].body
+    assert (ledger.why_refused(), ledger.verify_chain().problem) == (None, "")
+    assert ledger.cursor("loki") == "100"
+    assert take_in(ledger, observation("handled since", at=LATER - SECOND)) == 0
+    assert ledger.take_lease(holder="host:2", ttl=SECOND, now=LATER) is not None
+    state = ledger.read_state(LATER)
+    assert state.pause is not None
+    (news,) = ledger.untold_news()
+    assert not news.is_refusal
+    ledger.mark_told(news)
+    assert site.open().untold_news() == ()
+
+
+def drained(node: str, reason: str) -> NodeStatus:
+    return NodeStatus(
+        node=NodeName(node), state=NodeState.IDLE, is_drained=True, is_responding=True, reason=reason,
+        reason_set_at=NOW, booted_at=NOW, gpu_count=8, gpu_in_use_count=0,
+    )  # fmt: skip
+
+
+def test_nothing_is_paused_or_history_where_nothing_was_lost(site: Site) -> None:
+    backup = site.back_up()
+
+    done = site.restore(backup, overwrite=True)
+
+    ledger = site.open()
+    assert (done.lost_count, done.is_paused, ledger.history_until()) == (0, False, NOW)
+    assert ledger.read_state(LATER).pause is None
+    assert kinds(ledger, after=4) == [EntryKind.LEDGER]
+
+
+def test_restored_elsewhere_nobody_knows_what_was_lost(site: Site, tmp_path: Path) -> None:
+    backup = site.back_up()
+    shutil.rmtree(site.config.state_directory)
+
+    done = site.restore(backup)
+
+    assert (done.lost_count, done.is_paused) == (None, True)
+    assert site.open().why_refused() is None
+
+
+def test_damaged_ledger_is_moved_aside_with_all_its_files(site: Site) -> None:
+    backup = site.back_up()
+    file = copying.sqlite_file(site.url)
+    assert file is not None
+    file.write_bytes(b"rubbish " * 1000)
+
+    done = site.restore(backup)
+
+    assert [Path(each).read_bytes()[:7] for each in done.kept_aside][-1:] == [b"rubbish"]
+    assert site.open().verify_chain().problem == ""
+
+
+# -- killed --
+
+
+def restore_and_die(site: Site, backup: Path, at_step: int) -> None:
+    """Restore, and be killed before the line of that number of the code that restores."""
+    traced = {restoring.__file__, copying.__file__}
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        if frame.f_code.co_filename not in traced:
+            return None
+        if event == "line":
+            steps += 1
+            if steps == at_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    site.restore(backup, overwrite=True)
+    sys.settrace(None)
+    sys.exit(0)
+
+
+def test_restore_killed_at_any_step_leaves_one_of_the_two_whole_and_can_be_done_again(site: Site) -> None:
+    backup = site.back_up()
+    site.use(3, until=timedelta(minutes=5))
+    lose(site)  # In its place an empty one is made by whoever looks.
+    site.open().close()
+    step, ended, was_there = 1, -signal.SIGKILL, set()
+    while ended == -signal.SIGKILL:
+        victim = CONTEXT.Process(target=restore_and_die, args=(site, backup, step))
+        victim.start()
+        victim.join()
+        ended = victim.exitcode
+        ledger = site.open()
+        is_restored = ledger.found().head_seq > 0
+        assert ledger.verify_chain().problem == ""
+        assert is_restored or ledger.why_refused() is not None
+        assert ledger.found().head_seq in (0, 6)
+        was_there.add(is_restored)
+        ledger.close()
+        step += 23
+
+    done = site.restore(backup, overwrite=True)
+
+    left = [each.name for each in site.config.state_directory.iterdir() if each.name.startswith(".restoring")]
+    assert (ended, was_there, left) == (0, {False, True}, [])
+    assert site.open().why_refused() is None
+    assert (done.head_seq, site.open().verify_chain().problem) == (6, "")
+
+
+# -- versions --
+
+
+def as_before_the_upgrade(site: Site) -> None:
+    """Put a ledger there as the version before had it: made by its migrations, with incidents open and an act begun."""
+    lose(site)
+    (site.config.state_directory / "ledger_seen.json").unlink()
+    engine = create_engine(site.url)
+    with engine.begin() as connection:
+        migrate(connection, "0008")
+    engine.dispose()
+    made = SqlLedger("sqlite://")
+    fill(made)
+    made.begin(record(drain(2, node="gpu009")), guard=allow, lease_token=None, actor="autopilot", now=NOW)
+    with made._database.read() as source:
+        copy_rows(source, site.url)
+    made.close()
+
+
+def copy_rows(source: Any, url: str) -> None:
+    from sqlalchemy import insert, inspect, select
+
+    from ops_pipelines.resources.ledger.tables import metadata
+
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            if inspect(connection).has_table(table.name):
+                rows = [dict(row._mapping) for row in source.execute(select(table))]
+                if rows:
+                    connection.execute(insert(table), rows)
+    engine.dispose()
+
+
+def schema_of(url: str) -> str:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    engine.dispose()
+    return str(version)
+
+
+def test_upgrade_with_open_incidents_and_the_way_back_to_the_program_before(site: Site) -> None:
+    as_before_the_upgrade(site)
+    backup = site.back_up()
+    before = verify_backup(backup)
+    upgraded = site.open()
+    state = upgraded.read_state(NOW)
+    upgraded.take_lease(holder="host:1", ttl=SECOND, now=NOW)
+    decide(upgraded, incident(7), through=state.decided_through)
+    upgraded.close()
+    after = schema_of(site.url)
+
+    done = site.restore(backup, overwrite=True, as_it_was=True)
+
+    assert (before.schema_version, after, schema_of(site.url)) == ("0008", "0009", "0008")
+    assert state.incidents
+    assert any(record.outcome is None for record in state.records)
+    assert (done.head_seq, done.is_as_it_was, done.lost_count) == (before.head_seq, True, 2)
+    again = site.open()  # Forward once more: whatever the older program wrote meanwhile is accepted.
+    assert again.read_state(NOW).incidents == state.incidents
+    assert (again.why_refused(), again.take_lease(holder="host:2", ttl=SECOND, now=LATER) is not None) == (None, True)
+
+
+def test_backup_of_an_older_version_is_upgraded_on_its_way_back(site: Site) -> None:
+    as_before_the_upgrade(site)
+    backup = site.back_up()
+    lose(site)
+
+    done = site.restore(backup)
+
+    assert (schema_of(site.url), done.open_incidents != ()) == ("0009", True)
+    assert site.open().verify_chain().problem == ""
