@@ -9,7 +9,7 @@ import multiprocessing
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        *("tests.resources.lake_processes", "tests.resources.ledger_processes"),
+        *("tests.resources.lake_processes", "tests.resources.ledger_processes", "tests.resources.restore_processes"),
         *("tests.scenarios.lake_run_processes", "tests.scenarios.stopped_holder"),
     ]
 )

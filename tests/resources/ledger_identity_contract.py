@@ -246,7 +246,7 @@ class LedgerIdentityContract:
     ) -> None:
         started = [start(ledger_processes.append, url, name) for name in (1, 2)]
         copies = []
-        while any(each.process.is_alive() for each in started) or not copies:
+        while not copies or (len(copies) < 4 and any(each.process.is_alive() for each in started)):
             copied = copy_out(url, tmp_path / f"{len(copies)}.sqlite")
             assert copied is not None
             copies.append(copied)
@@ -255,7 +255,7 @@ class LedgerIdentityContract:
 
         assert last is not None
         assert last.found.head_seq == 100
-        for copied in [*copies[:: max(1, len(copies) // 5)], last]:
+        for copied in [*copies, last]:
             one = SqlLedger(f"sqlite:///{copied.file}")
             verdict = one.verify_chain()
             one.close()

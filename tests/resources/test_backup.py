@@ -5,11 +5,8 @@ import os
 import shutil
 import signal
 import stat
-import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,15 +16,11 @@ from ops_pipelines.domain.action import OutcomeKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
 from ops_pipelines.ports.ledger import EntryKind, LedgerError
-from ops_pipelines.resources import restoring
-from ops_pipelines.resources.backup import BackupError, make_backup, put_where_missing, verify_backup
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
+from ops_pipelines.resources.backup import BackupError, put_where_missing, verify_backup
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.ledger import copying
 from ops_pipelines.resources.ledger.database import migrate
-from ops_pipelines.resources.ledger.seen import SeenFile
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.restoring import Restored, restore_ledger
 from tests.forked import CONTEXT
 from tests.ports.ledger_samples import (
     NO_LIMIT,
@@ -45,49 +38,10 @@ from tests.ports.ledger_samples import (
     take_in,
 )
 from tests.resources.ledger_audit_contract import change
+from tests.resources.restore_processes import LATER, Site, restore_and_die
 from tests.shell.desk import CLUSTER_YAML, POLICY_YAML
 
-LATER = NOW + timedelta(hours=3)
 SECRET = "a secret that nobody copies"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """A cluster with a used ledger."""
-
-    directory: Path
-    cluster_file: Path
-    config: ClusterConfig
-
-    @property
-    def url(self) -> str:
-        return self.config.ledger.url
-
-    def open(self) -> SqlLedger:
-        ledger = SqlLedger(self.url, seen_file=SeenFile(self.config.state_directory))
-        ledger.identify(NOW)
-        return ledger
-
-    def use(self, *numbers: int, until: timedelta = timedelta(0)) -> None:
-        """Let the autopilot work, and stop it."""
-        ledger = self.open()
-        for number in numbers:
-            decide(ledger, incident(number))
-        ledger.take_lease(holder="host:1", ttl=SECOND, now=NOW + until)
-        ledger.close()
-
-    def back_up(self, name: str = "backup", *, with_lake: bool = False) -> Path:
-        make_backup(
-            self.directory / name, self.config, cluster_file=self.cluster_file, with_lake=with_lake, now=NOW + SECOND
-        )
-        return self.directory / name
-
-    def restore(self, backup: Path, **options: Any) -> Restored:
-        return restore_ledger(
-            backup,
-            self.config,
-            **{"actor": "ada", "nodes": (), "overwrite": False, "as_it_was": False, "now": LATER, **options},
-        )
 
 
 @pytest.fixture
@@ -327,27 +281,6 @@ def test_damaged_ledger_is_moved_aside_with_all_its_files(site: Site) -> None:
 # -- killed --
 
 
-def restore_and_die(site: Site, backup: Path, at_step: int) -> None:
-    """Restore, and be killed before the line of that number of the code that restores."""
-    traced = {restoring.__file__, copying.__file__}
-    steps = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal steps
-        if frame.f_code.co_filename not in traced:
-            return None
-        if event == "line":
-            steps += 1
-            if steps == at_step:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    site.restore(backup, overwrite=True)
-    sys.settrace(None)
-    sys.exit(0)
-
-
 def test_restore_killed_at_any_step_leaves_one_of_the_two_whole_and_can_be_done_again(site: Site) -> None:
     backup = site.back_up()
     site.use(3, until=timedelta(minutes=5))
@@ -366,7 +299,7 @@ def test_restore_killed_at_any_step_leaves_one_of_the_two_whole_and_can_be_done_
         assert ledger.found().head_seq in (0, 6)
         was_there.add(is_restored)
         ledger.close()
-        step += 23
+        step += 37
 
     done = site.restore(backup, overwrite=True)
 

@@ -6,6 +6,8 @@ The server is a throw-away one, or the database that OPS_PIPELINES_TEST_POSTGRES
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, insert, make_url, text
@@ -14,14 +16,20 @@ from sqlalchemy.exc import ProgrammingError
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
+from ops_pipelines.resources.backup import make_backup
+from ops_pipelines.resources.config.cluster_config import LedgerConfig
+from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.ledger.copying import copy_out, put_in
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import documents, metadata
+from ops_pipelines.resources.restoring import restore_ledger
 from tests.lab.postgres_server import CommitBreaker, start_server
-from tests.ports.ledger_samples import NO_LIMIT, NOW, begin, drain, fill, observation, outcome, record, take_in
+from tests.ports.ledger_samples import NO_LIMIT, NOW, SECOND, begin, drain, fill, observation, outcome, record, take_in
 from tests.resources.ledger_audit_contract import change
 from tests.resources.ledger_identity_contract import LedgerIdentityContract
 from tests.resources.sql_ledger_contract import SqlLedgerContract
+from tests.shell.desk import CLUSTER_YAML, POLICY_YAML
 
 pytestmark = pytest.mark.live
 
@@ -98,6 +106,35 @@ class TestIdentityOnPostgres(LedgerIdentityContract):
     @pytest.fixture
     def url(self, server: PostgresServer) -> str:
         return emptied(server.url("ledger"))
+
+    def test_copy_that_cannot_be_put_in_leaves_what_was_there(self, used: SqlLedger, url: str, tmp_path: Path) -> None:
+        copied = copy_out(url, tmp_path / "copy.sqlite")
+        assert copied is not None
+        change(f"sqlite:///{copied.file}", "CREATE TABLE zebras (name TEXT)", "INSERT INTO zebras VALUES ('a')")
+        begin(used, drain(1))
+        before = used.found()
+
+        with pytest.raises(LedgerError, match="cannot be put there"):
+            put_in(copied.file, url)
+
+        assert (used.found(), used.verify_chain().problem, used.why_refused()) == (before, "", None)
+
+    def test_backup_is_restored_and_accepted(self, used: SqlLedger, url: str, tmp_path: Path) -> None:
+        cluster_file = tmp_path / "cluster.yaml"
+        cluster_file.write_text(CLUSTER_YAML)
+        (tmp_path / "policy.yaml").write_text(POLICY_YAML)
+        config = replace(read_cluster(cluster_file), ledger=LedgerConfig(url=url), state_directory=tmp_path)
+        make_backup(tmp_path / "backup", config, cluster_file=cluster_file, with_lake=False, now=NOW)
+        begin(used, drain(1))
+        emptied(url)
+        later = NOW + 3600 * SECOND
+
+        done = restore_ledger(
+            tmp_path / "backup", config, actor="ada", nodes=(), overwrite=False, as_it_was=False, now=later
+        )
+
+        assert (done.lost_count, done.is_paused) == (None, True)  # Seen just when it was backed up: nobody knows.
+        assert (used.why_refused(), used.verify_chain().problem, used.found().head_seq) == (None, "", 12)
 
 
 class TestPostgresThatFails:
