@@ -134,6 +134,20 @@ class Rejected:
     text: str
 
 
+HISTORY = "it is from before the ledger's birth, or from before its restoration: history, and no cause to act"
+"""The reason with which such evidence is kept among the rejected."""
+
+
+def is_history(observation: Observation, until: datetime) -> bool:
+    """Return whether something happened before `until`; by the second, as most lines are dated."""
+    return observation.observed_at < until.replace(microsecond=0)
+
+
+def as_history(observation: Observation) -> Rejected:
+    """Return how history is kept."""
+    return Rejected(source=observation.source, position=observation.position, reason=HISTORY, text=observation.text)
+
+
 def seen_by_ourselves(conditions: Iterable[Observation]) -> tuple[Observation, ...]:
     """Return the conditions that our own sources show.
 

@@ -28,10 +28,6 @@ AUTOPILOT = "autopilot"
 """The actor of everything that no person launched."""
 
 
-HISTORY = "it is from before the ledger's birth, or from before its restoration: history, and no cause to act"
-"""The reason with which such evidence is kept among the rejected."""
-
-
 class LedgerError(RuntimeError):
     """The ledger cannot be read or written, or it contradicts itself. Nothing was changed.
 

@@ -96,8 +96,9 @@ def restore(
     manifest = verify_backup(directory)
     if lake and not manifest.has_lake:
         raise BackupError(f"{directory} holds no lake; it was made without --lake")
-    put_back, differing = put_where_missing(directory, manifest, CONFIGURATION, into=cluster_file.absolute().parent)
-    config = read_cluster(cluster_file.absolute())
+    cluster_file = cluster_file.absolute()
+    stated = cluster_file if cluster_file.exists() else directory / CONFIGURATION / cluster_file.name
+    config = read_cluster(cluster_file, read_from=stated)
     problems = []
     try:
         nodes = read_nodes_now(config, clock)
@@ -113,6 +114,7 @@ def restore(
         as_it_was=as_it_was,
         now=clock.now(),
     )
+    put_back, differing = put_where_missing(directory, manifest, CONFIGURATION, into=cluster_file.parent)
     if lake:
         put, others = put_where_missing(directory, manifest, LAKE, into=Path(config.lake.url))
         put_back, differing = [*put_back, *put], [*differing, *others]

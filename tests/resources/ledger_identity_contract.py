@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.ports.ledger import HISTORY, Begun, EntryKind, LedgerConflict, LedgerError, Pause
+from ops_pipelines.domain.observation import HISTORY
+from ops_pipelines.ports.ledger import Begun, EntryKind, LedgerConflict, LedgerError, Pause
 from ops_pipelines.resources.ledger.copying import copy_out, put_in
 from ops_pipelines.resources.ledger.seen import SEEN_FILE, SeenFile, mark_from
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
@@ -148,6 +149,16 @@ class LedgerIdentityContract:
         assert held is not None
         assert held.epoch > LATER.timestamp()  # The runs of another's epochs are remembered by Dagster.
         assert ledger.verify_chain().problem == ""
+
+    def test_ledger_that_somebody_else_works_with_is_not_taken(self, used: SqlLedger, url: str, tmp_path: Path) -> None:
+        lose("another", used, url, tmp_path)
+        other = SqlLedger(url)
+        other.take_lease(holder="elsewhere:1", ttl=15 * SECOND, now=NOW)
+        other.close()
+
+        with pytest.raises(LedgerConflict, match="elsewhere:1 works with this ledger"):
+            seen_ledger(url, tmp_path).begin_anew(actor="ada", reason="mine", now=NOW + 14 * SECOND)
+        seen_ledger(url, tmp_path).begin_anew(actor="ada", reason="mine", now=NOW + 15 * SECOND)
 
     def test_ledger_that_is_the_one_seen_is_not_begun_anew(self, used: SqlLedger) -> None:
         with pytest.raises(LedgerConflict, match="the one that was seen"):

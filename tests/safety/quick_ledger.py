@@ -36,6 +36,7 @@ _NAMES = frozenset(
         "head_hash",
         "heartbeats",
         "held_lease",
+        "history_until",
         "incident",
         "incidents_since",
         "load_snapshot",

@@ -12,9 +12,10 @@ from ops_pipelines import server
 from ops_pipelines.definitions import cluster_resource
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.observation import HISTORY
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
-from ops_pipelines.ports.ledger import HISTORY, LedgerError
+from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.ledger.seen import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
@@ -137,6 +138,19 @@ def test_run_takes_no_evidence_into_a_refused_ledger(desk: Desk) -> None:
 
     with pytest.raises(LedgerError, match="Nothing is begun"):
         take_in_conditions(desk.cluster)
+
+
+def test_dated_lines_of_before_the_birth_are_counted_as_rejected(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.twin.inject(FaultKind.UNCORRECTABLE_ECC, "gpu002", gpu=1)
+    desk.clock.wait(60)
+    lose_ledger(desk)
+    desk.reopen()
+
+    taken = take_in_logs(desk.cluster)
+
+    assert (taken.new_count, {each.reason for each in taken.rejected}) == (0, {HISTORY})
+    assert len(taken.rejected) == len(desk.cluster.ledger.rejected(limit=100)) == 3  # Xid 48, 63, 154
 
 
 class Undated:

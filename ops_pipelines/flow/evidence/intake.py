@@ -10,11 +10,10 @@ from datetime import datetime
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
+from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal, as_history, is_history
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
-from ops_pipelines.ports.ledger import HISTORY
 from ops_pipelines.ports.logs import LogBatch, Logs
 from ops_pipelines.ports.source_error import SourceError
 
@@ -125,19 +124,19 @@ def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected,
     observations, rejected = observe_log_lines(
         batch.lines, source=logs.source, received_at=now, known_nodes=cluster.rules.topology.places
     )
-    observations, undated = without_undated(
+    observations, past = without_history(
         observations, batch, cluster, source=logs.source, before=before, is_full=is_full
     )
     if not batch.lines and batch.cursor == before:
         return 0, (), False
-    rejected += undated
+    rejected += past
     count = cluster.ledger.take_in(
         source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
     )
     return count, rejected, is_full
 
 
-def without_undated(
+def without_history(
     observations: tuple[Observation, ...],
     batch: LogBatch,
     cluster: Cluster,
@@ -146,26 +145,26 @@ def without_undated(
     before: str | None,
     is_full: bool,
 ) -> tuple[tuple[Observation, ...], tuple[Rejected, ...]]:
-    """Return the observations without those of lines that say no time and may be as old as the file, and these.
+    """Return what happened since the ledger lives, and the rest as rejected (the ledger would not take it as evidence).
 
-    They may be until a source that was never read before, or whose cursor is gone, has been read to its end once. What
-    says its time is judged by the ledger itself (`Ledger.take_in`).
+    A line that says no time may be as old as its file, until a source that was never read before, or whose cursor is
+    gone, has been read to its end once.
     """
-    reading = f"{source}/first reading"
-    noted = cluster.ledger.cursor(reading)
-    is_first = before is None or (bool(noted) and noted == before)
-    if not is_first or cluster.ledger.history_until() is None:
+    until = cluster.ledger.history_until()
+    if until is None:
         return observations, ()
-    goes_on_at = batch.cursor if is_full else ""
-    if goes_on_at != (noted or ""):  # First: of two first readings nothing is believed that should not be.
+    reading = f"{source}/first reading"
+    noted = cluster.ledger.cursor(reading) or ""
+    is_first = before is None or (bool(noted) and noted == before)
+    goes_on_at = batch.cursor if is_first and is_full else ""
+    if is_first and goes_on_at != noted:  # Before the cursor moves: whoever dies in between reads a first time again.
         now = cluster.clock.now()
         cluster.ledger.take_in(source=reading, observations=(), rejected=(), cursor=goes_on_at, now=now)
-    undated = {line.position for line in batch.lines if line.written_at is None}
-    old = [each for each in observations if each.position in undated]
-    return (
-        tuple(each for each in observations if each.position not in undated),
-        tuple(Rejected(source=each.source, position=each.position, reason=HISTORY, text=each.text) for each in old),
-    )
+    undated = {line.position for line in batch.lines if is_first and line.written_at is None}
+    kept, past = [], []
+    for each in observations:
+        (past if each.position in undated or is_history(each, until) else kept).append(each)
+    return tuple(kept), tuple(map(as_history, past))
 
 
 def _keep_rejected(cluster: Cluster, rejected: Sequence[Rejected], now: datetime) -> None:

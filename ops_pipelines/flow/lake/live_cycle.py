@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.intake import take_in_conditions, without_undated
+from ops_pipelines.flow.evidence.intake import take_in_conditions, without_history
 from ops_pipelines.flow.evidence.job_facts import take_in_checkpoints
 from ops_pipelines.flow.evidence.repetition import tell_repetitions
 from ops_pipelines.flow.lake.window import REJECTED, LiveWindow, Sight, tell_detections
@@ -319,10 +319,10 @@ def _follow(
             problems += take_in_checkpoints(cluster.job_facts, tables["job_logs"], batch=batch, holds=holds, now=now)
     new_count = 0
     is_full = len(batch.lines) == _LINES_AT_ONCE
-    observations, undated = without_undated(observations, batch, cluster, source=name, before=before, is_full=is_full)
+    observations, past = without_history(observations, batch, cluster, source=name, before=before, is_full=is_full)
     if batch.cursor != before:
         new_count = cluster.ledger.take_in(
-            source=name, observations=observations, rejected=undated, cursor=batch.cursor, now=at
+            source=name, observations=observations, rejected=past, cursor=batch.cursor, now=at
         )
     if window is not None:
         for table, rows in tables.items():

@@ -16,8 +16,8 @@ from sqlalchemy import Column, Connection, bindparam, delete, func, insert, sele
 
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
-from ops_pipelines.domain.observation import Observation, Rejected
-from ops_pipelines.ports.ledger import HISTORY, Evidence, HeldLease, LedgerError
+from ops_pipelines.domain.observation import Observation, Rejected, as_history, is_history
+from ops_pipelines.ports.ledger import Evidence, HeldLease, LedgerError
 from ops_pipelines.resources.documents import decode, decode_all, encode
 from ops_pipelines.resources.ledger.identity import read_history_until
 from ops_pipelines.resources.ledger.tables import (
@@ -120,21 +120,12 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
 def without_history(
     connection: Connection, observations: Iterable[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[Rejected, ...]]:
-    """Return what happened since this ledger lives, and the rest as rejected: it was another's to act on.
-
-    Second by second, as most lines are dated.
-    """
-    until = read_history_until(connection)
+    """Return what happened since this ledger lives, and the rest as rejected: it was another's to act on."""
+    listed, until = tuple(observations), read_history_until(connection)
     if until is None:
-        return tuple(observations), ()
-    begins = until.replace(microsecond=0)
-    kept, past = [], []
-    for each in observations:
-        if each.observed_at >= begins:
-            kept.append(each)
-        else:
-            past.append(Rejected(source=each.source, position=each.position, reason=HISTORY, text=each.text))
-    return tuple(kept), tuple(past)
+        return listed, ()
+    past = tuple(as_history(each) for each in listed if is_history(each, until))
+    return tuple(each for each in listed if not is_history(each, until)) if past else listed, past
 
 
 def _counted_by(observation: Observation) -> dict[str, str | datetime | None]:

@@ -574,6 +574,12 @@ class SqlLedger:
             refused = self._refused_in(connection)
             if refused is None:
                 raise LedgerConflict("this ledger is the one that was seen here before; nothing was changed")
+            held = ledger_evidence.read_held_lease(connection, now)
+            if held is not None:
+                raise LedgerConflict(
+                    f"{held.holder} works with this ledger until {held.expires_at:%Y-%m-%d %H:%M:%S} UTC: is it "
+                    "another cluster's? Nothing was changed"
+                )
             before = self._mark()
             ledger_identity.ensure_identity(connection, now)
             ledger_identity.forget_the_past(connection, now)
