@@ -138,12 +138,14 @@ def read_incidents(cluster: Cluster, *, closed_within: timedelta | None) -> Inci
     """Return the open incidents, each with its plan; those that changed so lately too, or None: no closed ones."""
     now = cluster.clock.now()
     outlook = Outlook(cluster)
+    refused = cluster.ledger.why_refused()
+    missing = () if refused is None else (refused.words,)
     listed = outlook.state.incidents if closed_within is None else cluster.ledger.incidents_since(now - closed_within)
     return IncidentsView(
         cluster=cluster.name,
         taken_at=now,
         incidents=tuple(outlook.view(incident) for incident in listed),
-        problems=(*outlook.problems, *(str(each) for each in cluster.troubles)),
+        problems=(*missing, *outlook.problems, *(str(each) for each in cluster.troubles)),
     )
 
 

@@ -110,12 +110,13 @@ def test_status_health_and_check_say_so_and_pause_works(desk: Desk) -> None:
     tick(desk)
     lose_ledger(desk)
 
-    status, check = desk.run("status"), desk.run("check-config")
+    status, check, incidents = desk.run("status"), desk.run("check-config"), desk.run("incidents")
     health = server._read_health(lambda: desk.cluster)
     pause = desk.run("pause", "--reason", "look first")
 
     assert (status.exit_code, check.exit_code, health.word, pause.exit_code) == (3, 3, "blind", 0)
     assert status.stdout.startswith("blind")
+    assert (incidents.exit_code, "The ledger is not there any more" in incidents.stderr) == (3, True)
     assert "The ledger is not there any more" in health.reasons[0]
     assert "The ledger is not there any more" in check.stderr
     assert json.loads(desk.run("status", "--json").stdout)["paused"]["reason"] == "look first"

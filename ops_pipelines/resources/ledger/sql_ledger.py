@@ -6,15 +6,14 @@ Open one `SqlLedger` a process; its threads may share it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Outcome
+from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.decision import Snapshot
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
 from ops_pipelines.domain.incident import Incident
@@ -52,11 +51,9 @@ from ops_pipelines.resources.ledger import checks as ledger_checks
 from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
-from ops_pipelines.resources.ledger import identity as ledger_identity
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
 from ops_pipelines.resources.ledger import proposals as ledger_proposals
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
-from ops_pipelines.resources.ledger import seen as ledger_seen
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import (
     ChainWriter,
@@ -67,11 +64,10 @@ from ops_pipelines.resources.ledger.chain import (
     read_head,
 )
 from ops_pipelines.resources.ledger.database import LedgerDatabase
-from ops_pipelines.resources.ledger.seen import Mark, SeenError, SeenFile
+from ops_pipelines.resources.ledger.identity import Found, read_found
+from ops_pipelines.resources.ledger.seen import SeenFile
+from ops_pipelines.resources.ledger.watch import Watch, refusal_of
 from ops_pipelines.resources.pause_file import PauseFile
-
-_SEEN_EVERY = timedelta(seconds=5)
-"""How far the mark of what was seen may lag: it is synced to the disk, and no act waits for it."""
 
 
 class SqlLedger:
@@ -89,9 +85,7 @@ class SqlLedger:
         """
         self._database = LedgerDatabase(url)
         self._pause_file = pause_file
-        self._seen_file = seen_file
-        self._seen_noted_at: datetime | None = None
-        self._told_here: set[str] = set()
+        self._watch = Watch(self._database, seen_file)
 
     def close(self) -> None:
         """Give the connections back; the ledger is not used after this."""
@@ -142,7 +136,7 @@ class SqlLedger:
         """As the port says; a `cursor` of None leaves the cursor where it is."""
         with self._database.write() as connection:
             if observations:
-                self._refuse_evidence(connection)
+                self._watch.refuse_evidence(connection)
             kept, past = ledger_evidence.without_history(connection, observations)
             new_count = ledger_evidence.write_evidence(connection, kept)
             ledger_evidence.write_rejected(connection, (*rejected, *past), now=now)
@@ -152,14 +146,14 @@ class SqlLedger:
 
     def take_in_conditions(self, *, source: str, present: Collection[Observation], now: datetime) -> int:
         with self._database.write() as connection:
-            self._refuse_evidence(connection)
+            self._watch.refuse_evidence(connection)
             return ledger_evidence.write_conditions(connection, source, present, now=now)
 
     def change_conditions(
         self, *, source: str, begun: Collection[Observation], ended: Collection[str], now: datetime
     ) -> int:
         with self._database.write() as connection:
-            self._refuse_evidence(connection)
+            self._watch.refuse_evidence(connection)
             return ledger_evidence.change_conditions(connection, source, begun=begun, ended=ended, now=now)
 
     def conditions(self) -> tuple[Observation, ...]:
@@ -279,10 +273,10 @@ class SqlLedger:
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._refused_in(connection)
+            refused = self._watch.refused_in(connection)
 
             def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | None:
-                return _refusal_of(record, refused) or guard(record, state)
+                return refusal_of(record, refused) or guard(record, state)
 
             return ledger_actions.begin_actions(
                 connection, records, guard=guard_too, lease_token=lease_token, actor=actor, now=now
@@ -293,10 +287,10 @@ class SqlLedger:
     ) -> Begun | AlreadyBegun | Refusal:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._refused_in(connection)
+            refused = self._watch.refused_in(connection)
 
             def guard_too(state: LedgerState) -> Refusal | None:
-                return _refusal_of(record, refused) or guard(state)
+                return refusal_of(record, refused) or guard(state)
 
             return ledger_actions.begin_action_again(
                 connection, record, after=after, guard=guard_too, lease_token=lease_token, actor=actor, now=now
@@ -393,7 +387,7 @@ class SqlLedger:
     ) -> ProposalRecord:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._refused_in(connection)
+            refused = self._watch.refused_in(connection)
             if refused is not None:
                 raise LedgerConflict(f"{proposal}: {refused.words}")
             return ledger_proposals.write_event(
@@ -431,25 +425,23 @@ class SqlLedger:
         self, *, holder: str, ttl: timedelta, now: datetime, is_gone: Callable[[str], bool] = lambda _holder: False
     ) -> str | None:
         with self._database.write() as connection:
-            if self._refused_in(connection) is not None:
+            if self._watch.refused_in(connection) is not None:
                 return None
-            if self._seen_file is not None:
-                ledger_identity.ensure_identity(connection, now)
             self._take_in_pause(connection, now)
             token = ledger_evidence.take_lease(connection, holder=holder, ttl=ttl, is_gone=is_gone, now=now)
         if token is not None:
-            self._note_seen(now)
+            self._watch.note_seen(now)
         return token
 
     def held_lease(self, now: datetime) -> HeldLease | None:
         with self._database.read() as connection:
             held = ledger_evidence.read_held_lease(connection, now)
-            return None if held is None or self._refused_in(connection) is not None else held
+            return None if held is None or self._watch.refused_in(connection) is not None else held
 
     def current_lease(self, now: datetime) -> str | None:
         with self._database.read() as connection:
             token = ledger_evidence.read_lease(connection, now)
-            return None if token is None or self._refused_in(connection) is not None else token
+            return None if token is None or self._watch.refused_in(connection) is not None else token
 
     # -- heartbeat ----------------------------------------------------------------------------------------------------
 
@@ -510,154 +502,35 @@ class SqlLedger:
     # -- identity -----------------------------------------------------------------------------------------------------
 
     def identify(self, now: datetime) -> None:
-        with self._database.read() as connection:
-            if ledger_identity.has_identity(connection):
-                return
-        with self._database.write() as connection:
-            ledger_identity.ensure_identity(connection, now)
+        self._watch.identify(now)
 
     def history_until(self) -> datetime | None:
-        with self._database.read() as connection:
-            return ledger_identity.read_history_until(connection)
+        return self._watch.history_until()
 
     def why_refused(self) -> LedgerNews | None:
         with self._database.read() as connection:
-            return self._refused_in(connection)
+            return self._watch.refused_in(connection)
 
     def compare_seen(self, elsewhere: str | None) -> str | None:
-        if self._seen_file is None:
-            return None
-        try:
-            told = None if elsewhere is None else ledger_seen.mark_from(elsewhere)
-        except SeenError:
-            told = None  # It is written over with what is known here.
-        with self._database.read() as connection:
-            found = ledger_identity.read_found(connection)
-
-            def why(mark: Mark | None) -> LedgerNews | None:
-                return ledger_seen.judge_found(
-                    found, mark, hash_at=lambda seq: ledger_identity.read_hash_at(connection, seq)
-                )
-
-            def stricter(own: Mark | None) -> Mark | None:
-                if told is None or (own is not None and own.generation > told.generation):
-                    return None
-                is_newer = own is None or own.generation < told.generation
-                return told if is_newer or (why(own) is None and why(told) is not None) else None
-
-            try:
-                kept = self._seen_file.change(stricter)
-            except (OSError, SeenError):
-                return None
-            return None if kept is None or why(kept) is not None else kept.as_text()
+        return self._watch.compare(elsewhere)
 
     def untold_news(self) -> tuple[LedgerNews, ...]:
-        refused = self.why_refused()
-        mark = self._mark()
-        news = [] if refused is None else [refused]
-        if mark is not None and mark.news:
-            news.append(LedgerNews(key=f"generation {mark.generation}", words=mark.news, is_refusal=False))
-        told = self._told_here | set(() if mark is None else mark.told)
-        return tuple(each for each in news if each.key not in told)
+        return self._watch.untold_news()
 
     def mark_told(self, news: LedgerNews) -> None:
-        self._told_here.add(news.key)
-        if self._seen_file is None:
-            return
-        with suppress(OSError, SeenError):  # It is told again after the next start: better than never.
-            self._seen_file.change(lambda mark: None if mark is None else ledger_seen.with_told(mark, news.key))
+        self._watch.mark_told(news)
 
     def begin_anew(self, *, actor: str, reason: str, now: datetime) -> None:
-        if self._seen_file is None:
-            raise LedgerConflict("nobody keeps how far this ledger was seen, so it cannot be refused")
-        with self._database.write() as connection:
-            refused = self._refused_in(connection)
-            if refused is None:
-                raise LedgerConflict("this ledger is the one that was seen here before; nothing was changed")
-            held = ledger_evidence.read_held_lease(connection, now)
-            if held is not None:
-                raise LedgerConflict(
-                    f"{held.holder} works with this ledger until {held.expires_at:%Y-%m-%d %H:%M:%S} UTC: is it "
-                    "another cluster's? Nothing was changed"
-                )
-            before = self._mark()
-            ledger_identity.ensure_identity(connection, now)
-            ledger_identity.forget_the_past(connection, now)
-            order = LedgerOrder(
-                actor=actor, at=now, reason=reason, in_place_of="" if before is None else before.as_text()
-            )
-            with ChainWriter(connection) as writer:
-                writer.append(encode(order), kind=EntryKind.LEDGER, actor=actor, incident=None, now=now)
-        words = f"{actor} let the autopilot begin anew with the ledger that is there: {reason}"
-        with self._database.read() as connection:
-            self._accept(connection, before=before, news=words, now=now)
+        self._watch.begin_anew(actor=actor, reason=reason, now=now)
 
     def record_restoration(self, order: LedgerOrder, *, pause: Pause | None) -> None:
         """Write that this ledger comes from a backup; with a `pause`, because it does not know what happened since."""
-        with self._database.write() as connection:
-            ledger_identity.ensure_identity(connection, order.at)
-            if pause is not None:
-                ledger_identity.forget_the_past(connection, order.at)
-            with ChainWriter(connection) as writer:
-                writer.append(encode(order), kind=EntryKind.LEDGER, actor=order.actor, incident=None, now=order.at)
-                if pause is not None:
-                    writer.append(
-                        encode(pause), kind=EntryKind.PAUSE, actor=pause.actor, incident=None, now=pause.since
-                    )
+        self._watch.record_restoration(order, pause=pause)
 
-    def found(self) -> ledger_identity.Found:
+    def found(self) -> Found:
         """Return which ledger this is, and how far it goes."""
         with self._database.read() as connection:
-            return ledger_identity.read_found(connection)
-
-    def _accept(self, connection: Connection, *, before: Mark | None, news: str, now: datetime) -> None:
-        """Begin a new generation with this ledger as it is now. Raises LedgerError where that cannot be written."""
-        assert self._seen_file is not None, "whoever accepts keeps a mark"
-        found = ledger_identity.read_found(connection)
-        try:
-            self._seen_file.put(ledger_seen.next_generation(found, before, news=news, now=now))
-        except OSError as problem:
-            raise LedgerError(
-                f"{self._seen_file.path} cannot be written ({problem.strerror}); do it again"
-            ) from problem
-
-    def _mark(self) -> Mark | None:
-        try:
-            return None if self._seen_file is None else self._seen_file.read()
-        except SeenError:
-            return None
-
-    def _refused_in(self, connection: Connection) -> LedgerNews | None:
-        """Return why nothing may be begun, as the file beside says now; one that cannot be read refuses, too."""
-        if self._seen_file is None:
-            return None
-        try:
-            mark = self._seen_file.read()
-        except SeenError as problem:
-            words = f"How far the ledger was seen cannot be told: {problem}. {ledger_seen.WAY_OUT}"
-            return LedgerNews(key="refused unreadable", words=words, is_refusal=True)
-        if mark is None or mark.ledger is None:
-            return None
-        found = ledger_identity.read_found(connection)
-        return ledger_seen.judge_found(found, mark, hash_at=lambda seq: ledger_identity.read_hash_at(connection, seq))
-
-    def _refuse_evidence(self, connection: Connection) -> None:
-        """Raise LedgerError where this ledger is refused: evidence of now would be cause once a person takes it."""
-        refused = self._refused_in(connection)
-        if refused is not None:
-            raise LedgerError(refused.words)
-
-    def _note_seen(self, now: datetime) -> None:
-        """Note now and then how far the ledger is, once what it says is on the disk; where that cannot be, it lags."""
-        if self._seen_file is None or (
-            self._seen_noted_at is not None and abs(now - self._seen_noted_at) < _SEEN_EVERY
-        ):
-            return
-        with self._database.read() as connection:
-            found = ledger_identity.read_found(connection)
-        with suppress(OSError, SeenError):
-            self._seen_file.change(lambda mark: ledger_seen.seen_of(found, mark, now=now))
-            self._seen_noted_at = now
+            return read_found(connection)
 
     # -- audit --------------------------------------------------------------------------------------------------------
 
@@ -682,9 +555,3 @@ class SqlLedger:
         """As the port says, in bounded memory; lines cut off the end stay unseen, see `head_hash`."""
         with self._database.read() as connection:
             return ledger_audit.verify(connection)
-
-
-def _refusal_of(record: ActionRecord, refused: LedgerNews | None) -> Refusal | None:
-    if refused is None or record.action.verb in MESSAGES:
-        return None
-    return Refusal(guardrail="ledger", reason=refused.words, patience=Patience.WAIT)
