@@ -132,6 +132,7 @@ def test_paused_autopilot_is_well(desk: Desk, app: Starlette) -> None:
 
 
 def test_metrics_are_what_the_ledger_holds(desk: Desk, app: Starlette) -> None:
+    desk.clock.wait(600)
     ledger, now = desk.cluster.ledger, desk.clock.now()
     take_in(ledger, *(observation(str(number), at=now - timedelta(minutes=number)) for number in (7, 5)))
     decide(ledger, incident(1, at=now), incident(2, state=IncidentState.ESCALATED, at=now), through=1, at=now)
