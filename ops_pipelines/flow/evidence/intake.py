@@ -161,7 +161,8 @@ def without_history(
         now = cluster.clock.now()
         cluster.ledger.take_in(source=reading, observations=(), rejected=(), cursor=goes_on_at, now=now)
     undated = {line.position for line in batch.lines if is_first and line.written_at is None}
-    kept, past = [], []
+    kept: list[Observation] = []
+    past: list[Observation] = []
     for each in observations:
         (past if each.position in undated or is_history(each, until) else kept).append(each)
     return tuple(kept), tuple(map(as_history, past))
