@@ -28,6 +28,7 @@ from tests.domain.builders import (
     telemetry_stale,
     topology,
     unreachable,
+    verdict,
     world,
     xid,
 )
@@ -185,18 +186,51 @@ def over_for(seconds: float, **changes: Any) -> Incident:
 @pytest.mark.parametrize(
     ("storm_seconds_ago", "is_answered"),
     [
-        pytest.param(119, False, id="just inside the window"),
-        pytest.param(120, False, id="at its edge"),
-        pytest.param(120.001, True, id="just after it"),
+        pytest.param(119, False, id="just inside two minutes"),
+        pytest.param(120, True, id="at their end"),
+        pytest.param(121, True, id="after them"),
     ],
 )
-def test_a_hard_fault_on_a_node_of_a_mass_event_is_answered_once_the_storm_is_over(
+def test_a_hard_fault_on_a_node_of_a_mass_event_is_answered_two_minutes_after_the_storm_at_the_earliest(
     storm_seconds_ago: float, is_answered: bool
 ) -> None:
     (changed,) = correlate([xid(79)], [over_for(storm_seconds_ago)], world(policy_=SMALL_MASS, incident_count=1))
 
     assert (changed.state is IncidentState.OPEN) is is_answered
     assert changed.renewed == (frozenset({NODE}) if is_answered else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("state", "is_new"),
+    [
+        pytest.param(IncidentState.ESCALATED, True, id="a person was paged"),
+        pytest.param(IncidentState.ACTING, False, id="the page is under way, and names it"),
+    ],
+)
+def test_what_breaks_within_the_window_is_new_once_a_person_was_paged(state: IncidentState, is_new: bool) -> None:
+    storm = replace(over_for(30), state=state)
+
+    (struck,) = [
+        each
+        for each in correlate([xid(79, node="gpu009")], [storm], world(policy_=SMALL_MASS, incident_count=1))
+        if each.is_open
+    ]
+
+    assert struck.struck == (frozenset({"gpu009"}) if is_new else frozenset())
+    assert not is_renewal_due(struck, now=NOW + timedelta(seconds=89))
+    assert is_renewal_due(struck, now=NOW + timedelta(seconds=90)) is is_new
+
+
+def test_the_renewed_page_says_the_new_fault_and_no_wish_of_the_driver() -> None:
+    old, new, wish = xid(79, seconds_ago=600), xid(48, seconds_ago=2), verdict(2, seconds_ago=1)
+    struck = replace(over_for(3600), findings=(old, new, wish), state=IncidentState.OPEN, renewed=frozenset({NODE}))
+
+    plan = plan_remediation(struck, facts(), policy=policy(), topology=topology())
+
+    assert isinstance(plan, IncidentPlan)
+    (page,) = [each.text for each in plan.actions if each.verb is Verb.PAGE_HUMAN]
+    assert "broke anew (gpu001): Xid 48" in page
+    assert "the driver asks" not in page
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
+from ops_pipelines.domain.diagnosis.mass_event import RENEWED_EVERY
 from ops_pipelines.domain.identity import Digest, NodeName, PciAddress
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
@@ -344,7 +345,7 @@ def test_a_node_of_a_mass_event_that_breaks_anew_is_drained_and_the_page_renewed
     autopilot = SmallAutopilot(tmp_path, node_count=12)
     autopilot.let_pass(5)
     storm_of(autopilot)
-    autopilot.let_pass(POLICY.mass_event.window.total_seconds() + 1)
+    autopilot.let_pass(RENEWED_EVERY.total_seconds())
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu002", gpu=5)
 
     tick(autopilot)
@@ -364,7 +365,7 @@ def test_many_nodes_that_break_anew_are_drained_to_the_budget_with_one_page(tmp_
     autopilot = SmallAutopilot(tmp_path, node_count=12)
     autopilot.let_pass(5)
     storm_of(autopilot)
-    autopilot.let_pass(POLICY.mass_event.window.total_seconds() + 1)
+    autopilot.let_pass(RENEWED_EVERY.total_seconds())
     for number in range(1, POLICY.mass_event.min_node_count + 1):
         autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, f"gpu{number:03d}", gpu=5)
 

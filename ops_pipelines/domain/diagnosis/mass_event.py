@@ -1,7 +1,7 @@
 """Many nodes that look broken within moments are one incident, which pages and touches nothing.
 
 The guard against acting on a cluster whose trouble is elsewhere. Where its nodes stand is only a suspicion here; a part
-that explains them is blamed by `gathering`. What breaks on its nodes once the storm is over is no part of it: such
+that explains them is blamed by `gathering`. What breaks on its nodes once a person was paged is no part of it: such
 nodes are drained within the budget, and the page is renewed (`domain.repair.aftermath`).
 """
 
@@ -16,7 +16,7 @@ from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.observation import NO_NODE
 
 RENEWED_EVERY = timedelta(minutes=2)
-"""A mass event pages anew this often at most. Assumption: whoever has it reads no faster."""
+"""A mass event pages anew this often at most, and not before. Assumption: whoever has it reads no faster."""
 
 
 def merge_mass_event(board: Board) -> None:
@@ -49,10 +49,11 @@ def merge_mass_event(board: Board) -> None:
 def with_struck(incident: Incident, finding: Finding, world: World) -> Incident:
     """Return a mass event that a finding has joined, with the node noted if its fault is new, and hard.
 
-    Whatever comes within the window of its first evidence is the storm itself, which touches nothing.
+    Whatever comes before its page, within the window of its first evidence, is the storm itself, which touches nothing.
     """
-    is_after_storm = finding.found_at - incident.opened_at > world.mass_event.window
-    if not (incident.is_mass_event and incident.suspect is None and is_after_storm and is_hard(finding)):
+    is_over = finding.found_at - incident.opened_at > world.mass_event.window
+    is_new = is_over or incident.state is IncidentState.ESCALATED
+    if not (incident.is_mass_event and incident.suspect is None and is_new and is_hard(finding)):
         return incident
     return replace(incident, struck=incident.struck | {finding.node})
 
@@ -88,7 +89,7 @@ def renew_mass_events(board: Board) -> None:
 
 def is_renewal_due(incident: Incident, *, now: datetime) -> bool:
     """Return whether a decision would open a mass event again, or let go of what it was struck by."""
-    is_early = incident.renewed_at is not None and now - incident.renewed_at < RENEWED_EVERY
+    is_early = now - (incident.renewed_at or incident.opened_at) < RENEWED_EVERY
     return incident.state is IncidentState.ESCALATED and bool(incident.struck) and not is_early
 
 

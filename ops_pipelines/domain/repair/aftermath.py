@@ -5,18 +5,21 @@ says.
 """
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.diagnosis.mass_event import is_hard
 from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proof, prove
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason, judge
 from ops_pipelines.domain.identity import NodeName, PlanId
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, driving
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.job_moves import ActionMaker
 from ops_pipelines.domain.topology import Topology
 
 _NAMED_COUNT = 8
+_BURST = timedelta(seconds=10)
+"""What a driver says of one fault comes within that."""
 _INTENDED = PlanId("intended")
 
 
@@ -75,12 +78,13 @@ def _why_not(
 
 
 def _fault_of(incident: Incident, node: NodeName) -> tuple[float, str]:
-    """Return when the newest hard fault of a node was seen, for sorting, and what it was."""
+    """Return when the newest hard fault of a node was seen, for sorting, and what it was: the fault before the wish."""
     hard = [each for each in incident.findings if each.node == node and is_hard(each)]
     if not hard:
         return 0.0, "a hard fault"
-    newest = max(hard, key=lambda each: (each.last_at or each.found_at, each.rule))
-    return (newest.last_at or newest.found_at).timestamp(), newest.explanation.partition("; ")[0]
+    newest_at = max(each.last_at or each.found_at for each in hard)
+    burst = [each for each in hard if newest_at - (each.last_at or each.found_at) <= _BURST]
+    return newest_at.timestamp(), driving(burst).explanation.partition("; ")[0]
 
 
 def _page_text(incident: Incident, drains: list[Action], left: dict[NodeName, str], said: dict[NodeName, str]) -> str:
