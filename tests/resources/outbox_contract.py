@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.ports.ledger import LedgerConflict, LedgerError
 from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note, NoteState
+from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Lane, Note, NoteState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import NOW
 
@@ -107,6 +107,16 @@ class OutboxContract:
         assert ledger.sent_times(NOW) == {(Audience.OWNER, "alice"): (NOW,)}
         assert ledger.sent_times(NOW + SECOND) == {}
         assert [each.receipt for each in ledger.recent_notes(limit=10)] == ["", "taken by JSON", "taken by JSON"]
+
+    def test_what_was_settled_before_it_went_out_counts_as_no_message(self, ledger: SqlLedger) -> None:
+        """Else questions that nobody got would use up the room for the one that waits for an answer."""
+        hand_in(ledger, note("a"), note("b"))
+        for name in ("a", "b"):
+            ledger.claim_notes(f"MSG-{name}", [name], until=NOW + SECOND, now=NOW)
+        ledger.mark_delivered("MSG-a", receipt=f"{NOT_SENT}it was settled before", now=NOW)
+        ledger.mark_delivered("MSG-b", receipt="taken", now=NOW)
+
+        assert ledger.sent_times(NOW) == {(Audience.OWNER, "alice"): (NOW,)}
 
     def test_failed_message_waits_and_one_given_up_stays_listed(self, ledger: SqlLedger) -> None:
         hand_in(ledger, note("a"), note("b"))

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, case, delete, func, insert, select, upda
 
 from ops_pipelines.ports.ledger import LedgerConflict, LedgerError
 from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import KeptNote, Note, NoteState
+from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Note, NoteState
 from ops_pipelines.resources.documents import decode_all, encode
 from ops_pipelines.resources.ledger.evidence import move_cursor, read_cursor
 from ops_pipelines.resources.ledger.tables import notes
@@ -67,10 +67,10 @@ def read_waiting(connection: Connection, *, limit: int) -> tuple[KeptNote, ...]:
 
 
 def read_sent_times(connection: Connection, since: datetime) -> Mapping[tuple[Audience, str], tuple[datetime, ...]]:
-    """Return when messages went to each recipient at or after `since`, oldest first."""
+    """Return when messages went to each recipient at or after `since`, oldest first; what nobody got is none."""
     statement = (
         select(notes.c.audience, notes.c.recipient, notes.c.batch, func.max(notes.c.sent_at).label("sent"))
-        .where(notes.c.sent_at >= since)
+        .where(notes.c.sent_at >= since, ~notes.c.receipt.startswith(NOT_SENT, autoescape=True))
         .group_by(notes.c.audience, notes.c.recipient, notes.c.batch)
     )
     times: dict[tuple[Audience, str], list[datetime]] = {}
