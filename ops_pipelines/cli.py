@@ -276,28 +276,47 @@ def webserver(
         Path | None,
         typer.Option(
             envvar="OPS_PIPELINES_WEB_TOKENS",
-            help="Who may log in: lines `name:sha256-of-token`, mode 0600. None: read-only.",
+            help="Who may log in: lines `name:sha256-of-token`, mode 0600.",
         ),
     ] = None,
+    proxy_login: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OPS_PIPELINES_WEB_PROXY_LOGIN",
+            metavar="HEADER=ADDRESS[,ADDRESS]",
+            help="The header in which the site's proxy names who is logged in, and the addresses of that proxy.",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str], typer.Option(envvar="OPS_PIPELINES_WEB_NAMES", help="Host name by which people open it; repeatable.")
+    ] = [],  # noqa: B006 - typer reads it only
     host: Annotated[str, typer.Option(help="Address to listen on. Whoever reaches it may read.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 3000,
 ) -> None:
     """Serve Dagster's web interface behind a login, until SIGTERM.
 
     What changes something is taken by POST, from its own pages and with a login only; whoever reaches the port may
-    read. Without a token file everything is read-only. docs/SAFETY.md says how a token is made.
+    read. Without a token file and a proxy's login everything is read-only. docs/SAFETY.md says how both are set up.
     """
     import logging
     import os
 
-    from ops_pipelines.gateway import TokenFile
     from ops_pipelines.gateway import serve as serve_behind_gateway
+    from ops_pipelines.logins import Logins, TokenFile, read_proxy_login
 
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    tokens = None if token_file is None else TokenFile(token_file)
+    logins = Logins(
+        tokens=None if token_file is None else TokenFile(token_file),
+        proxy=None if proxy_login is None else read_proxy_login(proxy_login),
+    )
     serve_behind_gateway(
-        workspace=workspace, host=host, port=port, tokens=tokens, announce=lambda said: typer.echo(f"serving {said}")
+        workspace=workspace,
+        host=host,
+        port=port,
+        names=name,
+        logins=logins,
+        announce=lambda said: typer.echo(f"serving {said}"),
     )
 
 

@@ -4,18 +4,11 @@ Dagster has no login, executes mutations that came by GET, and believes any Host
 its own process, so that no port leads past it. What a person may read is not here: whoever reaches the port may read.
 """
 
-import hashlib
-import hmac
 import html
 import json
 import logging
-import os
-import stat
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,16 +18,15 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.login_tag import LOGIN_NAME, LOGIN_SCOPE
+from ops_pipelines.login_tag import LOGIN_SCOPE
+from ops_pipelines.logins import COOKIE, Logins, Refused, is_bearer
 
 DAGSTER_VERSION = "1.13.27"
 """The one whose ways in were read: a newer one may have more, and is looked at before it is served."""
-COOKIE = "ops_pipelines_token"
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _LONGEST_BODY_BYTES = 4_194_304
 _MOST_TOKENS_COUNT = 20_000
 """Of a GraphQL document; the longest of Dagster's own has about 3,000."""
-_MOST_WRONG_A_MINUTE_COUNT = 10
 _READ_ONLY = (
     "Read-only: without a login nothing can be changed here. Use the command line, or set up a login: "
     "docs/SAFETY.md, The web interface."
@@ -42,76 +34,12 @@ _READ_ONLY = (
 _log = logging.getLogger("ops_pipelines.gateway")
 
 
-class TokenFile:
-    """Who may log in, by a file of lines `name:sha256-of-token`, read at each login so that a removed line ends it."""
-
-    def __init__(self, path: Path) -> None:
-        """Raise PolicyError if the file cannot be used."""
-        self._path = path
-        self._read()
-
-    def name_of(self, token: str) -> str | None:
-        """Return whose token it is. Every line is compared, each in constant time."""
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        found = None
-        for name, expected in self._read():
-            if hmac.compare_digest(digest, expected):
-                found = name
-        return found
-
-    def _read(self) -> Sequence[tuple[str, str]]:
-        try:
-            with self._path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                text = file.read(1_000_000).decode("ascii", "replace")
-        except OSError as problem:
-            raise PolicyError(f"token file {self._path} cannot be read: {problem.strerror or problem}") from problem
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise PolicyError(
-                f"token file {self._path} has mode {stat.S_IMODE(mode):04o}; expected 0600: `chmod 0600 {self._path}`"
-            )
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        return [_token_line(line, number, self._path) for number, line in enumerate(lines, start=1)]
-
-
-def _token_line(line: str, number: int, path: Path) -> tuple[str, str]:
-    name, _, digest = line.partition(":")
-    if not LOGIN_NAME.fullmatch(name) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise PolicyError(
-            f"token file {path}, entry {number}: expected `name:` and 64 hexadecimal digits, the SHA-256 of the token: "
-            "`printf %s TOKEN | sha256sum`"
-        )
-    return name, digest
-
-
-class Refused(Exception):
-    """A request that is not let through."""
-
-    def __init__(self, *, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
-
-
-@dataclass(slots=True)
-class _WrongTokens:
-    """The last wrong tokens: guessing is slow, whoever guesses."""
-
-    at: deque[float] = field(default_factory=deque)
-
-    def refuse_too_many(self) -> None:
-        while self.at and time.monotonic() - self.at[0] > 60:
-            self.at.popleft()
-        if len(self.at) >= _MOST_WRONG_A_MINUTE_COUNT:
-            raise Refused(status=429, why="too many wrong tokens within a minute; wait for one")
-
-
 class Gateway:
     """Dagster's application behind host names, origins, and a login."""
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str] = LOOPBACK_NAMES, tokens: TokenFile | None) -> None:
-        """Let nobody change anything if there are no tokens."""
-        self._app, self._hosts, self._tokens = app, hosts, tokens
-        self._wrong = _WrongTokens()
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str] = LOOPBACK_NAMES, logins: Logins) -> None:
+        """Let nobody change anything if nobody can log in."""
+        self._app, self._hosts, self._logins = app, hosts, logins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request or connection through, or refuse it."""
@@ -148,7 +76,7 @@ class Gateway:
         if method in ("GET", "HEAD"):
             if path.rstrip("/") == "/graphql" and scope["query_string"]:
                 raise Refused(status=405, why="GraphQL is taken by POST only")
-            name = self._quiet_login(headers)
+            name = self._quiet_login(scope, headers)
             await self._app(scope, receive, send if name else _with_banner(send, self._banner()))
             return
         if method != "POST":
@@ -157,43 +85,40 @@ class Gateway:
             raise Refused(status=415, why="only the content type application/json is taken")
         body = await _read_body(receive)
         changes = path != "/graphql" or _is_change(body)
-        _refuse_foreign_origin(headers, may_lack="authorization" in headers or not changes)
+        _refuse_foreign_origin(headers, may_lack=is_bearer(headers) or not changes)
         if changes:
-            scope[LOGIN_SCOPE] = self._login_of(headers)
+            scope[LOGIN_SCOPE] = self._login_of(scope, headers)
         await self._app(scope, _replay(body, receive), send)
 
     def _refuse_foreign_host(self, headers: Headers) -> None:
         said = headers.getlist("host")
-        if len(said) != 1 or _host_name(f"//{said[0]}") not in self._hosts:
+        if len(said) != 1 or "@" in said[0] or _host_name(f"//{said[0]}") not in self._hosts:
             raise Refused(status=421, why="this Host is none of ours; open the address that was configured")
 
-    def _login_of(self, headers: Headers) -> str:
-        if self._tokens is None:
+    def _login_of(self, scope: Scope, headers: Headers) -> str:
+        if self._logins.are_none:
             raise Refused(status=403, why=_READ_ONLY)
-        token = _token_of(headers)
-        if not token:
-            raise Refused(status=401, why="log in first, at /login; reading needs no login")
-        self._wrong.refuse_too_many()
-        name = self._tokens.name_of(token)
+        client = scope.get("client")
+        name = self._logins.name_of(headers, client=client[0] if client else "")
         if name is None:
-            self._wrong.at.append(time.monotonic())
-            raise Refused(status=401, why="nobody has this token (any more); log in at /login")
+            raise Refused(status=401, why="log in first, at /login; reading needs no login")
         return name
 
-    def _quiet_login(self, headers: Headers) -> str | None:
+    def _quiet_login(self, scope: Scope, headers: Headers) -> str | None:
         try:
-            return self._login_of(headers) if _token_of(headers) else None
+            return self._login_of(scope, headers)
         except Refused:
             return None
 
     def _banner(self) -> str:
-        if self._tokens is None:
+        if self._logins.are_none:
             return html.escape(_READ_ONLY)
         return 'Read-only until you <a href="/login">log in</a>.'
 
     async def _login(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
-        if self._tokens is None:
-            return HTMLResponse(_page(html.escape(_READ_ONLY)))
+        if self._logins.tokens is None:
+            proxied = "The site's proxy logs you in: open its address."
+            return HTMLResponse(_page(html.escape(_READ_ONLY if self._logins.are_none else proxied)))
         if scope["method"] == "POST":
             _refuse_foreign_origin(headers, may_lack=False)
             said = (await _read_body(receive)).decode("utf-8", "replace")
@@ -202,9 +127,9 @@ class Gateway:
         token = parse_qs(said).get("token", [""])[0]
         if not token:
             return HTMLResponse(_page(_FORM))
-        self._login_of(Headers({"authorization": f"Bearer {token}"}))
+        self._login_of(scope, Headers({"authorization": f"Bearer {token}"}))
         response = RedirectResponse("/", status_code=303)
-        is_safe = scope.get("scheme") == "https"
+        is_safe = "https" in (scope.get("scheme"), headers.get("origin", "").partition(":")[0])
         response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=is_safe, path="/")
         return response
 
@@ -215,19 +140,12 @@ _FORM = (
 )
 
 
+_STRIP_STYLE = "position:fixed;bottom:0;right:0;z-index:9;padding:4px 12px;background:#fd6;color:#000"
+"""Over the page: Dagster lays out what stands in its body as columns."""
+
+
 def _page(inside: str) -> str:
     return f"<!doctype html><title>Log in</title><h1>Operations autopilot</h1>{inside}"
-
-
-def _token_of(headers: Headers) -> str:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return cookie.value if cookie else ""
 
 
 def _host_name(url: str) -> str | None:
@@ -326,7 +244,7 @@ def _changes_by_socket(message: Mapping[str, object]) -> bool:
 def _with_banner(send: Send, banner: str) -> Send:
     """Say on each of Dagster's HTML pages that it is read-only."""
     started: list[Message] = []
-    strip = f'<div role="status" id="ops-pipelines-read-only" style="padding:4px 12px">{banner}</div>'.encode()
+    strip = f'<div role="status" id="ops-pipelines-read-only" style="{_STRIP_STYLE}">{banner}</div>'.encode()
 
     async def send_on(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -373,7 +291,9 @@ def refuse_unknown_dagster(found: str) -> None:
         )
 
 
-def serve(*, workspace: Path, host: str, port: int, tokens: TokenFile | None, announce: Callable[[str], None]) -> None:
+def serve(
+    *, workspace: Path, host: str, port: int, names: Iterable[str], logins: Logins, announce: Callable[[str], None]
+) -> None:
     """Serve Dagster's web interface behind the gateway, until SIGTERM; raise PolicyError if it must not be."""
     import uvicorn
     from dagster import DagsterInstance
@@ -383,16 +303,18 @@ def serve(*, workspace: Path, host: str, port: int, tokens: TokenFile | None, an
     from dagster_webserver.version import __version__ as found
 
     refuse_unknown_dagster(found)
-    hosts = LOOPBACK_NAMES if host in ("0.0.0.0", "::") else LOOPBACK_NAMES | {host}  # noqa: S104 - compared only
+    hosts = LOOPBACK_NAMES | {name.lower() for name in names}
+    hosts |= set() if host in ("0.0.0.0", "::") else {host.lower()}  # noqa: S104 - compared only
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3_600, max_overflow=20)
         with WorkspaceProcessContext(
             instance,
             version=found,
-            read_only=tokens is None,
+            read_only=logins.are_none,
             workspace_load_target=WorkspaceFileTarget([str(workspace)]),
         ) as context:
-            app = Gateway(create_app_from_workspace_process_context(context), hosts=hosts, tokens=tokens)
-            announce(f"http://{host}:{port}" + ("" if tokens else " (read-only: no token file was named)"))
+            app = Gateway(create_app_from_workspace_process_context(context), hosts=hosts, logins=logins)
+            shown = f"[{host}]" if ":" in host else host
+            announce(f"http://{shown}:{port}" + (" (read-only: nobody can log in)" if logins.are_none else ""))
             # Without the server's own belief in X-Forwarded-For: anybody on this machine could say it.
             uvicorn.run(app, host=host, port=port, log_level="warning", proxy_headers=False)

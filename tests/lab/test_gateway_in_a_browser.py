@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ops_pipelines.gateway import COOKIE, Gateway, TokenFile
+from ops_pipelines.gateway import Gateway
+from ops_pipelines.logins import COOKIE, Logins, TokenFile
 from tests.lab.browser import Browser
 
 pytestmark = pytest.mark.live
 
-TOKEN = "of-the-operator"
+TOKEN = "a-token-of-the-operator"
 LAUNCH = "mutation{launchRun(executionParams:{}){__typename}}"
 BODY = f'{{"query":"{LAUNCH}"}}'
 WAYS = {
@@ -105,7 +106,7 @@ def test_a_page_of_another_origin_launches_nothing_and_is_logged(
 ) -> None:
     behind = Launches()
 
-    with attacked(Gateway(behind, tokens=tokens), way, browser):
+    with attacked(Gateway(behind, logins=Logins(tokens=tokens)), way, browser):
         pass
 
     assert behind.count == 0
@@ -131,7 +132,7 @@ def test_a_foreign_name_that_leads_to_this_machine_shows_nothing_and_is_logged(
     behind = Launches()
     browser = Browser(tmp_path, flags=["--host-resolver-rules=MAP evil.example 127.0.0.1", "--no-proxy-server"])
 
-    with served(Gateway(behind, tokens=tokens)) as door:
+    with served(Gateway(behind, logins=Logins(tokens=tokens))) as door:
         shown = browser.open(f"http://evil.example:{door}/", until=["refused: this Host is none of ours"])
 
     assert "launchRun" not in shown

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.gateway import Gateway, TokenFile, refuse_unknown_dagster
+from ops_pipelines.gateway import Gateway, refuse_unknown_dagster
 from ops_pipelines.login_tag import LOGIN_SCOPE
+from ops_pipelines.logins import Logins, ProxyLogin, TokenFile, read_proxy_login
 
 TOKEN = "a-token-of-enough-letters"
 LAUNCH = "mutation M { launchRun(executionParams: {}) { __typename } }"
@@ -39,8 +40,8 @@ class Answer:
 class Browser:
     """Speaks ASGI to an application as a server does, with any header a page could send."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, address: str = "127.0.0.1") -> None:
+        self._app, self._address = app, address
 
     def get(self, path: str, *, params: Mapping[str, str] | None = None, headers: Mapping[str, str] = {}) -> Answer:
         return self._ask("GET", path, urlencode(params or {}), headers, b"")
@@ -55,14 +56,20 @@ class Browser:
             *({"type": "websocket.receive", "text": text} for text in texts),
             {"type": "websocket.disconnect", "code": 1000},
         ]
-        return self._run({**_scope("/graphql", "", headers), "type": "websocket", "subprotocols": []}, waiting)
+        return self._run({**self._scope("/graphql", "", headers), "type": "websocket", "subprotocols": []}, waiting)
 
     def _ask(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        scope = {**_scope(path, query, headers), "type": "http", "method": method}
+        scope = {**self._scope(path, query, headers), "type": "http", "method": method}
         sent = self._run(scope, [{"type": "http.request", "body": body, "more_body": False}])
         begun = Headers(raw=sent[0]["headers"])
         text = b"".join(message.get("body", b"") for message in sent[1:]).decode()
         return Answer(status_code=sent[0]["status"], headers=begun, text=text)
+
+    def _scope(self, path: str, query: str, headers: Mapping[str, str]) -> Scope:
+        given = {"host": "127.0.0.1:3000", **headers}
+        raw = [(key.encode(), each.encode()) for key, text in given.items() for each in text.split("\n")]
+        client = (self._address, 5)
+        return {"path": path, "query_string": query.encode(), "headers": raw, "client": client, "scheme": "http"}
 
     def _run(self, scope: Scope, waiting: list[Message]) -> list[Message]:
         sent: list[Message] = []
@@ -78,12 +85,6 @@ class Browser:
 
         asyncio.run(speak())
         return sent
-
-
-def _scope(path: str, query: str, headers: Mapping[str, str]) -> Scope:
-    given = {"host": "127.0.0.1:3000", **headers}
-    raw = [(key.encode(), text.encode()) for key, text in given.items()]
-    return {"path": path, "query_string": query.encode(), "headers": raw, "client": ("127.0.0.1", 5), "scheme": "http"}
 
 
 class Behind:
@@ -124,7 +125,7 @@ def behind() -> Behind:
 
 @pytest.fixture
 def door(behind: Behind, tmp_path: Path) -> Browser:
-    return Browser(Gateway(behind, tokens=TokenFile(tokens(tmp_path))))
+    return Browser(Gateway(behind, logins=Logins(tokens=TokenFile(tokens(tmp_path)))))
 
 
 def said(query: str = LAUNCH) -> bytes:
@@ -160,6 +161,8 @@ def test_an_image_tag_on_a_foreign_page_launches_nothing_and_is_logged(
         pytest.param(401, {**JSON, "origin": OWN}, said(), id="nobody logged in"),
         pytest.param(401, {**JSON, "authorization": "Bearer wrong"}, said(), id="a wrong token"),
         pytest.param(403, {**JSON, **COOKIE}, said(), id="a cookie without an origin"),
+        pytest.param(403, {**JSON, **COOKIE, "authorization": "Basic eDp5"}, said(), id="a cookie beside a password"),
+        pytest.param(421, {**JSON, "host": "x@127.0.0.1:3000", **LOGGED_IN}, said(), id="a Host with a user"),
         pytest.param(400, {**JSON, **LOGGED_IN}, b"[" + said() + b"]", id="a batch"),
         pytest.param(400, {**JSON, **LOGGED_IN}, b'{"extensions": {"persistedQuery": {}}}', id="a stored query"),
         pytest.param(400, {**JSON, **LOGGED_IN}, b"{", id="no JSON"),
@@ -207,7 +210,7 @@ def test_reports_of_assets_are_changes_too(door: Browser, behind: Behind) -> Non
 
 
 def test_without_tokens_nobody_changes_anything_and_the_page_says_so(behind: Behind) -> None:
-    door = Browser(Gateway(behind, tokens=None))
+    door = Browser(Gateway(behind, logins=Logins()))
 
     assert door.post("/graphql", content=said(), headers={**JSON, **LOGGED_IN}).status_code == 403
     assert "without a login nothing can be changed" in door.get("/").text
@@ -223,10 +226,102 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_gets
     assert "samesite=strict" in cookie
 
 
-def test_guessing_is_slowed_down(door: Browser) -> None:
-    answers = [door.get("/login", params={"token": f"guess {number}"}).status_code for number in range(11)]
+def test_wrong_tokens_keep_nobody_out(door: Browser) -> None:
+    """An old cookie in a forgotten tab asks with each picture of a page, and so may any stranger."""
+    for number in range(30):
+        assert door.get("/login", params={"token": f"guess {number}"}).status_code == 401
+        assert door.get("/", headers={"cookie": "ops_pipelines_token=an-old-one"}).status_code == 200
 
-    assert answers == [401] * 10 + [429]
+    assert door.get("/login", params={"token": TOKEN}).status_code == 303
+
+
+@pytest.mark.parametrize(("length", "name"), [(19, None), (20, "ada"), (21, "ada")])
+def test_a_token_that_could_be_guessed_is_none(tmp_path: Path, length: int, name: str | None) -> None:
+    file = tokens(tmp_path)
+    file.write_text(f"ada:{hashlib.sha256(b'x' * length).hexdigest()}\n")
+
+    assert TokenFile(file).name_of("x" * length) == name
+
+
+def test_token_file_that_went_away_lets_nobody_in_and_says_why(door: Browser, behind: Behind, tmp_path: Path) -> None:
+    (tmp_path / "web.tokens").unlink()
+
+    answer = door.post("/graphql", content=said(), headers={**JSON, **LOGGED_IN})
+
+    assert answer.status_code == 503
+    assert "cannot be read" in answer.text
+    assert behind.logins == []
+
+
+PROXY = read_proxy_login("X-Remote-User=192.0.2.5,2001:db8::5")
+SITE = frozenset({"ops.example"})
+BY_PROXY = {**JSON, "host": "ops.example", "origin": "https://ops.example", "x-remote-user": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "status", "logins"),
+    [
+        pytest.param("192.0.2.5", {}, 200, ["ada"], id="the proxy"),
+        pytest.param("2001:db8::5", {}, 200, ["ada"], id="the proxy over IPv6"),
+        pytest.param("::ffff:192.0.2.5", {}, 200, ["ada"], id="the proxy as a mapped address"),
+        pytest.param("192.0.2.4", {}, 403, [], id="the address before"),
+        pytest.param("192.0.2.6", {}, 403, [], id="the address after"),
+        pytest.param("127.0.0.1", {}, 403, [], id="this host"),
+        pytest.param("", {}, 403, [], id="no address"),
+        pytest.param("192.0.2.6", {"x-forwarded-for": "192.0.2.5"}, 403, [], id="who says that it is the proxy"),
+        pytest.param("192.0.2.5", {"x-remote-user": "eve\nada"}, 400, [], id="two names"),
+        pytest.param("192.0.2.5", {"x-remote-user": ""}, 400, [], id="no name"),
+        pytest.param("192.0.2.5", {"x-remote-user": "ada, eve"}, 400, [], id="a name that is none"),
+        pytest.param("192.0.2.5", {"x-remote-user": "ada:1"}, 400, [], id="a name that would break the seal"),
+        pytest.param("192.0.2.5", {"origin": "https://evil.example"}, 403, [], id="a foreign page through the proxy"),
+        pytest.param("192.0.2.5", {"host": "evil.example"}, 421, [], id="a foreign Host through the proxy"),
+        pytest.param("192.0.2.5", {"x-other-user": "ada", "x-remote-user": "bob"}, 200, ["bob"], id="the named header"),
+    ],
+)
+def test_the_name_that_the_sites_proxy_gives_counts_from_its_address_alone(
+    behind: Behind, address: str, headers: Mapping[str, str], status: int, logins: list[str]
+) -> None:
+    door = Browser(Gateway(behind, hosts=SITE, logins=Logins(proxy=PROXY)), address=address)
+
+    answer = door.post("/graphql", content=said(), headers={**BY_PROXY, **headers})
+
+    assert answer.status_code == status
+    assert behind.logins == logins
+
+
+def test_without_the_proxys_header_or_origin_nobody_is_known(behind: Behind) -> None:
+    door = Browser(Gateway(behind, hosts=SITE, logins=Logins(proxy=PROXY)), address="192.0.2.5")
+
+    lacking = [{key: text for key, text in BY_PROXY.items() if key != each} for each in ("x-remote-user", "origin")]
+    answers = [door.post("/graphql", content=said(), headers=headers).status_code for headers in lacking]
+
+    assert answers == [401, 403]
+    assert "Read-only" in door.get("/", headers={"host": "ops.example"}).text
+    assert "Read-only" not in door.get("/", headers=BY_PROXY).text
+    assert behind.logins == []
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        *("X-Remote-User", "X-Remote-User=", "=192.0.2.5", "X-Remote-User=proxy.example", "X-Remote-User=192.0.2.0/24"),
+        *("Origin=192.0.2.5", "authorization=192.0.2.5", "X Remote=192.0.2.5", "X-Remote-User=192.0.2.5,"),
+        *("X-Remote-User=127.0.0.1", "X-Remote-User=127.8.0.1", "X-Remote-User=::1", "X-Remote-User=0.0.0.0"),
+        "X-Remote-User=192.0.2.5,::ffff:127.0.0.1",
+    ],
+)
+def test_a_proxy_that_is_not_one_header_and_foreign_addresses_is_refused(stated: str) -> None:
+    with pytest.raises(PolicyError, match="proxy login"):
+        read_proxy_login(stated)
+
+
+def test_a_proxy_beside_tokens_leaves_the_tokens(behind: Behind, tmp_path: Path) -> None:
+    proxy = ProxyLogin(header="X-Remote-User", addresses=PROXY.addresses)
+    door = Browser(Gateway(behind, logins=Logins(tokens=TokenFile(tokens(tmp_path)), proxy=proxy)))
+
+    door.post("/graphql", content=said(), headers={**JSON, **LOGGED_IN})
+
+    assert behind.logins == ["ada"]
 
 
 def test_a_subscription_goes_on_and_a_mutation_over_the_same_connection_ends_it(
