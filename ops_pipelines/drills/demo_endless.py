@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.drills.demo_ladder import mend_by_hand
 from ops_pipelines.drills.demo_parts import LEAF_SECONDS, nodes_of_leaf
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.ground_truth import read_nodes, read_progress
 from ops_pipelines.simulator.journal import FaultKind
@@ -31,6 +33,11 @@ def mend_what_waits(cluster: Cluster, twin: Twin, *, state: Path, call: Callable
 
 def break_something(twin: Twin, chance: random.Random) -> None:
     """Put one seeded fault into the hardware, where it can happen."""
+    with suppress(ImpossibleFaultError):  # What broke before may be in its way, or a node may go down in this moment.
+        _break(twin, chance)
+
+
+def _break(twin: Twin, chance: random.Random) -> None:
     kinds = [
         FaultKind.GPU_FELL_OFF_BUS,
         FaultKind.NODE_UNREACHABLE,

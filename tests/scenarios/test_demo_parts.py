@@ -1,10 +1,12 @@
 """The parts of the demo that climb the ladder, on the demo's own policy, without Dagster and on simulated time."""
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -14,6 +16,7 @@ from ops_pipelines.cli import app
 from ops_pipelines.domain.policy import ActionClass, Consent
 from ops_pipelines.drills.browser import Shown
 from ops_pipelines.drills.demo_consent import PERSON, consent_part
+from ops_pipelines.drills.demo_endless import break_something
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, leave_alone
 from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.drills.demo_pages import proposed_policy
@@ -24,7 +27,7 @@ from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.ports.outbox import BATCH_PREFIX
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import (
     SWEEP_FIRST_SAVE_SECONDS,
     SWEEP_INTERVAL_SECONDS,
@@ -204,3 +207,17 @@ def test_notes_about_an_incident_are_no_pages(tmp_path: Path) -> None:
     evidence.messages.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     assert evidence.message_count(Audience.ON_CALL, [incident]) == 1
+
+
+class OnlyLeaves(random.Random):
+    """Chance that always falls on the switch."""
+
+    def choices(self, population: Sequence[Any], *_: object, **__: object) -> list[Any]:
+        return [FaultKind.LEAF_SWITCH_DOWN]
+
+
+def test_fault_that_cannot_happen_now_ends_no_endless_demo(tmp_path: Path) -> None:
+    twin = Twin.create(tmp_path / "twin", demo_scenario(), seed=1, clock=FakeClock())
+
+    break_something(twin, OnlyLeaves(1))
+    break_something(twin, OnlyLeaves(1))
