@@ -156,7 +156,7 @@ class OpenedSite:
 
     def _read_again(self, *, now: datetime) -> None:
         is_same = content_of(self._cluster_file) == self._content
-        trouble = None if is_same else trouble_with_cluster(self._cluster_file, self._config, now=now)
+        trouble = trouble_with_cluster(self._cluster_file, self._config, now=now)
         is_restart_wanted = not is_same and trouble is None
         told = _policy_of(self._config, now=now)
         troubles = tuple(each for each in (trouble, told.trouble) if each is not None)

@@ -5,6 +5,7 @@ before every act. Whatever stands under its name means paused, an empty or half-
 that nobody paused in this way. Made by hand it counts the same: `touch STATE/PAUSE`.
 """
 
+import errno
 import json
 import os
 import stat
@@ -51,9 +52,14 @@ class PauseFile:
         return _decoded(content, since=since) or _unexplained(f"{self.path} does not say why", since=since)
 
     def put(self, pause: Pause) -> None:
-        """Write the pause, whole or not at all; raise OSError if that cannot be."""
+        """Write the pause whole; empty on a full disk, which still takes a name. Raise OSError if neither can be."""
         said = {"actor": pause.actor, "since": pause.since.astimezone(UTC).isoformat(), "reason": pause.reason}
-        put_whole(self.path, json.dumps(said) + "\n", mode=_FOR_EVERYBODY)
+        try:
+            put_whole(self.path, json.dumps(said) + "\n", mode=_FOR_EVERYBODY)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.path.touch(mode=_FOR_EVERYBODY)
         descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)  # A pause that a power cut undoes is none.

@@ -18,7 +18,7 @@ from ops_pipelines.resources.pause_file import PauseFile
 if TYPE_CHECKING:
     from ops_pipelines.flow.cluster import Cluster
 
-LEDGER_LIMIT_SECONDS = 1.5
+LEDGER_LIMIT_SECONDS = 1.0
 """Of the three seconds in which a pause has to stand, the start of the program takes the rest."""
 
 

@@ -149,6 +149,29 @@ def test_another_slip_does_not_begin_another_hour_and_a_right_file_ends_the_trou
     assert (still, site.mode(), site.process.cluster().troubles) == (Mode.OBSERVE, Mode.AUTO, ())
 
 
+def test_cluster_file_that_was_mended_has_a_whole_hour_when_it_breaks_again(site: Site) -> None:
+    site.process.cluster()
+    for _ in range(2):
+        site.cluster_file.write_text("name: [\n", encoding="utf-8")
+        (trouble,) = site.process.cluster().troubles
+        assert trouble.since == site.clock.now()
+        site.cluster_file.write_text(CLUSTER_YAML, encoding="utf-8")
+        assert site.process.cluster().troubles == ()
+        site.clock.wait(GRACE.total_seconds())
+
+
+@pytest.mark.parametrize("slip", ["mode: auto\nracks: [\n", "mode: auto\nx: }{\n", "mode: auto\n\tx: 1\n"])
+def test_what_is_no_yaml_is_told_in_one_sentence_with_its_line(site: Site, slip: str) -> None:
+    site.process.cluster()
+    site.write(slip)
+
+    (trouble,) = site.process.cluster().troubles
+
+    assert "is not YAML: line " in trouble.fault
+    assert "more;" not in trouble.fault
+    assert "unicode string" not in trouble.fault
+
+
 def test_time_that_cannot_be_written_down_leaves_no_hour(site: Site) -> None:
     site.process.cluster()
     (site.state / f"{LAST_GOOD_POLICY_FILE}.trouble").mkdir()

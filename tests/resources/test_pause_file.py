@@ -1,7 +1,9 @@
 """The pause beside the ledger: whatever stands under its name means paused; only no file means that nobody paused."""
 
+import errno
 import os
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -90,3 +92,19 @@ def test_any_bytes_are_a_pause(tmp_path_factory: pytest.TempPathFactory, content
     assert pause.reason.isprintable()
     assert pause.actor.isprintable()
     assert pause.since.tzinfo is not None
+
+
+@pytest.mark.parametrize(("fault", "is_paused"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
+def test_disk_that_takes_no_content_takes_the_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, is_paused: bool
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr("ops_pipelines.resources.pause_file.put_whole", full)
+    file = PauseFile(tmp_path)
+
+    with suppress(OSError) if is_paused else pytest.raises(OSError, match="denied"):
+        file.put(ORDER)
+
+    assert (file.read() is not None) is is_paused

@@ -75,11 +75,12 @@ def keep_cluster_file(cluster_file: Path, content: bytes | None, *, state_direct
 
 def trouble_with_cluster(cluster_file: Path, config: ClusterConfig, *, now: datetime) -> ConfigTrouble | None:
     """Return what is the matter with a cluster.yaml that a process has read as `config`; None if it can be used."""
+    kept = config.state_directory / LAST_GOOD_CLUSTER_FILE
     try:
         read_cluster(cluster_file)
     except ConfigError as fault:
-        kept = config.state_directory / LAST_GOOD_CLUSTER_FILE
         return _note_trouble(cluster_file, fault, kept=kept, now=now, grace=GRACE)
+    _forget_trouble(kept)
     return None
 
 

@@ -158,7 +158,7 @@ class YamlFile:
         try:
             loader = _CountingLoader(text)
         except yaml.YAMLError as exc:  # It looks for characters that cannot be printed at once.
-            raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
+            raise ConfigError(f"{self.path} is not YAML: {_in_a_line(exc)}") from exc
         try:
             node = loader.get_single_node()
             if node is None:
@@ -168,7 +168,7 @@ class YamlFile:
             values = loader.construct_document(node)
         except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:
             # PyYAML fails with bare errors on values under an explicit tag: `!!bool maybe` is a KeyError.
-            raise ConfigError(f"{self.path} is not YAML: {exc}") from exc
+            raise ConfigError(f"{self.path} is not YAML: {_in_a_line(exc)}") from exc
         except RecursionError as exc:
             raise ConfigError(f"{self.path} is nested too deeply to be a configuration") from exc
         finally:
@@ -217,6 +217,13 @@ class YamlFile:
             self.add_fault(
                 at, f"{node.value} is a number to the base of 60 in YAML; write seconds, or put it in quotes"
             )
+
+
+def _in_a_line(fault: Exception) -> str:
+    """Return what PyYAML tells over several lines, none of which is alone of use."""
+    if not isinstance(fault, yaml.MarkedYAMLError) or fault.problem_mark is None:
+        return " ".join(str(fault).split())
+    return f"line {fault.problem_mark.line + 1}: {fault.problem or fault.context}"
 
 
 class _CountingLoader(yaml.SafeLoader):
