@@ -4,6 +4,7 @@ Without Dagster, so that the command line starts fast. All bindings stand here, 
 one place; that is more than 400 lines.
 """
 
+import os
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, lru_cache
@@ -127,6 +128,7 @@ class OpenedSite:
 
     def __init__(self, cluster_file: Path, clock: Clock, *, state_directory: Path | None = None) -> None:
         """Read cluster.yaml and open its ports. Raises as `open_cluster`."""
+        _write_for_ourselves_alone()
         self._cluster_file = cluster_file
         self._clock = clock
         self._turn = Lock()
@@ -174,6 +176,11 @@ class OpenedSite:
         self._again_at = min([*ends, *looks], default=None)
 
 
+def _write_for_ourselves_alone() -> None:
+    """Whatever umask this process was started with: state tells who ran what, and a ledger is nobody else's to read."""
+    os.umask(0o077)
+
+
 def _policy_of(config: ClusterConfig, *, now: datetime) -> InForce[Policy]:
     return read_policy_in_force(
         config.policy_path, topology=config.topology, state_directory=config.state_directory, now=now
@@ -199,6 +206,7 @@ def _rollout_files(config: ClusterConfig, policy: Policy) -> ReleaseDirectory:
 
 def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
     """Return the ports that `config` names, with `clock`; raise PolicyError with every fault of policy.yaml."""
+    _write_for_ourselves_alone()
     config.state_directory.mkdir(parents=True, exist_ok=True)
     return _assemble(config, clock, policy=read_policy(config.policy_path, topology=config.topology))
 
@@ -303,6 +311,7 @@ def open_observatory(cluster_file: Path) -> Observatory:
 
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
+    _write_for_ourselves_alone()
     from ops_pipelines.resources.prometheus.range_pages import all_queries
 
     twin = _Twin(config, clock)

@@ -5,6 +5,7 @@ Longer than other modules: the drill and the endless demo share the desk, the vi
 """
 
 import argparse
+import os
 import random
 import signal
 import sys
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, default=Path(".demo"), help="where the demo keeps its state")
     options = parser.parse_args(argv)
     console = Console()
+    os.umask(0o077)  # The other users of this machine may not read it either.
     # A terminated demo must stop what it started, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

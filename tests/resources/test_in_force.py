@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.resources.config.in_force import (
     GRACE,
     LAST_GOOD_CLUSTER_FILE,
@@ -22,6 +23,7 @@ from tests.shell.desk import CLUSTER_YAML
 from tests.simulator.fake_clock import FakeClock
 
 AUTO = 'mode: auto\ndrain_budget: {min_in_service_ratio: 0.5}\nuntouchable_nodes: ["gpu003"]\n'
+PAGE = Message(audience=Audience.ON_CALL, recipient="operator on call", thread="INC-0001", title="look", body="here")
 SLIP = "mode: auto\ndrain_bugdet: {}\n"
 
 
@@ -170,6 +172,22 @@ def test_what_is_no_yaml_is_told_in_one_sentence_with_its_line(site: Site, slip:
     assert "is not YAML: line " in trouble.fault
     assert "more;" not in trouble.fault
     assert "unicode string" not in trouble.fault
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_what_is_written_beside_the_ledger_is_ours_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        site = Site(tmp_path)
+        cluster = site.process.cluster()
+        cluster.ledger.read_state(site.clock.now())
+        cluster.notifier.send(PAGE)
+    finally:
+        os.umask(before)
+
+    written = [site.state, *site.state.rglob("*")]
+    assert {"ledger.sqlite", "messages.jsonl", LAST_GOOD_POLICY_FILE} <= {path.name for path in written}
+    assert {oct(path.stat().st_mode & 0o077) for path in written} == {oct(0)}
 
 
 def test_time_that_cannot_be_written_down_leaves_no_hour(site: Site) -> None:
