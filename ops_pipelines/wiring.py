@@ -6,7 +6,7 @@ one place; that is more than 400 lines.
 
 import os
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -123,6 +123,10 @@ def config_in_force(cluster_file: Path) -> ClusterConfig:
     return read_cluster_in_force(cluster_file, now=SystemClock().now()).content
 
 
+_TROUBLE_LASTS = timedelta(seconds=30)
+"""So long before a configuration that cannot be used is looked at again, though it has not changed."""
+
+
 class OpenedSite:
     """One cluster's ports, opened once, and its rules, read again when policy.yaml changed. Threads may share it."""
 
@@ -158,7 +162,7 @@ class OpenedSite:
 
     def _read_again(self, *, now: datetime) -> None:
         is_same = content_of(self._cluster_file) == self._content
-        trouble = trouble_with_cluster(self._cluster_file, self._config, now=now)
+        trouble = trouble_with_cluster(self._cluster_file, self._config, is_same=is_same, now=now)
         is_restart_wanted = not is_same and trouble is None
         told = _policy_of(self._config, now=now)
         troubles = tuple(each for each in (trouble, told.trouble) if each is not None)
@@ -173,7 +177,9 @@ class OpenedSite:
             self._cluster = replace(self._cluster, troubles=troubles, fallbacks=fallbacks, restart_for=restart_for)
         ends = [each.until for each in troubles if not each.is_over(now)]
         looks = [] if told.again_at is None else [told.again_at]
-        self._again_at = min([*ends, *looks], default=None)
+        # What is wrong may be a file that these two name: nobody tells us when that is there again.
+        anew = [now + _TROUBLE_LASTS] if troubles else []
+        self._again_at = min([*ends, *looks, *anew], default=None)
 
 
 def _write_for_ourselves_alone() -> None:

@@ -49,7 +49,7 @@ def _state_of(process: BaseProcess) -> str:
 def let_go_on(process: BaseProcess) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGCONT)
-    process.join(timeout=30)
+    process.join(timeout=120)
     assert process.exitcode == 0
 
 

@@ -73,11 +73,17 @@ def keep_cluster_file(cluster_file: Path, content: bytes | None, *, state_direct
     keep_copy(cluster_file, content, kept=state_directory / LAST_GOOD_CLUSTER_FILE)
 
 
-def trouble_with_cluster(cluster_file: Path, config: ClusterConfig, *, now: datetime) -> ConfigTrouble | None:
-    """Return what is the matter with a cluster.yaml that a process has read as `config`; None if it can be used."""
+def trouble_with_cluster(
+    cluster_file: Path, config: ClusterConfig, *, is_same: bool, now: datetime
+) -> ConfigTrouble | None:
+    """Return what is the matter with a cluster.yaml that a process has read as `config`; None if it can be used.
+
+    While it `is_same` as then it is not judged again: nothing of what it says will be read anew.
+    """
     kept = config.state_directory / LAST_GOOD_CLUSTER_FILE
     try:
-        read_cluster(cluster_file)
+        if not is_same:
+            read_cluster(cluster_file)
     except ConfigError as fault:
         return _note_trouble(cluster_file, fault, kept=kept, now=now, grace=GRACE)
     _forget_trouble(kept)
