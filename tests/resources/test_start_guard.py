@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, run_command
 from ops_pipelines.resources.slurm.guard.installation import (
+    ENVIRONMENT,
     Installation,
     change_slurm_conf,
     next_prolog_of,
@@ -49,6 +50,13 @@ def guard_in(directory: Path, *, next_prolog: str = "", python: Path | None = No
         next_prolog=next_prolog,
     )
     guard.write()
+    # There is no Slurm here. Where its programs are installed all the same, they look for slurmctld for seconds.
+    scontrol = directory / "bin" / "scontrol"
+    scontrol.parent.mkdir(exist_ok=True)
+    scontrol.write_text("#!/bin/sh\necho 'scontrol: error: no slurmctld' >&2\nexit 1\n")
+    scontrol.chmod(0o755)
+    with (guard.directory / ENVIRONMENT).open("a") as file:
+        file.write(f'PATH="{scontrol.parent}:$PATH"\n')
     return guard
 
 
