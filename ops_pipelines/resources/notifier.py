@@ -57,8 +57,8 @@ class FileNotifier:
             }
         )
         try:
-            # For owner and group alone: it names users and their jobs.
-            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            # For the owner alone: it names users and their jobs.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "a+b") as stream:
                 # Two processes may write; the lock also makes the line number true.
                 fcntl.flock(stream, fcntl.LOCK_EX)

@@ -32,10 +32,10 @@ class PageFiles:
         self._max_page_count = max_page_count
 
     def keep(self, name: str, html: str, *, shows: datetime) -> str:
-        """Keep a page; see `ports.page_shelf`. Readable for its owner and group: it names users and their jobs."""
+        """Keep a page; see `ports.page_shelf`. Readable for its owner alone: it names users and their jobs."""
         target = self._file(name)
         with _told(f"the page {name} cannot be kept in {self._root}"):
-            self._root.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             put_whole(target, html, written_at=shows)
         return str(target)
 

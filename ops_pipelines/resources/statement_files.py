@@ -29,10 +29,10 @@ class _NamedFiles:
         self._root = root.absolute()
 
     def keep(self, name: str, content: bytes) -> str:
-        """Keep a file; see `ports.statement_files`. For owner and group alone: it says what things cost."""
+        """Keep a file; see `ports.statement_files`. For the owner alone: it says what things cost."""
         target = self._file(name)
         with _told(f"the {self._WORD} {name} cannot be kept in {self._root}"):
-            self._root.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             put_whole_bytes(target, content)
         return str(target)
 

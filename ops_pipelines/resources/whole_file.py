@@ -1,4 +1,4 @@
-"""Puts a file in place whole or not at all, for owner and group alone unless told otherwise: a draft, renamed.
+"""Puts a file in place whole or not at all, for the owner alone unless told otherwise: a draft, renamed.
 
 Of two that write the same file at once the last one counts, whole. Drafts of processes that were killed are deleted.
 """
@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 
-_MODE = 0o640
+_MODE = 0o600
 _DRAFT = ".draft"
 
 

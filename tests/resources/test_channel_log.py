@@ -53,7 +53,7 @@ def test_answer_of_a_strange_server_is_not_logged(loud: pytest.LogCaptureFixture
     assert [each.getMessage() for each in loud.records] == ["Failed to send Slack: error=500\\x1b[2J"]
 
 
-def test_messages_kept_in_a_file_are_for_owner_and_group(tmp_path: Path) -> None:
+def test_messages_kept_in_a_file_are_for_the_owner_alone(tmp_path: Path) -> None:
     message = Message(audience=Audience.TEAM, recipient="nlp", thread="INC-1", title="t", body="b")
 
     FileNotifier(tmp_path / "kept", clock=SystemClock()).send(message)

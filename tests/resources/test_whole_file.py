@@ -1,4 +1,4 @@
-"""Files for people: whole or not at all, for owner and group, whatever stands at their name."""
+"""Files for people: whole or not at all, for their owner alone, whatever stands at their name."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ from ops_pipelines.resources.whole_file import put_whole
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 
 
-def test_page_is_for_owner_and_group_whatever_the_umask(tmp_path: Path) -> None:
+def test_page_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         place = Path(PageFiles(tmp_path / "reports").keep("INC-0001", "<p>x", shows=NOW))
@@ -25,8 +25,8 @@ def test_page_is_for_owner_and_group_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
 
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (place, compared)] == [0o640, 0o640]
-    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o750
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (place, compared)] == [0o600, 0o600]
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
 def test_symlink_at_the_name_is_replaced_and_not_followed(tmp_path: Path) -> None:

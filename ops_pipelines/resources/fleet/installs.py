@@ -134,7 +134,7 @@ class InstallNotes:
             "over": sorted(each.value for each in note.over),
         }
         try:
-            self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._forget_old()
             put_whole(self._file(key), json.dumps(told))
         except OSError as problem:

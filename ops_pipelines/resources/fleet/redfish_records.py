@@ -142,7 +142,7 @@ class UpdateRecords:
         since, and SourceRefused if the record cannot be kept: what nobody would remember is not asked for.
         """
         try:
-            self._home.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._home.trust()
             with self.runs.starting():
                 if self.read(record.key) != after:

@@ -176,7 +176,7 @@ def _lock(path: Path, wait_seconds: float) -> int:
     while True:
         try:
             make_directory(path.parent)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:  # the empty hour was removed in between
             continue
         try:
