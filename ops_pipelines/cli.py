@@ -115,13 +115,16 @@ def check_config(
     """Check the configuration, and whether each system answers.
 
     Every fault of a file is shown at once: what was found, what was expected, what to do. `mode: auto` is refused where
-    the scheduler gives a silent node up before its jobs could be held.
+    the scheduler gives a silent node up before its jobs could be held, and where `fleet` lacks what nodes need to come
+    back.
     """
     from ops_pipelines.domain.guardrails.fencing_room import find_objections
+    from ops_pipelines.domain.guardrails.site_means import find_gaps
     from ops_pipelines.domain.policy import Mode
     from ops_pipelines.flow.timeliness import read_lateness
     from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.fleet import offered_means
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.link_seal import read_link_key
@@ -150,7 +153,10 @@ def check_config(
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
     is_auto = rules.policy.mode is Mode.AUTO
+    gaps = find_gaps(offered_means(config.fleet), rules.policy)
     if offline:
+        for gap in gaps:
+            complain(f"warning: {gap.reason}")  # The code server starts all the same: it watches, and asks first.
         if is_auto:
             complain(f"warning: {unchecked}; run this without --offline")
         return
@@ -169,6 +175,7 @@ def check_config(
     lateness = read_lateness(cluster.ledger, cluster.clock.now())
     if is_auto and lateness is not None:
         complain(f"warning: mode auto is approve since {lateness.since:%Y-%m-%d %H:%M:%S} UTC: {lateness.why}")
+    objections = (*gaps, *objections)
     for objection in objections:
         complain(objection.reason if objection.is_refusal else f"warning: {objection.reason}")
     if any(objection.is_refusal for objection in objections):

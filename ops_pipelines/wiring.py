@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.guardrails.site_means import within_means
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.policy import Policy, under
 from ops_pipelines.flow.cluster import Cluster
@@ -47,6 +48,7 @@ from ops_pipelines.resources.config.cluster_config import (
     SchedulerKind,
     TelemetryKind,
 )
+from ops_pipelines.resources.config.fleet import offered_means
 from ops_pipelines.resources.config.in_force import (
     InForce,
     fallbacks_of,
@@ -89,10 +91,15 @@ _DEFAULT_SEED = 1
 def read_rules(config: ClusterConfig) -> Rules:
     """Return the policy, topology and catalogue of a cluster; raise PolicyError with every fault found."""
     return Rules(
-        policy=read_policy(config.policy_path, topology=config.topology),
+        policy=policy_here(config, read_policy(config.policy_path, topology=config.topology)),
         topology=config.topology,
         catalogue=read_catalogue(),
     )
+
+
+def policy_here(config: ClusterConfig, policy: Policy) -> Policy:
+    """Return the policy without what the site has no means for."""
+    return within_means(policy, offered_means(config.fleet))
 
 
 def open_cluster(cluster_file: Path, *, state_directory: Path | None = None) -> Cluster:
@@ -188,9 +195,10 @@ def _write_for_ourselves_alone() -> None:
 
 
 def _policy_of(config: ClusterConfig, *, now: datetime) -> InForce[Policy]:
-    return read_policy_in_force(
+    told = read_policy_in_force(
         config.policy_path, topology=config.topology, state_directory=config.state_directory, now=now
     )
+    return replace(told, content=policy_here(config, told.content))
 
 
 def _under_rules(cluster: Cluster, rules: Rules, config: ClusterConfig) -> Cluster:
@@ -214,7 +222,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
     """Return the ports that `config` names, with `clock`; raise PolicyError with every fault of policy.yaml."""
     _write_for_ourselves_alone()
     config.state_directory.mkdir(parents=True, exist_ok=True)
-    return _assemble(config, clock, policy=read_policy(config.policy_path, topology=config.topology))
+    return _assemble(config, clock, policy=read_rules(config).policy)
 
 
 def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster:
@@ -237,6 +245,7 @@ def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster
         clock=clock,
         rules=rules,
         is_simulated=config.scheduler.kind is not SchedulerKind.SLURM,
+        means=offered_means(config.fleet),
         # Kept under the digest that every snapshot names: a replay decides under the rules of then.
         rules_digest=ledger.store(rules_document(rules)),
         bundles=BundleFiles(config.state_directory / BUNDLE_DIRECTORY),
@@ -287,7 +296,9 @@ def open_policy_desk(cluster_file: Path) -> PolicyDesk:
     cluster = open_cluster(cluster_file)
     return PolicyDesk(
         history=history_of(cluster, config, lake=open_lake(config, clock=cluster.clock)),
-        read_proposed=lambda name: read_proposed_policy(name, beside=config.policy_path, topology=config.topology),
+        read_proposed=lambda name: policy_here(
+            config, read_proposed_policy(name, beside=config.policy_path, topology=config.topology)
+        ),
         keep_page=ComparisonPages(config.state_directory).keep,
         clock=cluster.clock,
     )

@@ -42,6 +42,12 @@ class Risk(Enum):
 
     NO_START_GUARD = "no_start_guard"
     """Nothing but our own speed keeps the scheduler from starting a second copy of a silent node's job."""
+    NO_INSPECTION = "no_inspection"
+    """Repaired nodes cannot be looked at: each waits for a person to return it."""
+    NO_NODE_TESTS = "no_node_tests"
+    """Repaired nodes are returned untested, on what is seen of them; isolated ones wait for hands."""
+    NO_POWER_SWITCH = "no_power_switch"
+    """Silent nodes cannot be fenced: their jobs wait for a person."""
 
 
 class ActionClass(Enum):
@@ -342,10 +348,23 @@ class Policy:
     """Who takes a risk, and why, in the operator's words."""
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""
+    lacking: Mapping[ActionClass, str] = field(default_factory=dict)
+    """Classes for which the site has no means, or no proof, and why: nothing of them is begun, whatever `consents` say.
+    No key of policy.yaml: cluster.yaml says it (`guardrails.site_means`)."""
 
     def consent_to(self, kind: ActionClass) -> Consent:
         """Return what acts of a class need, where anything is done at all: `mode: observe` is not asked here."""
+        if kind in self.lacking:
+            return Consent.FORBID
         return self.consents.get(kind, Consent.AUTO if self.mode is Mode.AUTO else Consent.APPROVE)
+
+    def says_of(self, kind: ActionClass) -> str:
+        """Return where it stands what acts of a class need, as the operator reads it."""
+        if kind in self.lacking:
+            return self.lacking[kind]
+        if kind in self.consents:
+            return f"policy.yaml says consents.{kind.value}: {self.consents[kind].value}"
+        return f"policy.yaml says mode: {self.mode.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

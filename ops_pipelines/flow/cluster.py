@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.guardrails.site_means import SiteMeans
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.policy import ConfigTrouble, Fallback
 from ops_pipelines.flow.tell_rules import TellRules
@@ -42,6 +43,8 @@ class Cluster:
     rules_digest: Digest
     is_simulated: bool = False
     """Whether scheduler and nodes are pretended: nobody's jobs are at stake."""
+    means: frozenset[SiteMeans] = frozenset(SiteMeans)
+    """What the site offers to do to its machines."""
     bundles: Bundles | None = None
     """None keeps no evidence beside the ledger."""
     recollection: Recollection | None = None

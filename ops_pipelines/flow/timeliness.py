@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.guardrails.fencing_room import Pace, find_lateness
+from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.domain.observation import GIVEN_UP, NodeStatus, Signal
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy, Risk
 from ops_pipelines.flow.cluster import Cluster
@@ -21,8 +22,8 @@ from ops_pipelines.ports.source_error import SourceError
 STEADY = timedelta(minutes=10)
 """# Assumption: who was late once in ten minutes may be late again; on a busy host lateness comes in minutes."""
 _VERDICT = "lateness"
-_GUARD = "start guard asked"
-_ASK_GUARD_EVERY = timedelta(minutes=2)
+_REFUSALS = "start guard asked"
+_LOOK_FOR_REFUSALS_EVERY = timedelta(minutes=2)
 """Often enough that what it says has not run out when it is said again."""
 _REMEDY = "Give daemon and code server CPU of their own (systemd: CPUWeight), or end what keeps the host busy."
 _PASSING = (
@@ -121,25 +122,30 @@ def note_passing_server(cluster: Cluster) -> None:
         _declare(_PASSING, cluster, cluster.clock.now())
 
 
-def note_guard(cluster: Cluster) -> None:
-    """Ask now and then whether the scheduler guards restarts, and write down where it does not; call it in each tick.
+def note_refusals(cluster: Cluster) -> None:
+    """Look now and then for what check-config refuses `auto` for, and write it down; call it in each tick.
 
-    Before the first act, too: the first tick asks. A scheduler that does not answer is told of apart.
+    Before the first act, too: the first tick looks. That is whether the scheduler guards restarts, and whether the site
+    offers what a node needs to come back. A scheduler that does not answer is told of apart.
     """
     now, policy = cluster.clock.now(), cluster.rules.policy
-    if policy.mode is not Mode.AUTO or Risk.NO_START_GUARD in policy.accepted_risks:
+    if policy.mode is not Mode.AUTO:
         return
-    asked = cluster.ledger.cursor(_GUARD)
-    if asked and abs(now - datetime.fromisoformat(asked)) < _ASK_GUARD_EVERY:
+    asked = cluster.ledger.cursor(_REFUSALS)
+    if asked and abs(now - datetime.fromisoformat(asked)) < _LOOK_FOR_REFUSALS_EVERY:
         return
-    try:
-        limits = cluster.scheduler.read_limits()
-    except SourceError:
-        return
-    if limits.unguarded:
-        remedy = "Run `ops-pipelines guard install` where slurmctld runs (docs/START_GUARD.md)."
-        _declare(f"restarts are not guarded: {limits.unguarded}. {remedy}", cluster, now)
-    _keep(_GUARD, now.isoformat(), cluster)
+    refusals = [each.reason for each in find_gaps(cluster.means, policy) if each.is_refusal]
+    if Risk.NO_START_GUARD not in policy.accepted_risks:
+        try:
+            limits = cluster.scheduler.read_limits()
+        except SourceError:
+            return
+        if limits.unguarded:
+            remedy = "Run `ops-pipelines guard install` where slurmctld runs (docs/START_GUARD.md)."
+            refusals.append(f"restarts are not guarded: {limits.unguarded}. {remedy}")
+    if refusals:
+        _declare(" ".join(refusals), cluster, now)
+    _keep(_REFUSALS, now.isoformat(), cluster)
 
 
 def read_lateness(ledger: Ledger, now: datetime) -> Lateness | None:

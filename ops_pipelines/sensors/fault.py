@@ -24,7 +24,7 @@ from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
-from ops_pipelines.flow.timeliness import note_guard, note_lease, note_look, note_passing_server, note_silences
+from ops_pipelines.flow.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, why_not_held
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
@@ -46,7 +46,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     tell_ledger_news(cluster)
     if is_replaced_by_its_caller():
         note_passing_server(cluster)
-    note_guard(cluster)
+    note_refusals(cluster)
     note_lease(cluster)
     looked_at = datetime.fromisoformat(context.cursor) if context.cursor else None
     stop_at = cluster.clock.now() + POLL_FOR

@@ -62,10 +62,10 @@ def replay(
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.replay_views import view_replay
     from ops_pipelines.terminal.tables import console
-    from ops_pipelines.wiring import history_of, open_lake
+    from ops_pipelines.wiring import history_of, open_lake, policy_here
 
     config = read_cluster(cluster_file.absolute())
-    proposed = read_policy(policy, topology=config.topology)
+    proposed = policy_here(config, read_policy(policy, topology=config.topology))
     for caution in find_cautions(proposed, config.topology):
         complain(f"warning: {caution}")
     cluster = open_named(ctx, cluster_file)

@@ -10,6 +10,7 @@ import pytest
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.fencing_room import RUN_START, SENSOR_TICK, SchedulerLimits
 from ops_pipelines.domain.guardrails.judge import drain_reason
+from ops_pipelines.domain.guardrails.site_means import SiteMeans
 from ops_pipelines.domain.health import HealthWord, judge_health
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
@@ -24,10 +25,10 @@ from ops_pipelines.flow.timeliness import (
     STEADY,
     Lateness,
     in_force,
-    note_guard,
     note_lease,
     note_look,
     note_passing_server,
+    note_refusals,
     note_run_start,
     note_silences,
     read_lateness,
@@ -119,7 +120,7 @@ def is_late(autopilot: SmallAutopilot) -> bool:
 def test_auto_asks_first_where_the_scheduler_guards_no_restart(autopilot: SmallAutopilot) -> None:
     on(autopilot, WithLimits(autopilot.cluster.scheduler, unguarded="there is none"))
 
-    note_guard(autopilot.cluster)
+    note_refusals(autopilot.cluster)
 
     lateness = read_lateness(autopilot.cluster.ledger, autopilot.clock.now())
     assert lateness is not None
@@ -129,14 +130,26 @@ def test_auto_asks_first_where_the_scheduler_guards_no_restart(autopilot: SmallA
 
 def test_a_guard_that_came_back_counts_after_a_while(autopilot: SmallAutopilot) -> None:
     scheduler = autopilot.cluster.scheduler
-    note_guard(on(autopilot, WithLimits(scheduler, unguarded="there is none")).cluster)
+    note_refusals(on(autopilot, WithLimits(scheduler, unguarded="there is none")).cluster)
 
     on(autopilot, WithLimits(scheduler))
     for _ in range(6):
         autopilot.let_pass(120)
-        note_guard(autopilot.cluster)
+        note_refusals(autopilot.cluster)
 
     assert not is_late(autopilot)
+
+
+def test_auto_is_approve_while_the_site_lacks_what_brings_a_node_back(autopilot: SmallAutopilot) -> None:
+    on(autopilot, WithLimits(autopilot.cluster.scheduler))
+    autopilot.cluster = replace(autopilot.cluster, means=frozenset(SiteMeans) - {SiteMeans.CHECK})
+
+    note_refusals(autopilot.cluster)
+
+    lateness = read_lateness(autopilot.cluster.ledger, autopilot.clock.now())
+    assert lateness is not None
+    assert "cluster.yaml names no start_check and read_check under fleet" in lateness.why
+    assert in_force(autopilot.cluster.rules.policy, lateness).mode is Mode.APPROVE
 
 
 def test_a_risk_that_is_taken_by_name_is_not_asked_about(autopilot: SmallAutopilot) -> None:
@@ -144,7 +157,7 @@ def test_a_risk_that_is_taken_by_name_is_not_asked_about(autopilot: SmallAutopil
     policy = replace(autopilot.cluster.rules.policy, accepted_risks={Risk.NO_START_GUARD: "an operator"})
     autopilot.cluster = replace(autopilot.cluster, rules=replace(autopilot.cluster.rules, policy=policy))
 
-    note_guard(autopilot.cluster)
+    note_refusals(autopilot.cluster)
 
     assert not is_late(autopilot)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.meaning.finding import RESPONSES, Response
 from ops_pipelines.domain.policy import (
@@ -42,6 +43,7 @@ from ops_pipelines.resources.config.cluster_config import (
     TelemetryKind,
 )
 from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.fleet import offered_means
 from ops_pipelines.resources.config.models import (
     BlastCapsModel,
     DrainBudgetModel,
@@ -139,6 +141,7 @@ def test_the_real_cluster_sketched_in_the_shipped_file_can_be_read(tmp_path: Pat
     assert config.logs.node_name_source is NodeNameSource.LINE
     assert config.fleet.commands["inspect"][-3:] == ("python3", "-m", "ops_pipelines.resources.nvml")
     CommandFleet(config.fleet.commands, clock=SystemClock())
+    assert find_gaps(offered_means(config.fleet), Policy(mode=Mode.AUTO)) == ()
     assert config.ledger.url == "postgresql+psycopg2://ops@db.example/ops"
     assert config.notifier.kind is NotifierKind.APPRISE
     assert config.accounting is AccountingKind.SLURM
@@ -339,7 +342,9 @@ def test_no_window_declared_and_none_at_all_are_two_things(
 
 def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     # What is decided about nodes alone is in `Policy`; the other sections have readers of their own.
-    assert {field.name for field in fields(Policy)} == set(PolicyModel.model_fields) - {"quotas", "advice", "capacity"}
+    # What the site has no means for stands in cluster.yaml.
+    stated = {field.name for field in fields(Policy)} - {"lacking"}
+    assert stated == set(PolicyModel.model_fields) - {"quotas", "advice", "capacity"}
     assert {field.name for field in fields(DrainBudget)} == set(DrainBudgetModel.model_fields)
     assert {f"{field.name}_seconds" for field in fields(Durations)} == set(DurationsModel.model_fields)
     assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds", "brake_window_seconds"}

@@ -9,9 +9,10 @@ import pytest
 from ops_pipelines import cli
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.policy import ActionClass
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.adapters import SimulatedScheduler
-from tests.shell.desk import Desk
+from tests.shell.desk import CLUSTER_YAML, Desk
 
 LIMITS = SchedulerLimits(
     silence_limit=timedelta(seconds=300),
@@ -165,3 +166,39 @@ def test_offline_check_of_auto_says_what_it_left_out(tmp_path: Path, mode: str, 
 
     assert answer.exit_code == cli.ExitCode.OK
     assert answer.stderr.count("warning: not checked") == warning_count
+
+
+COMMANDS = """{kind: commands, inspect: [inspect, '{node}'], reset_gpu: [reset, '{node}', '{gpu}'],
+  reboot: [reboot, '{node}'], power_off: [power, '{node}'], power_on: [power, '{node}'],
+  power_state: [power, '{node}']}"""
+
+
+def desk_without_tests(directory: Path, *, mode: str, says: str = "") -> Desk:
+    fleet = CLUSTER_YAML.replace("fleet: {kind: simulator}", f"fleet: {COMMANDS}")
+    return Desk(directory, policy=f"mode: {mode}\n{says}", cluster_yaml=fleet)
+
+
+@pytest.mark.parametrize("words", [("--offline",), ()])
+def test_auto_is_refused_before_it_begins_where_no_node_could_be_proven_well(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    answer = desk_without_tests(tmp_path, mode="auto").run("check-config", *words)
+
+    assert "mode: auto is refused: cluster.yaml names no start_check and read_check under fleet" in answer.stderr
+    assert answer.stderr.startswith("warning: " if words else "mode: auto is refused")
+    assert answer.exit_code == (cli.ExitCode.OK if words else cli.ExitCode.USAGE)  # Without it, nothing would watch.
+
+
+def test_who_says_that_no_tests_are_meant_may_begin(tmp_path: Path) -> None:
+    answer = desk_without_tests(tmp_path, mode="auto", says="consents: {check: forbid}\n").run(
+        "check-config", "--offline"
+    )
+
+    assert "start_check" not in answer.stderr
+
+
+def test_rules_of_a_running_cluster_hold_no_repair_that_could_not_be_proven(tmp_path: Path) -> None:
+    rules = desk_without_tests(tmp_path, mode="approve").cluster.rules
+
+    assert set(rules.policy.lacking) == {ActionClass.RESET_GPU, ActionClass.REBOOT}
+    assert rules.policy.ladder.max_power_cycles_count == 0

@@ -1,10 +1,12 @@
 """docs/REMEDIATION.md says of the ladder and of the guardrails what the code says."""
 
+import re
 from pathlib import Path
 
 from ops_pipelines.domain.guardrails.rulebook import read_rulebook
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.steps.ladder import RUNGS
+from ops_pipelines.resources.fleet.node_documents import gpus_of, parse_inspection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "REMEDIATION.md").read_text()
 
@@ -26,3 +28,12 @@ def test_the_page_has_every_guardrail_with_its_default() -> None:
     assert rows_between("<!-- begin guardrails -->", "<!-- end guardrails -->") == [
         f"| {each.guardrail} | {each.judged_on} | {each.limit or 'yes or no'} |" for each in read_rulebook(Policy())
     ]
+
+
+def test_the_page_shows_an_answer_of_inspect_that_is_read() -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
+    told = parse_inspection(shown)
+
+    assert (told.node, told.failures, len(told.gpus)) == ("gpu003", ["/scratch is read-only"], 1)
+    assert gpus_of(told)[0].gpu == "0000:1b:00"

@@ -50,19 +50,19 @@ def lacks_consent(case: Case) -> Refusal | None:
     if case.authority is Authority.PERSON or _finishes_what_was_begun(case):
         return None
     strictest = max(_classes_needed(case), key=lambda kind: _STRICTNESS.index(case.policy.consent_to(kind)))
-    where = _said_where(strictest, case.policy)
+    where = case.policy.says_of(strictest)
     match case.policy.consent_to(strictest):
         case Consent.AUTO:
             return None
         case Consent.APPROVE if case.authority is Authority.APPROVED_PLAN:
             return None
         case Consent.APPROVE:
-            return wait("approval", f"policy.yaml says {where}, and nobody has approved this plan yet")
+            return wait("approval", f"{where}, and nobody has approved this plan yet")
         case Consent.FORBID if is_rollout(case.action.incident):
-            return wait("consent", f"policy.yaml says {where}; no other node is begun")
+            return wait("consent", f"{where}; no other node is begun")
         case Consent.FORBID:
             what = case.action.verb.value.replace("_", " ")
-            return never("consent", f"policy.yaml says {where}; {what} of {case.action.target} is left to you")
+            return never("consent", f"{where}; {what} of {case.action.target} is left to you")
 
 
 def needs_yes(action: Action, policy: Policy, *, among: Sequence[Action] = ()) -> bool:
@@ -130,9 +130,3 @@ def _finishes_what_was_begun(case: Case) -> bool:
         and action.node is not None
         and is_begun(facts, verb=begun_by, incident=action.incident, node=action.node)
     )
-
-
-def _said_where(kind: ActionClass, policy: Policy) -> str:
-    if kind in policy.consents:
-        return f"consents.{kind.value}: {policy.consents[kind].value}"
-    return f"mode: {policy.mode.value}"

@@ -25,7 +25,7 @@ def within_consents(situation: Situation, policy: Policy) -> Situation:
     forbidden = next((kind for kind in _needed_to_move(situation) if _is_forbidden(kind, policy)), None)
     if forbidden is None:
         return situation
-    reason = f"policy.yaml says {_words(forbidden)}"
+    reason = policy.says_of(forbidden)
     staying = (
         replace(each, moment=Moment.JOB_END, until=None, reason=reason) if each.moment in MOVED else each
         for each in situation.timings
@@ -67,8 +67,8 @@ def up_to_forbidden(actions: Sequence[Action], situation: Situation, policy: Pol
     done = "It is drained; " if any(each.verb is Verb.DRAIN for each in kept) else ""
     asked = f"{forbidden.verb.value.replace('_', ' ')} of {forbidden.target}"
     text = (
-        f"{situation.node.node}: {situation.incident.cause}. {done}policy.yaml says "
-        f"{_words(CLASS_OF[forbidden.verb])}, so {asked} is left to you.{still_held}"
+        f"{situation.node.node}: {situation.incident.cause}. {done}{policy.says_of(CLASS_OF[forbidden.verb])}, "
+        f"so {asked} is left to you.{still_held}"
     )
     return (*kept, ActionMaker(situation.incident).page(text))
 
@@ -92,7 +92,3 @@ def _needed_to_move(situation: Situation) -> tuple[ActionClass, ...]:
 
 def _is_forbidden(kind: ActionClass, policy: Policy) -> bool:
     return policy.consent_to(kind) is Consent.FORBID
-
-
-def _words(kind: ActionClass) -> str:
-    return f"consents.{kind.value}: {Consent.FORBID.value}"

@@ -166,6 +166,7 @@ def _plan_repair(
         spares=share_spares(jobs, timings, facts, policy=policy, topology=topology),
         ended=frozenset(job.attempt for job in jobs if job.attempt and has_surely_ended(job, climbed, facts)),
         is_foreign=node.is_drained and not is_drain_of(incident.incident, node, facts.records),
+        lacks="; ".join(dict.fromkeys(policy.lacking.values())),
     )
     plan = _plan_for(situation, facts, called_for=called_for, policy=policy, topology=topology)
     if isinstance(plan, Refusal):

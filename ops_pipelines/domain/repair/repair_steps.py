@@ -36,14 +36,19 @@ class Situation:
     """What the fault has ended already."""
     is_foreign: bool
     """Whether somebody else drained the node: its jobs are moved, the node is left alone."""
+    lacks: str = ""
+    """Why repairs are left out here, whatever would be called for; empty where none is."""
 
     @property
     def is_fenced_by_power(self) -> bool:
         """Whether the node is silent, so that its power switch is the only fence.
 
         After a try its power is cut by the repair anyway; with jobs on a silent node that comes before they are fenced.
+        Where hands are next and no job is on it, there is nothing to fence.
         """
         if not is_silent(self.incident, {self.node.node: self.node}):
+            return False
+        if self.incident.response is Response.RETURN_TO_VENDOR and not (self.jobs or self.held):
             return False
         return not self.incident.tries or (self.incident.response >= Response.POWER_CYCLE and bool(self.jobs))
 
@@ -129,7 +134,7 @@ def _repair(situation: Situation, act: ActionMaker, reason: str) -> Sequence[Act
     incident, node = situation.incident, situation.node.node
     match incident.response:
         case Response.RETURN_TO_VENDOR:
-            return [act.page(_handed_over(incident, node))]
+            return [act.page(_handed_over(situation))]
         case Response.REIMAGE if situation.is_fenced_by_power:
             return [act.on_node(Verb.POWER_ON, node), act.on_node(Verb.REIMAGE, node, reason)]
         case Response.REIMAGE:
@@ -161,11 +166,13 @@ def _isolated(situation: Situation) -> str:
     )
 
 
-def _handed_over(incident: Incident, node: NodeName) -> str:
+def _handed_over(situation: Situation) -> str:
+    incident, node = situation.incident, situation.node.node
     tried = "; ".join(f"{each.response.name.lower().replace('_', ' ')}: {each.why}" for each in incident.tries)
+    lacks = f" Not begun: {situation.lacks}." if situation.lacks else ""
     return (
-        f"{node} needs hands: {incident.cause}. Tried: {tried or 'nothing that is still allowed'}. It stays drained, "
-        f"in the repair queue; `ops-pipelines repair report {incident.incident}` is for the vendor, "
+        f"{node} needs hands: {incident.cause}. Tried: {tried or 'nothing that is still allowed'}.{lacks} It stays "
+        f"drained, in the repair queue; `ops-pipelines repair report {incident.incident}` is for the vendor, "
         f"`ops-pipelines repair done {incident.incident}` when it is mended."
     )
 

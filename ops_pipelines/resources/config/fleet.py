@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+from ops_pipelines.domain.guardrails.site_means import SiteMeans
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.resources.config.cluster_config import (
@@ -19,6 +20,27 @@ from ops_pipelines.resources.config.strict_yaml import YamlFile, expand_home
 
 _REDFISH = ("fleet", "redfish")
 _ANSIBLE = ("fleet", "ansible")
+
+
+_ACTS = {
+    SiteMeans.INSPECT: ("inspect",),
+    SiteMeans.CHECK: ("start_check", "read_check"),
+    SiteMeans.POWER: POWER_ACTS,
+    SiteMeans.RESET_GPU: ("reset_gpu",),
+    SiteMeans.REBOOT: ("reboot",),
+    SiteMeans.REIMAGE: ("reimage",),
+}
+"""The commands without which each means is not there."""
+
+
+def offered_means(fleet: FleetConfig) -> frozenset[SiteMeans]:
+    """Return what the site offers to do to its machines, as cluster.yaml names it; of pretended ones everything."""
+    if fleet.kind is FleetKind.SIMULATOR:
+        return frozenset(SiteMeans)
+    by_command = {means for means, acts in _ACTS.items() if fleet.commands.keys() >= set(acts)}
+    by_power = {SiteMeans.POWER} if fleet.redfish is not None else set()
+    by_scheduler = {SiteMeans.REBOOT} if fleet.reboot_by is RebootBy.SLURM else set()
+    return frozenset(by_command | by_power | by_scheduler)
 
 
 def read_fleet(

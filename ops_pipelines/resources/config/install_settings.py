@@ -10,7 +10,8 @@ from pathlib import Path
 
 DEFAULT_ANSIBLE_LIMIT = timedelta(minutes=55)
 """A little less than `rollouts.install_limit_seconds`: a playbook is over when the node is given up."""
-PAIRS = (("start_install", "read_install"), ("read_install", "start_install"))
+_TOGETHER = (("start_install", "read_install"), ("start_check", "read_check"))
+PAIRS = (*_TOGETHER, *((second, first) for first, second in _TOGETHER))
 """Commands that are of no use without the other."""
 
 

@@ -404,6 +404,9 @@ class AcceptedRisksModel(StrictModel):
     """Risks that the operator takes; each says who and why."""
 
     no_start_guard: Text | None = None
+    no_inspection: Text | None = None
+    no_node_tests: Text | None = None
+    no_power_switch: Text | None = None
 
 
 class PolicyModel(StrictModel):
