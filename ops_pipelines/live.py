@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 UNTENDED_LIMIT_SECONDS = 60.0
 """Longer than a code server under load takes between two turns of a sensor."""
 SAY_EVERY_SECONDS = 60.0
+_FOLD_EVERY_SECONDS, _TIDY_EVERY_SECONDS = 600, 3600
 
 
 class Leash:
@@ -76,7 +77,6 @@ def _end_with(leash: Leash, limit_seconds: float) -> None:
 
 def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
     from ops_pipelines.flow.lake.live_cycle import begin_window, next_grid_time, run_cycle, settling_time
-    from ops_pipelines.flow.observatory import hour_of
     from ops_pipelines.wiring import open_cluster, open_observatory
 
     observatory = open_observatory(cluster_file.resolve())
@@ -91,8 +91,8 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
         # Opened once, and asked for anew: each cycle works by the rules that hold then.
         news = str(run_cycle(observatory, open_cluster(cluster_file.resolve()), at=at, window=window))
         _say(news)
-        if done is not None and hour_of(at) != hour_of(done):
-            _tidy(observatory)
+        if done is not None:
+            _tidy(observatory, at=at, done=done)
         done = at
         cycle_count = None if cycle_count is None else cycle_count - 1
 
@@ -110,10 +110,17 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _tidy(observatory: "Observatory") -> None:
-    """Remove what readers no longer open; a lake that cannot be tidied now is tidied an hour later."""
+def _tidy(observatory: "Observatory", *, at: datetime, done: datetime) -> None:
+    """Put old cycles together, and each hour remove what readers no longer open; what fails now is done the next time.
+
+    `at` is the cycle that was done now, `done` the one before.
+    """
+    now = observatory.clock.now()
     try:
-        observatory.lake.tidy(observatory.clock.now())
+        if at.timestamp() // _FOLD_EVERY_SECONDS != done.timestamp() // _FOLD_EVERY_SECONDS:
+            observatory.lake.fold(now)
+        if at.timestamp() // _TIDY_EVERY_SECONDS != done.timestamp() // _TIDY_EVERY_SECONDS:
+            observatory.lake.tidy(now)
     except LakeError as problem:
         sys.stderr.write(f"live cycle cannot tidy the lake: {problem}\n")
 

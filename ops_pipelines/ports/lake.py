@@ -90,6 +90,10 @@ class Lake(Protocol):
         """Keep a page for people beside an hour; return where it is."""
         ...
 
+    def fold(self, now: datetime) -> None:
+        """Put what older cycles of hours that are not closed wrote into few files; the same rows are read as before."""
+        ...
+
     def tidy(self, now: datetime) -> None:
         """Remove what readers no longer open: cycles of hours that were closed an hour ago, abandoned temporaries."""
         ...

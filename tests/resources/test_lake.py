@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.frames import hours
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.ports.lake import SO_FAR, LakeError
 from ops_pipelines.resources.lake import files as lake_files
 from ops_pipelines.resources.lake.files import encode, write_table_atomically
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
@@ -404,3 +404,100 @@ def _memory_store_is_emptied() -> Iterator[None]:
     store = fsspec.filesystem("memory")
     store.store.clear()
     store.pseudo_dirs[:] = [""]
+
+
+# -- folding --
+
+
+AN_HOUR_ON = HOUR + timedelta(minutes=50)
+
+
+def every_15_seconds(lake: ParquetLake, count: int, *, part: str = "") -> None:
+    for number in range(count):
+        rows = table(gpu("a", 15.0 * number, power_watts=float(number)))
+        lake.write_cycle(TABLE, rows, at=HOUR + timedelta(seconds=15 * number), part=part)
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(599, 12), (600, 12), (614, 12), (615, 11), (900, 1)])
+def test_cycles_ten_minutes_old_are_one_file(local: ParquetLake, seconds: int, count: int) -> None:
+    every_15_seconds(local, 12)
+    before = local.read_hour(TABLE, HOUR)
+
+    local.fold(HOUR + timedelta(seconds=seconds))
+
+    assert len([name for name in names(local) if name.startswith("cycle=")]) == count
+    assert local.read_hour(TABLE, HOUR) == before
+
+
+def test_what_was_folded_is_folded_again_with_what_came_since(local: ParquetLake) -> None:
+    every_15_seconds(local, 12)
+    local.fold(AN_HOUR_ON)
+    late = table(gpu("a", 15.0 * 13, power_watts=13.0))
+    local.write_cycle(TABLE, late, at=HOUR + timedelta(seconds=15 * 13))
+
+    local.fold(AN_HOUR_ON)
+
+    assert [name for name in names(local) if name.startswith("cycle=")] == ["cycle=20261121T070315Z-folded.parquet"]
+    assert len(watts(local.read_hour(TABLE, HOUR))) == 13
+
+
+def test_parts_are_folded_apart_and_what_was_added_or_told_so_far_stays(local: ParquetLake) -> None:
+    every_15_seconds(local, 3)
+    every_15_seconds(local, 3, part="nvml")
+    local.write_cycle(TABLE, table(gpu("b", 0)), at=HOUR, part=SO_FAR)
+    local.add(TABLE, table(gpu("c", 0)))
+
+    local.fold(AN_HOUR_ON)
+
+    assert [name for name in names(local) if name.startswith("cycle=")] == [
+        f"cycle=20261121T070000Z-{SO_FAR}.parquet",
+        "cycle=20261121T070030Z-folded.parquet",
+        "cycle=20261121T070030Z-nvml~folded.parquet",
+        "cycle=added.parquet",
+    ]
+
+
+def test_cycle_written_again_after_it_was_folded_takes_nothing_away(local: ParquetLake) -> None:
+    """A clock that was set back: the cycle of a time comes twice."""
+    every_15_seconds(local, 4)
+    local.fold(AN_HOUR_ON)
+
+    local.write_cycle(TABLE, table(gpu("a", 45.0, power_watts=3.0)), at=HOUR + timedelta(seconds=45))
+
+    assert len(watts(local.read_hour(TABLE, HOUR))) == 4
+
+
+def test_who_dies_between_folding_and_removing_leaves_the_same_rows(local: ParquetLake, tmp_path: Path) -> None:
+    every_15_seconds(local, 4)
+    copies = {name: (hour_directory(local) / name).read_bytes() for name in names(local) if name.startswith("cycle=")}
+    before = local.read_hour(TABLE, HOUR)
+    local.fold(AN_HOUR_ON)
+
+    for name, content in copies.items():
+        (hour_directory(local) / name).write_bytes(content)
+
+    assert local.read_hour(TABLE, HOUR) == before
+
+
+def test_hour_has_the_same_bytes_whether_its_cycles_were_folded_or_not(tmp_path: Path) -> None:
+    found = []
+    for is_folded in (False, True):
+        lake = ParquetLake(tmp_path / str(is_folded))
+        every_15_seconds(lake, 8)
+        if is_folded:
+            lake.fold(AN_HOUR_ON)
+        told = table(gpu("a", 0.0, power_watts=99.0))
+        lake.close_hour(TABLE, HOUR, filled=told, retold={HOUR, HOUR + timedelta(seconds=105)})
+        found.append(Path(lake.path_of_hour(TABLE, HOUR).path).read_bytes())
+
+    assert found[0] == found[1]
+
+
+def test_closed_hour_is_not_folded(local: ParquetLake) -> None:
+    every_15_seconds(local, 4)
+    local.close_hour(TABLE, HOUR)
+    before = names(local)
+
+    local.fold(AN_HOUR_ON)
+
+    assert names(local) == before

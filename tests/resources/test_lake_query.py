@@ -11,10 +11,12 @@ from ops_pipelines.frames import hours
 from ops_pipelines.frames.aggregate_schema import AGGREGATES
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.resources.lake import query as querying
 from ops_pipelines.resources.lake.files import write_table_atomically
 from ops_pipelines.resources.lake.listing import day_file
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.query import QueryRefused, query, view_names
+from ops_pipelines.resources.lake.scan import scan
 from tests.ports.lake_samples import HOUR, TABLE, gpu, many, table
 
 NEXT_HOUR = HOUR + timedelta(hours=1)
@@ -276,3 +278,25 @@ def test_the_hours_are_in_utc_whatever_the_machine_says(tmp_path: Path, monkeypa
 
     assert ask(lake, f"SELECT hour, extract('hour' FROM time) FROM {TABLE}") == [(7, 7)]
     assert HOUR.tzinfo is UTC
+
+
+def test_cycles_that_are_folded_between_listing_and_reading_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = ParquetLake(tmp_path / "lake")
+    for number in range(4):
+        at = HOUR + timedelta(seconds=15 * number)
+        lake.write_cycle(TABLE, table(gpu("a", 15.0 * number)), at=at)
+    listed = []
+
+    def list_then_fold(lake: ParquetLake, name: str) -> object:
+        found = scan(lake, name)
+        if not listed:
+            listed.append(name)
+            lake.fold(HOUR + timedelta(minutes=50))
+        return found
+
+    monkeypatch.setattr(querying, "scan", list_then_fold)
+
+    assert query(tmp_path / "lake", f"SELECT count(*) FROM {TABLE}").rows == ((4,),)
+    assert listed == [TABLE]

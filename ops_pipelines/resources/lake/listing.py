@@ -1,7 +1,8 @@
 """Which files an hour of the lake has, how they are named, and who may change them now.
 
 `<root>/<table>/date=YYYY-MM-DD/hour=HH/` holds `hour.parquet` once the hour is closed, and until an hour after that the
-cycles: `cycle=<time>[-<part>].parquet`, and `cycle=added.parquet` with what was added while the hour was open.
+cycles: `cycle=<time>[-<part>].parquet`, and `cycle=added.parquet` with what was added while the hour was open. Cycles
+of a part that are some minutes old are folded into one, of the part `<part>~folded` (`folded`), at the last one's time.
 Aggregates have one file a day: `<root>/<table>_5m/date=YYYY-MM-DD/day.parquet`. Other names are passed over.
 """
 
@@ -28,6 +29,8 @@ HOUR_FILE, ADDED_FILE, DAY_FILE, LOCK_FILE = "hour.parquet", "cycle=added.parque
 PAGE_FILE = "quality.html"
 """What the checks found, for people; no reader of rows opens it."""
 _LONGEST_PART = 160
+_FOLDED, _FOLDED_AFTER = "folded", "~"
+_TIME_LENGTH = len("20261121T070000Z")
 _CYCLE = re.compile(r"cycle=(\d{8}T\d{6}Z(-[A-Za-z0-9_.~%-]+)?|added)\.parquet", re.ASCII)
 _DATE, _HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)", re.ASCII), re.compile(r"hour=(\d\d)", re.ASCII)
 _POLL_SECONDS = 0.02
@@ -91,7 +94,30 @@ def cycle_name(at: datetime, part: str) -> str:
 def is_of_live_cycle(name: str) -> bool:
     """Return whether a file holds what a store of metrics told while the hour ran (`ports.lake.SO_FAR`)."""
     match = _CYCLE.fullmatch(name)
-    return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}")
+    return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}", f"-{_FOLDED}")
+
+
+def foldable(names: Sequence[str], *, before: datetime) -> Mapping[str, tuple[str, ...]]:
+    """Return the cycles up to `before` that may become one file, in their order, by the name of that file.
+
+    Of each part by itself: in which order parts are laid over each other stays as it was.
+    """
+    by_part: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    for name in names:
+        match = _CYCLE.fullmatch(name)
+        if match is None or match[1] == "added" or match[2] == f"-{SO_FAR}":
+            continue
+        at = datetime.strptime(match[1][:_TIME_LENGTH], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        part = (match[2] or "-")[1:].removesuffix(_FOLDED).removesuffix(_FOLDED_AFTER)
+        if at <= before:
+            by_part[part].append((at, name))
+    found = {}
+    for part, cycles in by_part.items():
+        last = max(at for at, _ in cycles)
+        folded = f"{part}{_FOLDED_AFTER}{_FOLDED}" if part else _FOLDED
+        if len(cycles) > 1:
+            found[f"cycle={last:%Y%m%dT%H%M%SZ}-{folded}.parquet"] = tuple(name for _, name in cycles)
+    return found
 
 
 def files_of_hour(root: UPath, table: str, hour: datetime) -> HourFiles:

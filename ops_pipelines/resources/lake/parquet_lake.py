@@ -41,6 +41,7 @@ from ops_pipelines.resources.lake.listing import (
     check_hour,
     cycle_name,
     files_of_hour,
+    foldable,
     hold_hour,
     hour_directory,
     hour_of,
@@ -53,6 +54,8 @@ from ops_pipelines.resources.lake.listing import (
 _WALL_CLOCK = SystemClock()
 _SUPERSEDED_FOR = timedelta(hours=1)
 """How long cycle files stay after their hour was closed: a reader that listed them before may still open them."""
+_FOLDED_AFTER = timedelta(minutes=10)
+"""Longer than any cycle is late: what is folded is not written again."""
 _WRITERS = 8
 """Hours that are added to at once. A year of accounting is 8,760 files, and each waits for the disk three times."""
 _READ_TRIES = 3
@@ -144,6 +147,19 @@ class ParquetLake:
     def tidy(self, now: datetime) -> None:
         """Do what `clean` does."""
         self.clean(now)
+
+    def fold(self, now: datetime) -> None:
+        """Put the cycles of open hours that are ten minutes old into one file a part; see `ports.lake`.
+
+        In an object store they stay as they are: there is no lock there.
+        """
+        if not is_local(self.root):
+            return
+        for table in names_in(self.root):
+            for day in {now.date(), (now - HOUR).date()} if table in TABLES else ():
+                for files in list_hours(self.root, table, day=day):
+                    if not files.is_closed:
+                        self._fold_hour(table, files.hour, before=now - _FOLDED_AFTER)
 
     def replace_hour(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
         """Make `rows` all that an hour holds, close it, and return them in order."""
@@ -268,11 +284,8 @@ class ParquetLake:
         """Return the parts of an hour, without what live cycles kept of the times `retold`."""
         if files.is_closed or not retold:
             return self._read_parts(table, files.read_from)
-        passed_over = {cycle_name(at, "") for at in retold}
         kept: list[pa.Table] = []
         for path in files.read_from:
-            if path.name in passed_over:
-                continue
             (part,) = self._read_parts(table, (path,))
             if is_of_live_cycle(path.name):
                 times = pa.array(sorted(retold), part.schema.field("time").type)
@@ -286,6 +299,16 @@ class ParquetLake:
         return [read_rows(path, table, columns=columns, refuse_unknown=True) for path in paths]
 
     # -- cleaning --
+
+    def _fold_hour(self, table: str, hour: datetime, *, before: datetime) -> None:
+        with self.hold(table, hour):
+            files = files_of_hour(self.root, table, hour)
+            for folded, names in foldable(files.cycles, before=before).items() if not files.is_closed else ():
+                parts = self._read_parts(table, [files.directory / name for name in names])
+                write_table_atomically(files.directory / folded, merge(table, parts))
+                # Whoever dies here leaves rows twice, which count once.
+                for name in set(names) - {folded}:
+                    (files.directory / name).unlink(missing_ok=True)
 
     def _clean_hour(self, table: str, files: HourFiles, *, now: datetime) -> int:
         path, lock = files.directory / HOUR_FILE, files.directory / LOCK_FILE

@@ -30,6 +30,8 @@ _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _WORD = re.compile(r"\w+")
 _STREAM_FAULT = re.compile(r"reading the stream registered as '\w+' failed: (?P<what>.*)", re.DOTALL)
 _BATCH_ROWS = 10_000
+_GONE = "No such file"
+"""In what DuckDB passes on of a file that was folded or cleaned since it was listed: listed anew, it is read."""
 
 
 class QueryRefused(ValueError):
@@ -61,6 +63,15 @@ def query(
     Times are UTC. Raises QueryRefused; LakeError where the lake cannot be read.
     """
     lake = ParquetLake(lake_root)
+    try:
+        return _query(lake, sql, limit=limit, timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
+    except LakeError as problem:
+        if _GONE not in str(problem):
+            raise
+        return _query(lake, sql, limit=limit, timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
+
+
+def _query(lake: ParquetLake, sql: str, *, limit: int | None, timeout_seconds: float, memory_bytes: int) -> Answer:
     with closing(duckdb.connect(config=_locked_config(memory_bytes))) as connection:
         statement = _one_reading(connection, sql)
         mentioned = _mentioned(sql)

@@ -97,6 +97,26 @@ class LakeWindow:
     ) -> "pa.Table | None":
         """Return the rows of `names` in order; None if there is no file. Raises LakeError."""
         import pyarrow as pa
+
+        try:
+            try:
+                return self._rows_listed(table, key, names, columns=columns, start=start, end=end)
+            except FileNotFoundError:  # folded or cleaned since it was listed
+                return self._rows_listed(table, key, names, columns=columns, start=start, end=end)
+        except (OSError, pa.ArrowException) as exc:
+            raise LakeError(f"{table} cannot be read {_span(start, end)}: {exc}") from exc
+
+    def _rows_listed(
+        self,
+        table: str,
+        key: str,
+        names: Collection[str],
+        *,
+        columns: list[str],
+        start: datetime,
+        end: datetime,
+    ) -> "pa.Table | None":
+        import pyarrow as pa
         import pyarrow.dataset as ds
         import pyarrow.fs as pafs
 
@@ -124,13 +144,10 @@ class LakeWindow:
             & (ds.field("time") >= pa.scalar(start.astimezone(UTC), moment))
             & (ds.field("time") < pa.scalar(end.astimezone(UTC), moment))
         )
-        try:
-            found = ds.dataset(
-                [path.path for path in paths], schema=schema, format="parquet", filesystem=filesystem
-            ).to_table(columns=columns, filter=wanted)
-            return merge(table, [found])
-        except (OSError, pa.ArrowException) as exc:
-            raise LakeError(f"{table} cannot be read {_span(start, end)}: {exc}") from exc
+        found = ds.dataset(
+            [path.path for path in paths], schema=schema, format="parquet", filesystem=filesystem
+        ).to_table(columns=columns, filter=wanted)
+        return merge(table, [found])
 
 
 def _columns(table: str, names: Collection[str]) -> list[str]:
