@@ -55,6 +55,7 @@ from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
 from ops_pipelines.sensors.messages import message_sensor
+from ops_pipelines.sensors.records import records_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.rollouts import rollout_sensor
@@ -199,7 +200,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         schedules=SCHEDULES,
         sensors=[
             *(fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor),
-            *(alert_sensor, message_sensor, rollout_sensor),
+            *(alert_sensor, message_sensor, rollout_sensor, records_sensor),
         ],
         resources=resources,
         # One process a run, back-fills from the UI included: a process a step would import great-expectations for each.
