@@ -306,12 +306,12 @@ def webserver(
     read. Without a token file and a proxy's login everything is read-only. docs/SAFETY.md says how both are set up.
     """
     import logging
-    import os
 
     from ops_pipelines.gateway import serve as serve_behind_gateway
     from ops_pipelines.logins import Logins, TokenFile, read_proxy_login
+    from ops_pipelines.resources.whole_file import keep_private
 
-    os.umask(0o077)
+    keep_private()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logins = Logins(
         tokens=None if token_file is None else TokenFile(token_file),

@@ -4,7 +4,6 @@ Without Dagster, so that the command line starts fast. All bindings stand here, 
 one place; that is more than 400 lines.
 """
 
-import os
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
@@ -77,6 +76,7 @@ from ops_pipelines.resources.statement_files import (
     PlanDirectory,
     StatementDirectory,
 )
+from ops_pipelines.resources.whole_file import keep_private
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 
@@ -139,7 +139,7 @@ class OpenedSite:
 
     def __init__(self, cluster_file: Path, clock: Clock, *, state_directory: Path | None = None) -> None:
         """Read cluster.yaml and open its ports. Raises as `open_cluster`."""
-        _write_for_ourselves_alone()
+        keep_private()
         self._cluster_file = cluster_file
         self._clock = clock
         self._turn = Lock()
@@ -189,11 +189,6 @@ class OpenedSite:
         self._again_at = min([*ends, *looks, *anew], default=None)
 
 
-def _write_for_ourselves_alone() -> None:
-    """Whatever umask this process was started with: state tells who ran what, and a ledger is nobody else's to read."""
-    os.umask(0o077)
-
-
 def _policy_of(config: ClusterConfig, *, now: datetime) -> InForce[Policy]:
     told = read_policy_in_force(
         config.policy_path, topology=config.topology, state_directory=config.state_directory, now=now
@@ -220,7 +215,7 @@ def _rollout_files(config: ClusterConfig, policy: Policy) -> ReleaseDirectory:
 
 def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
     """Return the ports that `config` names, with `clock`; raise PolicyError with every fault of policy.yaml."""
-    _write_for_ourselves_alone()
+    keep_private()
     config.state_directory.mkdir(parents=True, exist_ok=True)
     return _assemble(config, clock, policy=read_rules(config).policy)
 
@@ -328,7 +323,7 @@ def open_observatory(cluster_file: Path) -> Observatory:
 
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
-    _write_for_ourselves_alone()
+    keep_private()
     from ops_pipelines.resources.prometheus.range_pages import all_queries
 
     twin = _Twin(config, clock)

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,8 +19,6 @@ from ops_pipelines.resources.whole_file import put_whole
 PAUSE_FILE = "PAUSE"
 _MOST_BYTES = 10_000
 _MOST_SHOWN = 1_000
-_FOR_EVERYBODY = 0o644
-"""The directory keeps strangers out. What root wrote has to be readable for the program's own user."""
 _BY_SOMEBODY = "somebody"
 
 
@@ -55,11 +54,16 @@ class PauseFile:
         """Write the pause whole; empty on a full disk, which still takes a name. Raise OSError if neither can be."""
         said = {"actor": pause.actor, "since": pause.since.astimezone(UTC).isoformat(), "reason": pause.reason}
         try:
-            put_whole(self.path, json.dumps(said) + "\n", mode=_FOR_EVERYBODY)
+            put_whole(self.path, json.dumps(said) + "\n")
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self.path.touch(mode=_FOR_EVERYBODY)
+            self.path.touch(mode=0o600)
+        place = self.path.parent.stat()
+        if os.geteuid() == 0 and place.st_uid != 0:
+            # What root wrote has to be readable for the program's own user; if it is not, it is a pause all the same.
+            with suppress(OSError):
+                os.chown(self.path, place.st_uid, place.st_gid, follow_symlinks=False)
         descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)  # A pause that a power cut undoes is none.

@@ -1,4 +1,4 @@
-"""Puts a file in place whole or not at all, for the owner alone unless told otherwise: a draft, renamed.
+"""Puts a file in place whole or not at all, for its owner alone unless told otherwise: a draft, renamed.
 
 Of two that write the same file at once the last one counts, whole. Drafts of processes that were killed are deleted.
 """
@@ -11,6 +11,14 @@ from secrets import token_hex
 
 _MODE = 0o600
 _DRAFT = ".draft"
+
+
+def keep_private() -> None:
+    """Let this process make files and directories for its own user alone, whatever umask it was started with.
+
+    For processes that keep the state of a cluster: what libraries create (a database, a Parquet file) is ours, too.
+    """
+    os.umask(os.umask(0o077) | 0o077)
 
 
 def put_whole(file: Path, text: str, *, written_at: datetime | None = None, mode: int | None = None) -> None:

@@ -70,14 +70,24 @@ def test_directory_pipe_and_dangling_link_are_a_pause_and_nobody_waits_for_them(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
-def test_what_root_wrote_can_be_read_by_the_user_of_the_program_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_pause_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         PauseFile(tmp_path).put(ORDER)
     finally:
         os.umask(before)
 
-    assert stat.S_IMODE(PauseFile(tmp_path).path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(PauseFile(tmp_path).path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for somebody else")
+def test_what_root_wrote_can_be_read_by_the_user_of_the_program(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4711, 4712)
+
+    PauseFile(tmp_path).put(ORDER)
+
+    found = PauseFile(tmp_path).path.stat()
+    assert (found.st_uid, found.st_gid) == (4711, 4712)
 
 
 @given(content=st.binary(max_size=400))
