@@ -192,30 +192,44 @@ def status(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     state: StateDirectory = None,
     json: AsJson = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="After a start: tell its steps until the first look."),
+    ] = None,
+    code_server: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where --wait looks for the code server.")
+    ] = "127.0.0.1:4266",
 ) -> None:
     """Show how the cluster and the autopilot stand.
 
     The first word is the autopilot's health: blind (it does not run, or a source does not answer it; exit code 3),
-    paused, observing, or acting. With a configuration or a ledger that cannot be used, what is known is shown and the
-    rest is null: exit code 3.
+    paused, observing, or acting. `--wait 120` after a start tells what it waits for, until the first look; if that does
+    not come, exit code 3. With a configuration or a ledger that cannot be used, what is known is shown and the rest is
+    null: exit code 3.
 
     \b
     JSON: cluster, taken_at, health {word, reasons [text], mode, heartbeats [name, at, age_seconds, holder, note,
     mode, is_lease_held, failing_sources], newest_evidence_at, newest_evidence_age_seconds,
     waiting_evidence_count, ledger_head}, mode, paused {actor, since, reason} or null, is_autopilot_alive,
     nodes_by_state, jobs_by_state and marked_jobs [job, nodes, since, incident], those held for a silent node (null if
-    the scheduler did not answer), open_incidents_by_state,
-    actions_by_outcome (24 h), waiting_evidence_count, problems [text].
+    the scheduler did not answer), open_incidents_by_state, actions_by_outcome (24 h), waiting_evidence_count, problems
+    [text], disk_bytes {ledger, snapshots (within it), lake, evidence, pages, dagster, logs, other: what files take here}.
     """
+    from dataclasses import replace
+
     from ops_pipelines.domain.health import HealthWord
+    from ops_pipelines.terminal.disk_use import disk_use_of
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_status
     from ops_pipelines.terminal.tables import console, print_status
     from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, status_without
 
+    if wait is not None:
+        _await_first_beat(ctx, cluster_file, state=state, code_server=code_server, limit_seconds=wait)
     trouble: Exception | None = None
     try:
         view = read_status(open_named(ctx, cluster_file, state=state))
+        view = replace(view, disk_bytes=disk_use_of(cluster_file.absolute(), state=state))
     except CANNOT_OPEN as problem:
         view, trouble = status_without(problem, cluster_file, state=state), problem
     if json:
@@ -227,6 +241,29 @@ def status(
     end_with(view.problems)
     if view.health.word == HealthWord.BLIND.value:
         raise typer.Exit(ExitCode.NO_ANSWER)
+
+
+def _await_first_beat(
+    ctx: typer.Context, cluster_file: Path, *, state: Path | None, code_server: str, limit_seconds: float
+) -> None:
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.terminal.first_beat import FirstBeat, NotBegun
+
+    host, _, port = code_server.rpartition(":")
+    if not host or not port.isdecimal():
+        complain(f"--code-server is {code_server!r}; expected HOST:PORT, as in deploy/workspace.yaml")
+        raise typer.Exit(ExitCode.USAGE)
+    start = FirstBeat(
+        lambda: open_named(ctx, cluster_file, state=state),
+        code_server=(host, int(port)),
+        clock=SystemClock(),
+        say=complain,
+    )
+    try:
+        start.wait(limit_seconds=limit_seconds)
+    except NotBegun as problem:
+        complain(str(problem))
+        raise typer.Exit(ExitCode.NO_ANSWER) from problem
 
 
 @app.command()

@@ -115,7 +115,7 @@ class DagsterStack:
             progress("code server")
             self.start_code_server()
         progress("daemon and web page")
-        self._start(DAEMON, ["dagster-daemon", "run", "-w", str(workspace)])
+        self._start(DAEMON, ["dagster-daemon", "run", "--log-level", "warning", "-w", str(workspace)])
         self._write_token_file()
         self._start(
             WEBSERVER,

@@ -5,7 +5,7 @@ Field names are the JSON keys. Judging is `domain.health`'s, reading `outlook`'s
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord
@@ -74,6 +74,8 @@ class StatusView:
     """Begun in the last 24 hours; `open` counts those without an outcome."""
     waiting_evidence_count: int | None
     problems: tuple[str, ...]
+    disk_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What files here take, by part (`disk_use`); empty where it is not known."""
 
 
 def view_health(health: Health, signs: VitalSigns | None) -> HealthView:

@@ -106,6 +106,7 @@ def print_status(out: Console, view: StatusView) -> None:
             "actions, 24 h": _counts(view.actions_by_outcome),
             "evidence": (f"{waiting} new, not decided on yet" if waiting else "all decided on") + newest,
             "ledger": f"{view.health.ledger_head} entries",
+            "disk": ", ".join(f"{part} {_megabytes(size)}" for part, size in view.disk_bytes.items()),
             **{beat.name: f"{_age(beat)}: {beat.note}" for beat in view.health.heartbeats},
         },
     )
@@ -113,6 +114,10 @@ def print_status(out: Console, view: StatusView) -> None:
 
 def _marked(jobs: Sequence[MarkedJobView]) -> str:
     return ", ".join(f"job {each.job} ({', '.join(each.nodes)})" for each in jobs)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 def _age(beat: HeartbeatView) -> str:

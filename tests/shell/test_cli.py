@@ -132,6 +132,7 @@ def test_status_in_json_has_the_documented_keys_and_stands_alone_on_standard_out
     assert list(document) == [
         "cluster", "taken_at", "health", "mode", "paused", "is_autopilot_alive", "nodes_by_state", "jobs_by_state",
         "marked_jobs", "open_incidents_by_state", "actions_by_outcome", "waiting_evidence_count", "problems",
+        "disk_bytes",
     ]  # fmt: skip
     heartbeat_keys = ["name", "at", "age_seconds", "holder", "note", "mode", "is_lease_held", "failing_sources"]
     assert list(document["health"]) == [
