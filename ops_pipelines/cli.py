@@ -213,7 +213,8 @@ def status(
     waiting_evidence_count, ledger_head}, mode, paused {actor, since, reason} or null, is_autopilot_alive,
     nodes_by_state, jobs_by_state and marked_jobs [job, nodes, since, incident], those held for a silent node (null if
     the scheduler did not answer), open_incidents_by_state, actions_by_outcome (24 h), waiting_evidence_count, problems
-    [text], disk_bytes {ledger, snapshots (within it), lake, evidence, pages, dagster, logs, other: what files take here}.
+    [text], disk_bytes {ledger, snapshots (within it), lake, evidence, pages, dagster, logs, other}: what files take
+    here.
     """
     from dataclasses import replace
 

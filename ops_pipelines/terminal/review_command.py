@@ -116,8 +116,8 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
                 budget.state.value,
             )
         out.print(table)
-    for each in found.numbers.overlaps:
-        out.print(_plain(f"! {tell(each, now=found.numbers.until)}"))
+    for overlap in found.numbers.overlaps:
+        out.print(_plain(f"! {tell(overlap, now=found.numbers.until)}"))
     if found.missing:
         out.print("Not in any number:")
         for each in found.missing:

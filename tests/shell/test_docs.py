@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "ARCHITECTURE.md", "docs/SAFETY.md", "deploy/systemd/README.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "docs/SAFETY.md", "docs/DISK.md", "deploy/systemd/README.md")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 TARGET = re.compile(r"`make (\w+)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")

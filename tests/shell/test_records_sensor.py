@@ -18,6 +18,7 @@ from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock
 
 A_MINUTE = timedelta(minutes=1)
+DISK = (Path(__file__).parents[2] / "docs" / "DISK.md").read_text()
 
 
 class ClockAhead(FakeClock):
@@ -130,3 +131,10 @@ def test_run_that_is_under_way_is_never_forgotten(instance: dg.DagsterInstance, 
 
     assert said.startswith("forgot 1 run(s)")
     assert instance.get_run_by_id(under_way.run_id) is not None
+
+
+def test_the_page_says_how_long_each_is_kept() -> None:
+    hours = IDLE_TURNS_KEPT / timedelta(hours=1)
+
+    assert f"turns that found nothing {hours:.0f} hours" in DISK
+    assert f"if they succeeded, {FLEETING_RUNS_KEPT.days} days; all others {RUNS_KEPT.days} days" in DISK
