@@ -58,4 +58,4 @@ def test_messages_kept_in_a_file_are_for_the_owner_alone(tmp_path: Path) -> None
 
     FileNotifier(tmp_path / "kept", clock=SystemClock()).send(message)
 
-    assert (tmp_path / "kept").stat().st_mode & 0o7 == 0
+    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0

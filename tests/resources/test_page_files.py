@@ -35,7 +35,7 @@ def test_page_is_kept_with_the_time_that_it_shows_and_replaced_by_the_next(tmp_p
 def test_page_names_users_and_is_not_for_the_whole_machine(tmp_path: Path) -> None:
     place = Path(shelf(tmp_path).keep("INC-0001", "x", shows=NOW))
 
-    assert place.stat().st_mode & 0o007 == 0
+    assert place.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\n", "a" * 101, "größe", "a b", "-x"])
