@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"
 BIN = Path(sys.executable).parent
 INSTALLED = "/opt/ops_pipelines"
-TOKEN = "of-the-operator"
+TOKEN = "a token of the tests, and long enough"
 SERVICES = ("code", "daemon", "webserver", "serve")
 START_SECONDS = 120.0
 """Far above what a start takes (20 s on a loaded machine with two cores); never asserted on."""
