@@ -260,6 +260,8 @@ class Border:
         target, *rest = args
         if verb in (Verb.HOLD, Verb.RELEASE):
             return (command(None, job=str(target)),)
+        if verb in (Verb.MARK, Verb.UNMARK):
+            return tuple(command(None, job=str(getattr(each, "job", each))) for each in target)  # type: ignore[attr-defined]  # attempts, jobs
         if verb is Verb.EXCLUDE:
             return tuple(command(node, job=str(target)) for node in _names(rest[0]))
         if verb is Verb.UNRESERVE:

@@ -57,6 +57,9 @@ class Judge:
         scheduler = SimulatedScheduler(self._twin)
         state = self._ledger.read_state(command.said_at)
         record = _record_of(command, state)
+        if record is not None:
+            self._records[command] = record
+            command = replace(command, verb=record.action.verb)  # What was marked is let go by the same words.
         scene = Scene(
             command=command,
             told=replace(told),
@@ -73,7 +76,7 @@ class Judge:
             accepted=tuple(self._accepted),
             beside=beside,
         )
-        self._records[command] = record
+        self._records.setdefault(command, record)
         if command.verb is Verb.DECLARE_DOWN:
             self.declared_over[command] = scene.attempts_alive
         for name, rule in RULES.items():
@@ -103,6 +106,9 @@ class Judge:
         return frozenset(violation.rule for violation in self.violations)
 
 
+_SENT_AS = {Verb.UNMARK: {Verb.UNMARK, Verb.RELEASE}}
+
+
 def _record_of(command: Command, state: LedgerState) -> ActionRecord | None:
     """Return the before-entry of a command: the newest of its verb and target that has no outcome."""
     if command.verb in (Verb.RESERVE, Verb.UNRESERVE):
@@ -111,7 +117,7 @@ def _record_of(command: Command, state: LedgerState) -> ActionRecord | None:
         record
         for record in state.records
         if record.outcome is None
-        and record.action.verb is command.verb
+        and record.action.verb in _SENT_AS.get(command.verb, {command.verb})
         and record.action.node == command.node
         and record.action.gpu == command.gpu
         and (record.action.attempt.job if record.action.attempt is not None else None) == command.job

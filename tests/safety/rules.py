@@ -34,7 +34,9 @@ def _pause(scene: Scene) -> str | None:
 
 _CLASSES: Mapping[ActionClass, frozenset[Verb]] = {
     ActionClass.ISOLATE: frozenset({Verb.DRAIN, Verb.PUT_LAST, Verb.RESERVE}),
-    ActionClass.MOVE_JOBS: frozenset({Verb.HOLD, Verb.FENCE, Verb.EXCLUDE, Verb.UNRESERVE, Verb.RELEASE}),
+    ActionClass.MOVE_JOBS: frozenset(
+        {Verb.HOLD, Verb.MARK, Verb.UNMARK, Verb.FENCE, Verb.EXCLUDE, Verb.UNRESERVE, Verb.RELEASE}
+    ),
     ActionClass.RESET_GPU: frozenset({Verb.RESET_GPU}),
     ActionClass.REBOOT: frozenset({Verb.REBOOT}),
     ActionClass.POWER: frozenset({Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.POWER_ON}),
@@ -48,6 +50,7 @@ _GIVES_BACK: Mapping[Verb, Verb | None] = {
     Verb.FENCE: Verb.HOLD,
     Verb.EXCLUDE: Verb.HOLD,
     Verb.RELEASE: Verb.HOLD,
+    Verb.UNMARK: Verb.MARK,
     Verb.DECLARE_DOWN: Verb.POWER_OFF,
     Verb.POWER_ON: Verb.POWER_OFF,
     Verb.PUT_BACK: Verb.PUT_LAST,
@@ -71,7 +74,7 @@ def _classes_of(verb: Verb, scene: Scene) -> tuple[ActionClass, ...]:
     own = next(each for each, verbs in _CLASSES.items() if verb in verbs)
     nodes, job = scene.told.nodes, scene.told_job
     is_cut_off = job is not None and any(name in nodes and not nodes[name].is_responding for name in job.nodes)
-    if verb is Verb.HOLD and is_cut_off:
+    if verb in (Verb.HOLD, Verb.MARK) and is_cut_off:
         return (own, ActionClass.POWER)
     return (own, ActionClass.MOVE_JOBS) if verb is Verb.RESERVE else (own,)
 
@@ -82,7 +85,7 @@ def _is_given_back(scene: Scene) -> bool:
     return action is not None and any(
         each.action.verb is begun
         and each.action.incident == action.incident
-        and (each.action.attempt == action.attempt if begun in (Verb.HOLD, Verb.RESERVE) else True)
+        and (each.action.attempt == action.attempt if begun in (Verb.HOLD, Verb.MARK, Verb.RESERVE) else True)
         for each in scene.state.records
     )
 

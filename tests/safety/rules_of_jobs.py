@@ -107,12 +107,17 @@ def _requeueable(scene: Scene) -> str | None:
     if scene.command.verb is Verb.HOLD and keeps_none and not _died_with_its_node(scene):
         return "it keeps no checkpoint"
     is_fixed = job is not None and not job.is_requeueable
-    return "its owner forbade to requeue it" if scene.command.verb is Verb.HOLD and is_fixed else None
+    is_kept = scene.command.verb in (Verb.HOLD, Verb.MARK)
+    return "its owner forbade to requeue it" if is_kept and is_fixed else None
 
 
 def _same_attempt(scene: Scene) -> str | None:
     job = scene.told_job
-    if scene.command.verb not in (Verb.HOLD, Verb.RELEASE) or job is None or scene.attempt is None:
+    if (
+        scene.command.verb not in (Verb.HOLD, Verb.MARK, Verb.UNMARK, Verb.RELEASE)
+        or job is None
+        or scene.attempt is None
+    ):
         return None
     return f"it is on the attempt of {job.started_at} by now" if has_moved_on(job, scene.attempt) else None
 
@@ -128,10 +133,29 @@ def _fenced_first(scene: Scene) -> str | None:
 
 
 def _silent_node(scene: Scene) -> str | None:
+    if scene.command.verb in (Verb.MARK, Verb.UNMARK):
+        return _mark_of_a_silence(scene)
     if scene.command.verb is not Verb.RELEASE or not scene.told.is_honest:
         return None
     alive = [each.node for each in scene.truth.values() if scene.attempt in each.attempts and not each.answers]
     return f"its processes live on {alive[0]}, which is silent" if alive else None
+
+
+def _mark_of_a_silence(scene: Scene) -> str | None:
+    """Judge a mark by what was told of the nodes: one is silent when it is set, none with processes when it is off."""
+    nodes, job, record = scene.told.nodes, scene.told_job, scene.record
+    silent = {name for name, node in nodes.items() if not node.is_responding}
+    if scene.command.verb is Verb.MARK:
+        return None if job is None or job.nodes & silent else "none of its nodes is silent"
+    on = frozenset() if job is None else job.nodes
+    on |= frozenset(
+        name
+        for each in scene.state.records
+        if record is not None and each.action.verb is Verb.MARK and each.action.attempt == record.action.attempt
+        for name in each.attempt_nodes
+    )
+    alive = [each.node for each in scene.truth.values() if scene.attempt in each.attempts and each.node in silent & on]
+    return f"its processes live on {alive[0]}, which is silent" if alive and scene.told.is_honest else None
 
 
 RULES_OF_JOBS: Mapping[str, Rule] = {

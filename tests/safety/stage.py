@@ -46,6 +46,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
+from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import Entry as LedgerEntry
@@ -319,7 +320,9 @@ class Stage:
         try:
             if self.setting.has_reflex:
                 take_in_logs(autopilot.cluster)
+                take_in_conditions(autopilot.cluster)
                 react(autopilot.cluster, lease=autopilot.lease)
+                see_to_marks(autopilot.cluster, lease=autopilot.lease)
             self.let_pass(starts_after_seconds, keeps_lease_of=name)
             autopilot.run_once()
             if self.has_rollout:
@@ -428,14 +431,16 @@ class Stage:
             return []
         last: dict[JobId, tuple[Command, ActionRecord | None]] = {}
         for command, record in self.judge.accepted:
-            if command.job is not None and command.verb in (Verb.HOLD, Verb.RELEASE):
+            if command.job is not None and command.verb in (Verb.HOLD, Verb.MARK, Verb.UNMARK, Verb.RELEASE):
                 last[command.job] = (command, record)
         at_work = (IncidentState.OPEN, IncidentState.ACTING)
         found = []
         for job in SimulatedScheduler(self.twin).read_jobs():
             command, record = last.get(job.job, (None, None))
-            if command is None or record is None or command.verb is Verb.RELEASE or not job.is_held:
+            if command is None or record is None or command.verb in (Verb.UNMARK, Verb.RELEASE) or not job.is_held:
                 continue
+            if command.verb is Verb.MARK:
+                continue  # It is taken off by the tick that sees the nodes answer: `_mark_of_a_silence` judges when.
             attempt = record.action.attempt
             is_over = job.state not in MAY_HAVE_PROCESSES | {JobState.PENDING}
             ends_by_itself = job.state is JobState.COMPLETING and job.ended_at is not None
