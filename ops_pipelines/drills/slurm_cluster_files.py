@@ -193,6 +193,9 @@ PriorityType=priority/multifactor
 PriorityWeightFairshare=100000
 PriorityWeightAge=1000
 JobRequeue=1
+# Nobody preempts anybody before a QOS is made that says so.
+PreemptType=preempt/qos
+PreemptMode=REQUEUE
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={settings.first_port + 1}

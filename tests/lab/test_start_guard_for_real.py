@@ -138,18 +138,32 @@ def test_a_node_that_answers_without_the_job_lets_it_go(guarded: Guarded) -> Non
     assert find_overlaps(guarded.writes("requeued")) == ()
 
 
-def test_preempted_work_comes_back_by_itself(guarded: Guarded) -> None:
-    job = guarded.train("preempted")
+def test_work_that_a_qos_preempts_comes_back_by_itself(guarded: Guarded) -> None:
+    for words in (("add", "qos", "urgent", "preempt=normal"), ("modify", "user", "set", "qos=normal,urgent")):
+        assert guarded.run("sacctmgr", "-i", *words).returncode == 0
+    job = guarded.train("preempted", node_count=4)
 
-    # A requeue is what preemption by QOS does to the job; held and released by a person it starts again, too.
+    urgent = guarded.run(
+        *("sbatch", "--parsable", "--qos=urgent", "--nodes=4", "--gres=gpu:8", "--output=/dev/null"), "--wrap=sleep 5"
+    )
+    guarded.wait(
+        "a second attempt", lambda: len({write.writer.restart_count for write in guarded.writes("preempted")}) > 1
+    )
+
+    assert urgent.returncode == 0
+    assert guarded.job(job).restart_count == 1
+    assert find_overlaps(guarded.writes("preempted")) == ()
+
+
+def test_work_that_a_person_held_and_released_starts_again(guarded: Guarded) -> None:
+    job = guarded.train("held")
+
     assert guarded.run("scontrol", "requeuehold", job).returncode == 0
     guarded.wait("the job to be held", lambda: guarded.is_pending_held(job))
     assert guarded.run("scontrol", "release", job).returncode == 0
 
-    guarded.wait(
-        "a second attempt", lambda: len({write.writer.restart_count for write in guarded.writes("preempted")}) > 1
-    )
-    assert find_overlaps(guarded.writes("preempted")) == ()
+    guarded.wait("a second attempt", lambda: len({write.writer.restart_count for write in guarded.writes("held")}) > 1)
+    assert find_overlaps(guarded.writes("held")) == ()
 
 
 def test_a_person_lets_a_job_pass(guarded: Guarded) -> None:
