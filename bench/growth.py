@@ -6,12 +6,15 @@ Run it with `make bench AREA=growth`, or `python -m bench.growth --minutes 30`.
 """
 
 import argparse
+import math
 import re
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -181,6 +184,11 @@ def _sizes(state: Path) -> Sizes:
         except FileNotFoundError:
             continue
         found[_part_of(path.relative_to(state).parts)] += size
+    # Its pages, wherever they are: what was written stays in the -wal for a while, which is written over.
+    with closing(sqlite3.connect(f"{(state / 'ledger.sqlite').as_uri()}?mode=ro", uri=True)) as ledger:
+        found["ledger"] = math.prod(
+            ledger.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
     return found
 
 
@@ -192,8 +200,8 @@ def _part_of(names: tuple[str, ...]) -> str:
             return "dagster runs"
         case ("dagster", "log", *_):
             return "logs"
-        case (name, *_) if name == "ledger.sqlite":  # Not its -wal, which is written over.
-            return "ledger"
+        case (name, *_) if name.startswith("ledger.sqlite"):
+            return "files of the ledger"
         case ("evidence" | "reports", *_):
             return "evidence"
     return names[0]
