@@ -239,6 +239,22 @@ PAGED = "a person was paged"
 """Begins the note of an incident that was handed over before anything was tried."""
 
 
+def handed_to_people(*, number: int, note: str, now: datetime) -> Incident:
+    """Return an incident that is about no node and calls for a page alone: only a person can end its cause."""
+    return Incident(
+        incident=IncidentId(f"INC-{number:04d}"),
+        state=IncidentState.ESCALATED,
+        response=Response.PAGE,
+        nodes=frozenset(),
+        gpus=frozenset(),
+        victims=frozenset(),
+        findings=(),
+        opened_at=now,
+        changed_at=now,
+        note=note,
+    )
+
+
 def asked_of_person(incident: Incident) -> str:
     """Return what a person is asked for who was handed an incident: the first step, or what became of our own."""
     if incident.hypothesis is None or not incident.note.startswith(PAGED):

@@ -10,8 +10,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.incident import IncidentEvent, advance, handed_to_people
 from ops_pipelines.domain.policy import ConfigTrouble
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
@@ -97,18 +96,7 @@ def _page(trouble: ConfigTrouble, cluster: Cluster, state: LedgerState, *, lease
     is_known = since == trouble.since.isoformat()
     incident = cluster.ledger.incident(IncidentId(name)) if is_known else None
     if incident is None:
-        incident = Incident(
-            incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
-            state=IncidentState.ESCALATED,
-            response=Response.PAGE,
-            nodes=frozenset(),
-            gpus=frozenset(),
-            victims=frozenset(),
-            findings=(),
-            opened_at=now,
-            changed_at=now,
-            note=str(trouble),
-        )
+        incident = handed_to_people(number=state.incident_count + 1, note=str(trouble), now=now)
         cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
         _note(_trouble_with(trouble), f"{trouble.since.isoformat()} {incident.incident}", cluster)
     pages = [Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=str(trouble))]

@@ -13,7 +13,7 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, Ou
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import IncidentId, cause_of
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
 from ops_pipelines.domain.policy import Mode
@@ -226,18 +226,7 @@ def _page_once(note: str, text: str, cluster: Cluster, *, since: datetime, lease
     # Also one that a person has closed: they know, and are not paged about the same again.
     incident = next((each for each in cluster.ledger.incidents_since(since) if each.note == note), None)
     if incident is None:
-        incident = Incident(
-            incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
-            state=IncidentState.ESCALATED,
-            response=Response.PAGE,
-            nodes=frozenset(),
-            gpus=frozenset(),
-            victims=frozenset(),
-            findings=(),
-            opened_at=now,
-            changed_at=now,
-            note=note,
-        )
+        incident = handed_to_people(number=state.incident_count + 1, note=note, now=now)
         cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
     page = Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=text)
     if not _is_told(page, state.records):

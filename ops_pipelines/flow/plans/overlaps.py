@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.domain.incident import Incident, handed_to_people
 from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.overlap import (
     Certainty,
@@ -168,18 +167,8 @@ def _incident_of(overlap: Overlap, cluster: Cluster) -> Incident:
     for incident in reversed(state.incidents):
         if incident.nodes & overlap.earlier_nodes:
             return incident
-    return Incident(
-        incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
-        state=IncidentState.ESCALATED,
-        response=Response.PAGE,
-        nodes=frozenset(),
-        gpus=frozenset(),
-        victims=frozenset(),
-        findings=(),
-        opened_at=now,
-        changed_at=now,
-        note=f"two copies of job {overlap.later.job} at once: its checkpoints are to be looked at",
-    )
+    note = f"two copies of job {overlap.later.job} at once: its checkpoints are to be looked at"
+    return handed_to_people(number=state.incident_count + 1, note=note, now=now)
 
 
 def _tell_people(incident: Incident, cluster: Cluster, *, lease: Lease) -> None:
