@@ -28,6 +28,7 @@ from ops_pipelines.resources.slurm.guard.start_guard import (
     fields_of,
     has_record,
     held_jobs,
+    judge,
     let_pass,
     note,
     open_starts,
@@ -180,6 +181,16 @@ def test_a_damaged_record_hides_no_start_behind_it(tmp_path_factory: pytest.Temp
     path.write_bytes(damage.replace(b"cleared", b"").replace(b"refused", b"") + b"\n" + path.read_bytes())
 
     assert "gpu001" in [each.nodes for each in open_starts(settings, "5", before=20.0)]
+
+
+@pytest.mark.parametrize(("nodes", "is_clear"), [("(null)", True), ("unknown", False), ("gpu0 01", False)])
+def test_a_start_whose_nodes_slurm_took_back_before_it_asked_ran_nowhere(
+    tmp_path: Path, nodes: str, is_clear: bool
+) -> None:
+    settings = settings_in(tmp_path)
+    note(settings, "12", f"start 100.0 1 {nodes}")
+
+    assert judge(settings, "12", 200.0).is_clear is is_clear
 
 
 def test_a_pass_is_kept_with_who_and_why(tmp_path: Path) -> None:

@@ -319,6 +319,11 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
+_TAKEN_BACK = "(null)"
+"""Instead of nodes: slurmctld was so busy that the job was requeued before it asked us. Nothing is launched before we
+have answered, so nothing was (seen among 500 restarts at once, 22.05)."""
+
+
 def judge(settings: Settings, job: str, started_at: float) -> Verdict:
     """Say whether no attempt before the start at `started_at` can still run; every doubt stands in the verdict."""
     starts = open_starts(settings, job, before=started_at)
@@ -331,6 +336,8 @@ def judge(settings: Settings, job: str, started_at: float) -> Verdict:
             return Verdict(in_the_way=[f"where it ran before is not known ({problem})"])
     attempts: dict[str, float] = {}
     for start in starts:
+        if start.nodes == _TAKEN_BACK:
+            continue
         try:
             for node in expand(start.nodes):
                 attempts[node] = max(attempts.get(node, 0.0), start.at)
