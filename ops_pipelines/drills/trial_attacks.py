@@ -98,7 +98,7 @@ def storm_that_goes_on(view: LabView) -> Iterator[Demand]:
 
 def many_restarts(view: LabView) -> Iterator[Demand]:
     """Requeue five hundred running tasks at once: the guard sees each, and Slurm starts all of them again."""
-    slurm, environment = view.stage.slurm, view.stage.slurm.client_environment
+    environment = view.stage.slurm.client_environment
     submit = ("sbatch", "--parsable", "--requeue", "--output=/dev/null", f"--array=0-{_RESTART_COUNT - 1}", "--mem=1")
     array = _ask([*submit, "--time=60", "--wrap=exec sleep 3600"], environment).strip()
 
@@ -122,7 +122,8 @@ def many_restarts(view: LabView) -> Iterator[Demand]:
     view.say(f"{_RESTART_COUNT} restarts, each guarded, took {time.monotonic() - began:.0f} s")
     up = {name for name, node in view.nodes().items() if node.is_responding and not node.is_drained}
     yield Demand(is_so=len(up) == len(view.nodes()), otherwise="not every node is in service afterwards")
-    slurm.clear()
+    _ask(["scancel", array], environment)
+    yield _awaited(view, "the tasks to end", lambda: running(0) == 0)
 
 
 def lost_ledger(view: LabView) -> Iterator[Demand]:
