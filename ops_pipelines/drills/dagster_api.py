@@ -145,7 +145,11 @@ class DagsterApi:
             self._stop("stopSensor", each["sensorState"]["id"], "StopSensorMutationResult", each["name"])
 
     def _stop(self, mutation: str, state: str, expected: str, name: str) -> None:
-        answer = self._ask(_STOP % mutation, {"id": state})["stopped"]
+        try:
+            answer = self._ask(_STOP % mutation, {"id": state})["stopped"]
+        except DagsterApiError:
+            # A daemon that has just started writes the same line in the same moment, and Dagster takes it once only.
+            answer = self._ask(_STOP % mutation, {"id": state})["stopped"]
         if answer["__typename"] != expected:
             raise DagsterApiError(f"{name} was not stopped: {answer}")
 
