@@ -7,7 +7,7 @@ storm, too. What an earlier process left marked stands in the ledger, and is see
 from collections import Counter
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.action import Action, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, NodeName
@@ -97,4 +97,6 @@ def _page_of_storm(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -> No
         "release JOB`. `ops-pipelines status` lists them."
     )
     (incident, _), *_ = counts.most_common(1)
-    perform(Action(verb=Verb.PAGE_HUMAN, incident=incident, text=text, part=_PAGE), cluster, plan=None, lease=lease)
+    # The storm itself has its page: this list need wake nobody.
+    page = Action(verb=Verb.PAGE_HUMAN, incident=incident, text=text, part=_PAGE, urgency=Urgency.WHEN_READ)
+    perform(page, cluster, plan=None, lease=lease)
