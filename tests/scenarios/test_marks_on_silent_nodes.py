@@ -1,6 +1,6 @@
 """The hold in the reflex: the tick that first sees a node silent marks its jobs, and takes the marks off in time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobAttempt, NodeName
+from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
@@ -292,6 +292,30 @@ class _Mute:
         if self._is_taken:
             self._inner.mark(attempts)
         raise SourceUnavailable("no answer")
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        if self._is_taken:
+            self._inner.unmark(jobs)
+        raise SourceUnavailable("no answer")
+
+
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "lost"])
+def test_release_without_an_answer_is_read_back_and_sent_once(autopilot: SmallAutopilot, is_taken: bool) -> None:
+    inner = autopilot.cluster
+    cut_off(autopilot, "gpu001", seconds=6)
+    tick(autopilot)
+    autopilot.let_pass(8)
+    mute = _Mute(inner.scheduler, is_taken=is_taken)
+    autopilot.cluster = replace(inner, scheduler=mute)  # type: ignore[arg-type]  # all else by __getattr__
+    tick(autopilot)
+    autopilot.cluster = inner
+
+    for _ in range(3):
+        tick(autopilot)
+
+    assert autopilot.commands() == [EntryKind.MARK, EntryKind.RELEASE]
+    assert not autopilot.job().is_held
+    assert marks(autopilot)[1:] == [(Verb.UNMARK, "job 1001", OutcomeKind.DONE)]
 
 
 @pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "lost"])

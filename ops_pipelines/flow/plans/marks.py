@@ -24,6 +24,7 @@ from ops_pipelines.ports.ledger import LedgerState
 _MOST_A_MINUTE = 500
 """# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,
 less than the usual SlurmdTimeout of 300 s."""
+_MARKS = frozenset({Verb.MARK, Verb.UNMARK})
 _SHOWN_COUNT = 40
 _PAGE = "marks"
 
@@ -50,10 +51,12 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     lately = now - timedelta(minutes=1)
     spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
     to_set = found.to_set[: max(0, _MOST_A_MINUTE - spent)]
-    unfinished = [each.action for each in open_marks(facts.records) if each.outcome is None]
-    for action in unfinished:  # No answer, or a process that ended: its witness is read, and it is sent again.
+    unfinished = {
+        each.action.key: each.action for each in facts.records if each.action.verb in _MARKS and not each.outcome
+    }
+    for action in unfinished.values():  # No answer, or a process that ended: its witness is read, and it is sent again.
         perform(action, cluster, plan=None, lease=lease)
-    orders = [Order(action=action) for action in (*found.to_lift, *to_set)]
+    orders = [Order(action=action) for action in (*found.to_lift, *to_set) if action.key not in unfinished]
     progress = carry_out_together(orders, cluster, lease=lease)
     done = Counter(each.action.verb for each in orders if progress[each.action.key].stage is Stage.DONE)
     if done[Verb.MARK]:
