@@ -7,7 +7,7 @@ import dagster as dg
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.alerts import forget_untold
 from ops_pipelines.flow.telling.silences import keep_silences
-from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 NAME = "alert_sensor"
 EVERY = timedelta(seconds=20)
@@ -17,6 +17,7 @@ EVERY = timedelta(seconds=20)
 @dg.sensor(
     name=NAME, minimum_interval_seconds=int(EVERY.total_seconds()), default_status=dg.DefaultSensorStatus.RUNNING
 )
+@one_at_a_time
 def alert_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SkipReason:
     """Never requests a run: what it does is cheap, and waits for nobody."""
     note = _turn(cluster)

@@ -26,7 +26,7 @@ from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
 from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, why_not_held
+from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, one_at_a_time, why_not_held
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
 
 NAME = "fault_sensor"
@@ -36,6 +36,7 @@ that took longer, for a drain that a scheduler was slow to do, tells nothing of 
 
 
 @dg.sensor(name=NAME, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+@one_at_a_time
 def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Takes evidence in, decides on it at once, and drains within the guardrails; everything stronger is a run's."""
     with _collector_at_rest():

@@ -7,10 +7,11 @@ import dagster as dg
 
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.live_cycle import LiveCycle
-from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 
 @dg.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+@one_at_a_time
 def live_cycle_sensor(
     context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster], live_cycle: dg.ResourceParam[LiveCycle]
 ) -> dg.SkipReason:

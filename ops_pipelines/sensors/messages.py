@@ -11,13 +11,14 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.telling.delivery import deliver, forget_old
 from ops_pipelines.flow.telling.tell import tell
 from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.sensors.runs import hold_lease, leave_beat, why_not_held
+from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 _DELIVER_FOR = timedelta(seconds=3)
 """Then the next tick goes on: a channel that hangs costs this sensor's own thread, and no other's."""
 
 
 @dg.sensor(minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@one_at_a_time
 def message_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SkipReason:
     """Tells owners, teams and the on-call what changed, grouped and within their limits."""
     if hold_lease(cluster) is None:

@@ -14,7 +14,7 @@ from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.sensors.runs import hold_lease
+from ops_pipelines.sensors.runs import hold_lease, one_at_a_time
 
 NAME = "records_sensor"
 EVERY = timedelta(minutes=10)
@@ -34,6 +34,7 @@ _AT_ONCE = 100
 @dg.sensor(
     name=NAME, minimum_interval_seconds=int(EVERY.total_seconds()), default_status=dg.DefaultSensorStatus.RUNNING
 )
+@one_at_a_time
 def records_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SkipReason:
     """Keeps Dagster's own records small."""
     if hold_lease(cluster) is None:

@@ -22,6 +22,7 @@ from ops_pipelines.sensors.runs import (
     is_run_under_way,
     leave_beat,
     note_of,
+    one_at_a_time,
     request,
     why_not_held,
 )
@@ -31,6 +32,7 @@ _LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
 
 
 @dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+@one_at_a_time
 def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Requests a run when there is new evidence, or when an open incident is due for its next step.
 

@@ -7,10 +7,19 @@ from ops_pipelines.flow.evidence.due import under_epoch
 from ops_pipelines.flow.lifecycle.due import due_rollout
 from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
-from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, request, why_not_held
+from ops_pipelines.sensors.runs import (
+    hold_epoch,
+    is_run_under_way,
+    leave_beat,
+    note_of,
+    one_at_a_time,
+    request,
+    why_not_held,
+)
 
 
 @dg.sensor(job=advance_rollouts, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@one_at_a_time
 def rollout_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Looks at the ledger alone: what is under way there says when the next look at the world is worth a run."""
     result = _look(context, cluster)

@@ -1,7 +1,10 @@
-"""What the sensors share: the lease of this code server, and whether a run that acts is on its way already."""
+"""What the sensors share: one tick at a time, this code server's lease, and whether a run is on its way already."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import dagster as dg
 
@@ -15,12 +18,34 @@ from ops_pipelines.ports.ledger import HeldLease, LedgerError
 from ops_pipelines.run_lanes import ACTING_TAGS
 from ops_pipelines.sensors.this_process import is_gone, this_process
 
+P = ParamSpec("P")
+T = TypeVar("T")
 POLL_FOR = timedelta(seconds=3.8)
 """How long a tick looks. The daemon's loop turns every 5 s and leaves out a sensor whose last tick has not ended then:
 at 4.8 s every other turn was lost, at 4.2 s still one in four while runs kept two cores busy (measured)."""
 LOOK_EVERY_SECONDS = 0.25
 _NOT_BEGUN = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 _BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
+
+
+def one_at_a_time(tick: Callable[P, T]) -> Callable[P, T | dg.SkipReason]:
+    """Return a tick that is left out while the one before still works in this process.
+
+    The daemon gives a tick up after a minute and asks for the next one; the thread of the first works on. On a host
+    with too little CPU four were at it side by side, each later for the others, and nobody looked for ten minutes.
+    """
+    under_way = threading.Lock()
+
+    @wraps(tick)
+    def turn(*args: P.args, **kwargs: P.kwargs) -> T | dg.SkipReason:
+        if not under_way.acquire(blocking=False):
+            return dg.SkipReason("the tick before still works: this host gives it too little CPU, or a source is slow")
+        try:
+            return tick(*args, **kwargs)
+        finally:
+            under_way.release()
+
+    return turn
 
 
 def why_not_held(cluster: Cluster) -> str:

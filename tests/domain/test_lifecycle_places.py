@@ -70,6 +70,24 @@ def test_nodes_in_hand_count_before_the_scheduler_shows_them_out_and_once() -> N
     assert Places(nodes, policy=policy, waiting=[NodeName("gpu000")]).left_count == 3
 
 
+@pytest.mark.parametrize(("is_back_at_work", "count"), [(False, 1), (True, 2)])
+def test_node_that_failed_keeps_its_place_until_it_works_again(is_back_at_work: bool, count: int) -> None:
+    nodes = [fleet_node(number, is_in_service=number != 0 or is_back_at_work) for number in range(12)]
+    policy = Policy(rollouts=RolloutLimits(max_out_count=2), drain_budget=WIDE.drain_budget)
+
+    assert Places(nodes, policy=policy, left_out=[NodeName("gpu000")]).left_count == count
+
+
+def test_node_that_failed_goes_back_on_its_own_place_and_on_no_other() -> None:
+    nodes = [fleet_node(number, is_in_service=number != 0) for number in range(12)]
+    policy = Policy(rollouts=RolloutLimits(max_out_count=1), drain_budget=WIDE.drain_budget)
+    places = Places(nodes, policy=policy, left_out=[NodeName("gpu000")])
+
+    assert pick([*nodes[1:], nodes[0]], places) == ("gpu000",)
+    places.give_back(nodes[0])
+    assert not places.has_room(nodes[1])
+
+
 @pytest.mark.parametrize(("size", "ratio", "count"), [(1, 0.1, 1), (2, 1.0, 1), (4, 0.5, 2), (4, 1.0, 3), (5, 0.1, 1)])
 def test_never_all_nodes_of_a_partition_are_out_at_once(size: int, ratio: float, count: int) -> None:
     nodes = fleet_of(size, partitions=frozenset({"debug"}))

@@ -1,6 +1,8 @@
 """The sensors: a drain in the tick that notices, one request for what is due, a reason for every skip."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,7 +27,7 @@ from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
-from ops_pipelines.sensors.runs import POLL_FOR
+from ops_pipelines.sensors.runs import POLL_FOR, one_at_a_time
 from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -410,6 +412,46 @@ def test_metrics_are_read_only_every_look_every_over_all_turns(
         autopilot.let_pass(0.8)
 
     assert telemetry.asked_count == 4
+
+
+def test_tick_is_left_out_while_the_one_before_still_works(instance: dg.DagsterInstance) -> None:
+    """The daemon gives a tick up after a minute, and its thread works on: ticks side by side are later still."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @one_at_a_time
+    def look(number: int) -> int:
+        if number == 1:
+            has_begun.set()
+            assert may_end.wait(60)
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(look, 1)
+        assert has_begun.wait(60)
+        second = look(2)
+        may_end.set()
+
+        assert isinstance(second, dg.SkipReason)
+        assert "still works" in (second.skip_message or "")
+        assert first.result() == 1
+    assert look(3) == 3
+
+
+def test_tick_that_failed_keeps_no_later_one_out() -> None:
+    @one_at_a_time
+    def fail() -> None:
+        raise ValueError("a source of nonsense")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nonsense"):
+            fail()
+
+
+def test_every_sensor_has_one_tick_at_a_time() -> None:
+    sensors = [each for each in defs.sensors or () if isinstance(each, dg.SensorDefinition)]
+
+    assert len(sensors) == 8
+    assert all(hasattr(each._raw_fn, "__wrapped__") for each in sensors)
 
 
 def test_silent_sources_do_not_break_the_turn_and_lose_nothing(

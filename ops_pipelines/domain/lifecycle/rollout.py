@@ -113,6 +113,8 @@ IN_HAND = frozenset(
     }
 )
 """Stages in which the node is out, and this rollout owns it: nobody else may act on it."""
+LEFT = frozenset({NodeStage.LOST, NodeStage.PULLED})
+"""Drained, and no act of the rollout comes any more on this way."""
 
 
 class NodeEvent(Enum):

@@ -4,8 +4,9 @@ Runs inside the ledger's transaction. The guardrails themselves are `domain.guar
 know: whose plan is in force, who said yes, and how old the facts are.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
@@ -19,13 +20,21 @@ from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import Lateness, in_force
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
+from ops_pipelines.ports.ledger import AUTOPILOT, GuardOfEach, LedgerState
 
 NO_LEASE = Refusal(
     guardrail="lease",
     reason="the right to act has run out or went to another process; the next run takes the current one",
     patience=Patience.WAIT,
 )
+
+_OVERTAKEN = Refusal(
+    guardrail="before_entry",
+    reason="another process went on with this act meanwhile; its witness is read anew",
+    patience=Patience.WAIT,
+)
+_VERDICT_LASTS = timedelta(seconds=1)
+"""# Assumption: nothing of ours is decided, carried out and undone within a second."""
 
 
 def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, actor: str) -> Authority:
@@ -116,16 +125,53 @@ def judge_on(
 
 
 def why_too_late(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:
-    """Return why an act that was begun must not be sent any more; to be asked right before its command.
-
-    A process may have stood still since its before-entry: the lease may have gone, and where its code server kept the
-    lease for it, the cluster is not what it was.
-    """
+    """Return why nothing that was begun must be sent any more: the lease has gone, or the facts are old by now."""
     held = cluster.ledger.held_lease(cluster.clock.now())
     now = cluster.clock.now()  # Reading took its time, too.
     if held is None or held.token != token or held.expires_at <= now:
         return NO_LEASE
     return are_stale(facts, now)
+
+
+class Verdicts:
+    """What was judged in one transaction, to be asked once more right before each command.
+
+    A process may have stood still since its before-entry, however long: the lease may have gone, the cluster may be
+    another, and where its code server kept the lease for it, another process may have ended the very act, begun others
+    or been told to pause. Verdicts older than a second are therefore given again, on the ledger as it is by then.
+    """
+
+    def __init__(
+        self, guard: GuardOfEach, facts: ClusterFacts, cluster: Cluster, *, token: str, given_at: datetime
+    ) -> None:
+        self._guard, self._facts, self._cluster, self._token = guard, facts, cluster, token
+        self._given_at = given_at
+        self._state: LedgerState | None = None
+
+    def taken_back(self, records: Sequence[ActionRecord], *, sending: int) -> Mapping[ActionKey, Refusal]:
+        """Return which of some acts that were begun must not be sent any more, and why.
+
+        `sending` counts the times that they were to be sent, as `Ledger.withhold` does.
+        """
+        too_late = why_too_late(self._facts, self._cluster, token=self._token)
+        if too_late is not None:
+            return dict.fromkeys((each.action.key for each in records), too_late)
+        now = self._cluster.clock.now()
+        if abs(now - self._given_at) > _VERDICT_LASTS:
+            self._state, self._given_at = self._cluster.ledger.read_state(now), now
+        if self._state is None:
+            return {}
+        again = {each.action.key: self._judge_again(each, self._state, sending) for each in records}
+        return {key: refusal for key, refusal in again.items() if refusal is not None}
+
+    def _judge_again(self, record: ActionRecord, state: LedgerState, sending: int) -> Refusal | None:
+        key = record.action.key
+        others = tuple(each for each in state.records if each.action.key != key)
+        own = [each for each in state.records if each.action.key == key]
+        if any(each.outcome is not None for each in own) or len(self._cluster.ledger.resent_at(key)) > sending:
+            return _OVERTAKEN
+        # The first time it was judged without its own entry, each further time with it.
+        return self._guard(record, replace(state, records=others) if sending == 0 else state)
 
 
 def _rollout_of(cause: IncidentId, state: LedgerState) -> Rollout | None:

@@ -5,7 +5,7 @@ afterwards by `domain.returning.testimony`. This module only moves between the t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
@@ -27,7 +27,7 @@ from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.commands import send_command
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, why_too_late, words_of
+from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, words_of
 from ops_pipelines.flow.acts.witnesses import inspect_node, look
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -93,14 +93,17 @@ def perform(
     lease: Lease,
     actor: str = AUTOPILOT,
     judged_on: Incident | None = None,
+    looked_at: datetime | None = None,
 ) -> Progress:
     """Bring an action one step further and return at once.
 
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
     what was begun, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
-    as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun.
+    as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun; and `looked_at` is when it
+    looked at what else it rests on, which grows as old as the facts themselves may.
     """
     facts = read_facts({action.verb}, cluster)
+    facts = facts if looked_at is None else replace(facts, taken_at=min(facts.taken_at, looked_at))
     moot = is_moot(action, facts) or _why_told(action, facts)
     known = next((record for record in facts.records if record.action.key == action.key), None)
     if known is None and moot is not None:
@@ -119,18 +122,20 @@ def perform(
             )
         return judge_on(state, action, plan, facts, cluster, shown=shown, lateness=lateness, actor=actor)
 
-    begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=cluster.clock.now())
+    now = cluster.clock.now()
+    verdicts = Verdicts(lambda _, state: guard(state), facts, cluster, token=token, given_at=now)
+    begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=now)
     if isinstance(begun, Refusal):
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
         return Progress(stage=stage, reason=words_of(begun))
     if isinstance(begun, Begun):
-        return _send(begun.record, cluster, facts, sending=0, token=token, actor=actor)
+        return _send(begun.record, cluster, facts, sending=0, verdicts=verdicts, actor=actor)
 
     def begin_again(record: ActionRecord, after: int) -> Begun | AlreadyBegun | Refusal:
         now = cluster.clock.now()
         return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
 
-    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, token=token, actor=actor)
+    return _follow_up(begun.record, cluster, facts, begin_again=begin_again, verdicts=verdicts, actor=actor)
 
 
 def _why_told(action: Action, facts: ClusterFacts) -> str | None:
@@ -182,14 +187,14 @@ def new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: P
 
 
 def _send(
-    record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, sending: int, token: str, actor: str
+    record: ActionRecord, cluster: Cluster, facts: ClusterFacts, *, sending: int, verdicts: Verdicts, actor: str
 ) -> Progress:
     """Send the command, if that is still right: time may have passed since the before-entry, however much."""
     action = record.action
-    too_late = None if action.verb in MESSAGES else why_too_late(facts, cluster, token=token)
-    if too_late is not None:
+    taken_back = {} if action.verb in MESSAGES else verdicts.taken_back([record], sending=sending)
+    if taken_back:
         cluster.ledger.withhold(action.key, sending=sending, actor=actor, now=cluster.clock.now())
-        return Progress(stage=Stage.WAITING, reason=words_of(too_late))
+        return Progress(stage=Stage.WAITING, reason=words_of(taken_back[action.key]))
     try:
         receipt = send_command(action, cluster, facts)
     except SourceRefused as problem:
@@ -228,7 +233,7 @@ def _follow_up(
     facts: ClusterFacts,
     *,
     begin_again: Callable[[ActionRecord, int], Begun | AlreadyBegun | Refusal],
-    token: str,
+    verdicts: Verdicts,
     actor: str,
 ) -> Progress:
     """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
@@ -240,7 +245,7 @@ def _follow_up(
         if record.sent_at is not None:
             return finish(record, cluster, OutcomeKind.DONE, "the notifier took it", actor=actor)
         # Nobody can tell whether it went out. A message twice is better than a page never sent.
-        return _send(record, cluster, facts, sending=0, token=token, actor=actor)
+        return _send(record, cluster, facts, sending=0, verdicts=verdicts, actor=actor)
     resent_at = cluster.ledger.resent_at(action.key)  # Read before the witness: who sends between the two is seen.
     testimony = testify(record, look(action, cluster))
     if testimony.witness is Witness.DONE:
@@ -253,7 +258,7 @@ def _follow_up(
     if _may_send_again(record, testimony.witness, resent_at, cluster):
         begun = begin_again(record, len(resent_at))
         if isinstance(begun, Begun):
-            return _send(record, cluster, facts, sending=len(resent_at) + 1, token=token, actor=actor)
+            return _send(record, cluster, facts, sending=len(resent_at) + 1, verdicts=verdicts, actor=actor)
         if isinstance(begun, AlreadyBegun):
             return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
         if begun.patience is Patience.WAIT:

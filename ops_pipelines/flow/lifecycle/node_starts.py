@@ -13,7 +13,7 @@ from ops_pipelines.domain.lifecycle.beginnings import Beginning, in_hand, pulled
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.places import Places, pick
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeEvent, RolloutNode
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT, Direction, NodeEvent, RolloutNode
 from ops_pipelines.domain.lifecycle.way import Step
 from ops_pipelines.flow.lifecycle.errand import Errand, Surroundings
 from ops_pipelines.flow.lifecycle.fleet_view import read_versions
@@ -100,8 +100,14 @@ def _with_room(
 
 def _places(nodes: Sequence[RolloutNode], fleet: Mapping[NodeName, FleetNode], errand: Errand) -> Places:
     begun = {each.node for each in nodes if each.stage in IN_HAND}
-    policy = errand.cluster.rules.policy
-    return Places(fleet.values(), policy=policy, in_hand=begun, waiting=begun - in_hand(nodes, fleet))
+    left_out = {each.node for each in nodes if each.stage in LEFT}
+    return Places(
+        fleet.values(),
+        policy=errand.cluster.rules.policy,
+        in_hand=begun,
+        waiting=begun - in_hand(nodes, fleet),
+        left_out=left_out,
+    )
 
 
 def _begun(

@@ -20,8 +20,6 @@ from ops_pipelines.ports.notifier import Audience, Severity
 from ops_pipelines.ports.outbox import KeptNote, Lane, Note
 
 NEW_VERSION = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
-LEFT = frozenset({NodeStage.LOST, NodeStage.PULLED})
-"""Drained, and no act of the rollout comes any more."""
 _SHOWN_COUNT = 12
 _LONGEST_REASON = 300
 

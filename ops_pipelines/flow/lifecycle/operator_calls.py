@@ -10,6 +10,7 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
 from ops_pipelines.domain.lifecycle.rollout import (
     IN_HAND,
+    LEFT,
     OF_PEOPLE,
     Direction,
     NodeStage,
@@ -18,7 +19,6 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
 )
 from ops_pipelines.flow.lifecycle.notices import (
-    LEFT,
     NEW_VERSION,
     RolloutSituation,
     as_page,

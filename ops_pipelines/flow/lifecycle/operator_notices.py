@@ -5,9 +5,8 @@ By night all of it waits for the morning; only who was called for a rollout hear
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, Rollout, RolloutState
+from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, LEFT, Rollout, RolloutState
 from ops_pipelines.flow.lifecycle.notices import (
-    LEFT,
     NEW_VERSION,
     RolloutSituation,
     at_once,

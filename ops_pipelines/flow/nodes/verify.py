@@ -170,7 +170,7 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
     )
     returned: Progress | None = None
     if verdict.recovery is Recovery.RECOVERED:
-        returned = _return(incident, node, cluster, verdict, lease=lease)
+        returned = _return(incident, node, cluster, verdict, lease=lease, looked_at=now)
     elif verdict.recovery is Recovery.PERSISTS:
         _climb_fresh(incident, cluster, why=f"{node} is not well: {'; '.join(verdict.facts)}")
     elif _is_late(incident, finished_at, cluster, now, tests=tests):
@@ -182,15 +182,17 @@ def _verify(incident: Incident, seen: Intake, cluster: Cluster, *, lease: Lease)
     return VerificationReport(incident=incident, node=node, verdict=verdict, returned=returned)
 
 
-def _return(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease) -> Progress:
+def _return(
+    incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease, looked_at: datetime
+) -> Progress:
     is_on_probation = cluster.rules.policy.durations.probation > timedelta(0)
     if is_on_probation:
         last = Action(verb=Verb.PUT_LAST, incident=incident.incident, node=node, try_number=incident.plan_count)
-        put_last = _until_settled(last, incident, cluster, lease=lease)
+        put_last = _until_settled(last, incident, cluster, lease=lease, looked_at=looked_at)
         if put_last.stage in (Stage.WAITING, Stage.UNDER_WAY):
             return put_last
     resume = Action(verb=Verb.RESUME, incident=incident.incident, node=node, try_number=incident.plan_count)
-    progress = _until_settled(resume, incident, cluster, lease=lease)
+    progress = _until_settled(resume, incident, cluster, lease=lease, looked_at=looked_at)
     now = cluster.clock.now()
     if progress.stage is Stage.DONE and is_on_probation:
         # Where it could not be made last choice it is watched all the same, and the ledger says why.
@@ -205,12 +207,19 @@ def _return(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdi
     return progress
 
 
-def _until_settled(action: Action, incident: Incident, cluster: Cluster, *, lease: Lease) -> Progress:
+def _until_settled(
+    action: Action, incident: Incident, cluster: Cluster, *, lease: Lease, looked_at: datetime
+) -> Progress:
+    """Do it while the verdict lasts; a node that was looked at too long ago is looked at again in the next pass."""
+
+    def step() -> Progress:
+        return perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident, looked_at=looked_at)
+
     give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
-    progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    progress = step()
     while progress.stage is Stage.UNDER_WAY and cluster.clock.now() < give_up_at:
         cluster.clock.wait(_POLL_SECONDS)
-        progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+        progress = step()
     return progress
 
 

@@ -8,7 +8,7 @@ to `perform`, which reads its witness and may send it again: a drain twice is a 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
@@ -17,7 +17,7 @@ from ops_pipelines.domain.observation import JobStatus, NodeStatus
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, judge_on, why_too_late, words_of
+from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, words_of
 from ops_pipelines.flow.acts.perform import Progress, Stage, new_record
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -52,18 +52,18 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
         facts = read_facts({order.action.verb for order in batch}, cluster)
-        begun, others = _begin(batch, facts, cluster, token=token)
-        told = _send(begun, facts, cluster, token=token)
+        begun, others, verdicts = _begin(batch, facts, cluster, token=token)
+        told = _send(begun, facts, cluster, verdicts)
         sent = [record for record in begun if record.action.key not in told.withheld]
-        late = {key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for key in told.withheld}
+        late = {key: Progress(stage=Stage.WAITING, reason=words_of(why)) for key, why in told.withheld.items()}
         progress |= others | late | _read_back(sent, told.refused, cluster)
     return progress
 
 
 def _begin(
     orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
-) -> tuple[list[ActionRecord], dict[ActionKey, Progress]]:
-    """Write the before-entries; return those that may be sent, and what is to be said of the others."""
+) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts]:
+    """Write the before-entries; return those that may be sent, what is to be said of the others, and the verdicts."""
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
     def guard(record: ActionRecord, state: LedgerState) -> Refusal | None:
@@ -71,8 +71,9 @@ def _begin(
             state, record.action, record.plan, facts, cluster, shown=shown, lateness=lateness, actor=AUTOPILOT
         )
 
-    now = cluster.clock.now()
     records = [new_record(order.action, cluster, facts, plan=order.plan) for order in orders]
+    now = cluster.clock.now()
+    verdicts = Verdicts(guard, facts, cluster, token=token, given_at=now)
     answers = cluster.ledger.begin_all(records, guard=guard, lease_token=token, actor=AUTOPILOT, now=now)
     begun: list[ActionRecord] = []
     others: dict[ActionKey, Progress] = {}
@@ -84,7 +85,7 @@ def _begin(
             others[record.action.key] = Progress(stage=stage, reason=words_of(answer))
         else:
             others[record.action.key] = Progress(stage=Stage.UNDER_WAY, reason="begun before; its witness is next")
-    return begun, others
+    return begun, others, verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +94,19 @@ class _Told:
 
     refused: Mapping[ActionKey, str]
     """What the scheduler refused, with its words."""
-    withheld: frozenset[ActionKey] = frozenset()
-    """What was not sent: the lease went, or too much time, between the before-entries and the commands."""
+    withheld: Mapping[ActionKey, Refusal] = field(default_factory=dict)
+    """What was not sent: between the before-entries and the commands its verdict was taken back."""
 
 
-def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
+def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, verdicts: Verdicts) -> _Told:
     """Send one command a verb and reason."""
-    alike: dict[tuple[Verb, str], list[Action]] = {}
+    alike: dict[tuple[Verb, str], list[ActionRecord]] = {}
     for record in begun:
-        alike.setdefault((record.action.verb, record.action.text), []).append(record.action)
+        alike.setdefault((record.action.verb, record.action.text), []).append(record)
     groups = list(alike.values())
 
-    def send(group: Sequence[Action]) -> _Told:
-        return _send_group(group, facts, cluster, token=token)
+    def send(group: Sequence[ActionRecord]) -> _Told:
+        return _send_group(group, facts, cluster, verdicts)
 
     if len(groups) < _ENOUGH_FOR_THREADS:
         answers = [send(group) for group in groups]
@@ -118,28 +119,32 @@ def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, 
 def _both(answers: Sequence[_Told]) -> _Told:
     return _Told(
         refused={key: words for each in answers for key, words in each.refused.items()},
-        withheld=frozenset(key for each in answers for key in each.withheld),
+        withheld={key: why for each in answers for key, why in each.withheld.items()},
     )
 
 
-def _send_group(group: Sequence[Action], facts: ClusterFacts, cluster: Cluster, *, token: str) -> _Told:
-    if why_too_late(facts, cluster, token=token) is not None:
-        for action in group:
-            cluster.ledger.withhold(action.key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
-        return _Told(refused={}, withheld=frozenset(action.key for action in group))
+def _send_group(group: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, verdicts: Verdicts) -> _Told:
+    withheld = verdicts.taken_back(group, sending=0)
+    for key in withheld:
+        cluster.ledger.withhold(key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
+    left = [record for record in group if record.action.key not in withheld]
+    actions = [record.action for record in left]
     try:
-        if group[0].verb is Verb.DRAIN:
-            nodes = [action.node for action in group if action.node is not None]
-            cluster.scheduler.drain(nodes, reason=group[0].text)
+        if not actions:
+            pass
+        elif actions[0].verb is Verb.DRAIN:
+            nodes = [action.node for action in actions if action.node is not None]
+            cluster.scheduler.drain(nodes, reason=actions[0].text)
         else:
-            send_marks(group, cluster, facts)
+            send_marks(actions, cluster, facts)
     except SourceRefused as problem:
-        if len(group) > 1:  # One bad node must not cost the others their drain.
-            return _both([_send_group([action], facts, cluster, token=token) for action in group])
-        return _Told(refused={group[0].key: str(problem)})
+        if len(left) > 1:  # One bad node must not cost the others their drain.
+            alone = [_send_group([record], facts, cluster, verdicts) for record in left]
+            return _both([_Told(refused={}, withheld=withheld), *alone])
+        return _Told(refused={actions[0].key: str(problem)}, withheld=withheld)
     except SourceError:
-        return _Told(refused={})
-    return _Told(refused={})
+        pass  # No answer is not a no.
+    return _Told(refused={}, withheld=withheld)
 
 
 def _read_back(

@@ -26,12 +26,15 @@ class Places:
         policy: Policy,
         in_hand: Collection[NodeName] = (),
         waiting: Collection[NodeName] = (),
+        left_out: Collection[NodeName] = (),
     ) -> None:
         """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has begun with.
 
-        `waiting`: in hand, and yet none of the rollouts' share, for an incident has them out.
+        `waiting`: in hand, and yet none of the rollouts' share, for an incident has them out. `left_out`: failed, and
+        still out for their update: each keeps its place until it works again, for its own way back, too.
         """
-        owned = ({each.node for each in fleet if each.is_in_hand} | set(in_hand)) - set(waiting)
+        self._left_out = {each.node for each in fleet if each.node in left_out and not each.is_in_service}
+        owned = ({each.node for each in fleet if each.is_in_hand} | set(in_hand)) - set(waiting) | self._left_out
         sizes = Counter(part for node in fleet for part in _parts(node))
         self._policy = policy
         self._shared_domains = frozenset(name for (kind, name), size in sizes.items() if kind == _DOMAIN and size > 1)
@@ -51,7 +54,7 @@ class Places:
     def has_room(self, node: FleetNode) -> bool:
         """Return whether a node may be taken too; one that is out already needs a place of the rollouts alone."""
         if node.node in self._out_before:
-            return self._ours_left > 0
+            return self._ours_left > 0 or node.node in self._left_out
         return self.left_count > 0 and all(self._left.get(part, 0) > 0 for part in self._capped(node))
 
     def why_full(self, node: FleetNode) -> str:
@@ -64,13 +67,13 @@ class Places:
 
     def take(self, node: FleetNode) -> None:
         """Count a node as ours and out."""
-        self._ours_left -= 1
+        self._ours_left -= node.node not in self._left_out
         if node.node not in self._out_before:
             self._count(node, -1)
 
     def give_back(self, node: FleetNode) -> None:
         """Count a node that was taken as before."""
-        self._ours_left += 1
+        self._ours_left += node.node not in self._left_out
         if node.node not in self._out_before:
             self._count(node, 1)
 
