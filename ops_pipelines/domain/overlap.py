@@ -104,7 +104,7 @@ def watch(
     ended_by = now if job is None or not has_moved_on(job, before.attempt) else (job.started_at or now)
     for name in before.nodes - silent.keys() if not before.is_over else ():
         # It fell silent and was given up between two looks of ours.
-        given_up_at = _given_up_at(nodes.get(name))
+        given_up_at = _given_up_at(nodes.get(name), ended_by=ended_by)
         if given_up_at is not None and before.attempt.started_at < given_up_at <= ended_by + _WHOLE_SECONDS:
             silent[name] = given_up_at
     clear = dict(before.clear)
@@ -206,10 +206,14 @@ def _is_silent(name: NodeName, nodes: Mapping[NodeName, NodeStatus]) -> bool:
     return name in nodes and not nodes[name].is_responding
 
 
-def _given_up_at(node: NodeStatus | None) -> datetime | None:
-    if node is None or node.is_responding or node.state is not NodeState.DOWN:
+def _given_up_at(node: NodeStatus | None, *, ended_by: datetime) -> datetime | None:
+    """Return when the scheduler gave a silent node up; a drain since has dated the reason anew, so that nobody knows.
+
+    Then it is taken for the reason why the attempt ended: an overlap too many costs a look at a checkpoint.
+    """
+    if node is None or node.is_responding or node.state is not NodeState.DOWN or node.reason_set_at is None:
         return None
-    return node.reason_set_at
+    return min(node.reason_set_at, ended_by) if node.is_drained else node.reason_set_at
 
 
 def _clearing(

@@ -1,8 +1,10 @@
 """A repaired node is returned when it is proven well, and not a moment earlier."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,11 +12,13 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.observation import NodeInspection
 from ops_pipelines.domain.returning.verification import Recovery, TestsStanding, repaired_at
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes import verify as flow_verify
 from ops_pipelines.flow.nodes.verify import VerificationReport, verify_repaired
+from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -53,6 +57,38 @@ def test_node_soaks_first_and_is_returned_then(repaired: SmallAutopilot) -> None
     assert before == ()
     assert repaired.incident().state is IncidentState.RESOLVED
     assert len(repaired.received(EntryKind.RESUME)) == 1
+
+
+class SlowAfterLook:
+    """A fleet whose node tells how it is, and then its caller stands still for a while."""
+
+    def __init__(self, fleet: Fleet, stand_still: Callable[[], None]) -> None:
+        self._fleet, self._stand_still = fleet, stand_still
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fleet, name)
+
+    def inspect(self, node: NodeName) -> NodeInspection:
+        seen = self._fleet.inspect(node)
+        self._stand_still()
+        return seen
+
+
+@pytest.mark.parametrize(("seconds", "is_returned"), [(20, True), (31, False)])
+def test_node_is_not_returned_on_a_look_of_long_ago(repaired: SmallAutopilot, seconds: int, is_returned: bool) -> None:
+    repaired.let_pass(SOAK.total_seconds())
+    cluster = repaired.cluster
+
+    def stand_still() -> None:
+        repaired.let_pass(seconds)
+        repaired.lease.token(cluster.ledger, cluster.clock.now())  # Its code server keeps the lease for it.
+
+    slow = replace(cluster, fleet=cast("Fleet", SlowAfterLook(cluster.fleet, stand_still)))
+    verify_repaired(slow, lease=repaired.lease, patience=timedelta(0))
+
+    assert bool(repaired.received(EntryKind.RESUME)) == is_returned
+    verify_repaired(cluster, lease=repaired.lease, patience=timedelta(seconds=5))
+    assert repaired.incident().state is IncidentState.RESOLVED
 
 
 def test_fault_that_the_nodes_own_check_sees_is_a_try_that_did_not_help(repaired: SmallAutopilot) -> None:

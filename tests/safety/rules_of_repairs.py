@@ -86,9 +86,9 @@ def _fences_held_job(scene: Scene) -> bool:
     """
     node, held = scene.told_node, dict[JobId, ActionRecord]()
     for command, record in scene.accepted:
-        if command.verb is Verb.HOLD and record is not None and command.job is not None:
+        if command.verb in (Verb.HOLD, Verb.MARK) and record is not None and command.job is not None:
             held[command.job] = record
-        elif command.verb is Verb.RELEASE and command.job is not None:
+        elif command.verb in (Verb.RELEASE, Verb.UNMARK) and command.job is not None:
             held.pop(command.job, None)
     waiting = [each for job, each in held.items() if _still_waits(scene.told.jobs.get(job), each)]
     is_silent = node is not None and not node.is_responding

@@ -20,6 +20,7 @@ from tests.safety.rules_of_rollouts import is_of_rollout, why_unproven
 from tests.safety.scene import Rule, Scene
 
 _REPAIRS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
+_TOUCH_NO_NODE = MESSAGES | {Verb.MARK, Verb.UNMARK}
 _LOOK_LASTS = timedelta(seconds=60)
 """True time; a look at the node that is older says nothing of now."""
 
@@ -189,9 +190,9 @@ def _why_not_whole(scene: Scene) -> str | None:
 
 
 def _mended(scene: Scene) -> str | None:
-    """Judge whatever is done for a node that waits for hands: nobody has called it mended."""
+    """Judge what is done to a node that waits for hands: nobody has called it mended."""
     cause = None if scene.record is None else scene.record.action.incident
-    if scene.is_by_hand or scene.command.verb in MESSAGES or cause not in scene.orders.waiting_for_hands:
+    if scene.is_by_hand or scene.command.verb in _TOUCH_NO_NODE or cause not in scene.orders.waiting_for_hands:
         return None
     return f"{cause} waits for hands, and nobody called it mended"
 

@@ -190,6 +190,9 @@ class Stage:
         self._running_since: dict[JobAttempt, datetime] = {}
         self._seen_at_work: set[JobAttempt] = set()
         """Attempts that whoever looks has seen at work."""
+        self._nodes_of: dict[JobAttempt, frozenset[NodeName]] = {}
+        """On which nodes each attempt was seen at work."""
+        self._seen_silent: set[NodeName] = set()
         self._first_look = True
         self._border_told: dict[str, Told] = {}
         self.mischief = Mischief()
@@ -349,13 +352,16 @@ class Stage:
     def _witness_overlaps(self, name: str) -> None:
         """Note where two copies of a job run now, and nobody was told though this process has just looked.
 
-        What it cannot know is let be: lies, a clock that was set, an attempt that it may never have seen at work, and
-        where it has no right to page.
+        What it cannot know is let be: lies, a clock that was set, an attempt that it may never have seen at work, one
+        whose nodes were silent between two looks only, and where it has no right to page.
         """
         told, now = self._border_told[name], self.true_clock.now()
         running = {each.attempt for each in told.jobs.values() if each.state is JobState.RUNNING}
         if not told.is_honest or self.own_clock.ahead or self.mischief.failing:
             return
+        lease = self.ledger.current_lease(self.own_clock.now())
+        if lease is None or self.processes[name].lease.token(self.ledger, self.own_clock.now()) != lease:
+            return  # Also who got a new lease in mid-pass: what it does until the next one it does with the old.
         self._running_since = {
             each: self._running_since.get(each, now) for each in running | self._seen_at_work if each
         }
@@ -365,16 +371,20 @@ class Stage:
             if self._first_look or now - since > timedelta(minutes=1)
         }
         self._first_look = False
-        lease = self.ledger.current_lease(self.own_clock.now())
-        if lease is None or self.orders.tokens.get(name, lease) != lease:
-            return
+        self._nodes_of |= {
+            each.attempt: each.nodes
+            for each in told.jobs.values()
+            if each.state is JobState.RUNNING and each.attempt is not None
+        }
+        self._seen_silent |= {each.node for each in told.nodes.values() if not each.is_responding}
         for progress in ground_truth.read_progress(self.twin):
             older = sorted(progress.writers)[:-1]
             pages = [
                 each.body for each in self.processes["first"].messages.messages if each.audience is Audience.ON_CALL
             ]
             is_told = any(f"wo copies of job {progress.job} " in each for each in pages)
-            if self._seen_at_work.intersection(older) and not is_told:
+            known = self._seen_at_work.intersection(older)
+            if any(self._nodes_of.get(each, frozenset()) & self._seen_silent for each in known) and not is_told:
                 self.untold.append(f"untold_overlap: two copies of job {progress.job} run, and nobody was told")
 
     def renew_lease(self, name: str) -> None:

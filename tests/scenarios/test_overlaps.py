@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.overlap import Certainty, Overlap
@@ -259,6 +260,18 @@ def test_overlap_that_began_while_we_were_stopped_is_told_when_we_go_on(tmp_path
     (page,) = told_of(autopilot)
     assert "gpu001" in page.body
     assert len(overlaps(autopilot)) == 1
+
+
+def test_overlap_is_told_where_somebody_drained_the_silent_node_before_we_looked(tmp_path: Path) -> None:
+    """The drain dates the reason anew: when the scheduler gave the node up nobody can read any more."""
+    autopilot = begin(tmp_path)
+    fall_silent(autopilot)
+    autopilot.let_pass(120)
+    autopilot.cluster.scheduler.drain([NodeName("gpu001")], reason="ops_pipelines INC-0009: no answer")
+
+    look_for(autopilot, 10)
+
+    assert len(told_of(autopilot)) == 1
 
 
 def test_without_an_incident_on_the_node_one_is_opened_for_it(tmp_path: Path) -> None:
