@@ -101,7 +101,7 @@ def test_lost_nodes_are_tried_once_more_when_somebody_sends_a_stuck_rollout_back
 
     stage.run_to(RolloutState.STUCK, RolloutState.WENT_BACK)
 
-    assert stage.touched_count() == 3
+    assert stage.touched_count() == 2
     assert stage.nodes()[NodeName("gpu001")].try_number > 3
 
 

@@ -107,8 +107,8 @@ def test_nodes_that_never_boot_again_are_handed_to_people(tmp_path: Path) -> Non
 
     stage.run_to(RolloutState.STUCK)
 
-    assert stage.touched_count() == 3
-    assert sorted(stage.stages().values()) == ["lost"] * 3 + ["pending"] * 3
+    assert stage.touched_count() == 2  # The third canary finds no room while two are out.
+    assert sorted(stage.stages().values()) == ["lost"] * 2 + ["pending"] * 4
     assert stage.drained() == {name for name, each in stage.stages().items() if each == "lost"}
 
 
