@@ -119,11 +119,11 @@ class Gateway:
         if self._logins.tokens is None:
             proxied = "The site's proxy logs you in: open its address."
             return HTMLResponse(_page(html.escape(_READ_ONLY if self._logins.are_none else proxied)))
-        if scope["method"] == "POST":
-            _refuse_foreign_origin(headers, may_lack=False)
-            said = (await _read_body(receive)).decode("utf-8", "replace")
-        else:
-            said = scope["query_string"].decode("ascii", "replace")
+        if scope["method"] != "POST":
+            # Never in the address: whoever follows another's link would act in that other's name.
+            return HTMLResponse(_page(_FORM))
+        _refuse_foreign_origin(headers, may_lack=False)
+        said = (await _read_body(receive)).decode("utf-8", "replace")
         token = parse_qs(said).get("token", [""])[0]
         if not token:
             return HTMLResponse(_page(_FORM))

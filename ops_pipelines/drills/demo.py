@@ -127,7 +127,8 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
             serve = ["ops-pipelines", "serve", "--cluster", str(cluster_file), "--port", str(pages_port)]
             stack.start_beside("pages", serve, port=pages_port)
         console.print(
-            f"Dagster UI: [link={stack.login_url}]{stack.login_url}[/]  (started in {time.monotonic() - began:.0f} s)"
+            f"Dagster UI: [link={stack.url}]{stack.url}[/]  (started in {time.monotonic() - began:.0f} s; "
+            f"{stack.login_words})"
         )
         console.print(f"pages: [link={pages_url}/]{pages_url}/[/]  (reports, approvals, quotas, costs, advice)")
         desk = _Desk(cluster=cluster, twin=twin, stack=stack, console=console, state=state, pages_url=pages_url)

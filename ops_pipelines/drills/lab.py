@@ -177,9 +177,8 @@ def brought_up(lab: "Lab", console: Console) -> Iterator[None]:
         with console.status("starting") as status:
             lab.start(lambda what: status.update(f"starting {what}"))
         around = lab.around.addresses
-        console.print(
-            f"Dagster UI: {lab.stack.login_url}   serve: {around.serve_url}   Prometheus: {lab.prometheus_url}"
-        )
+        console.print(f"Dagster UI: {lab.stack.url}   serve: {around.serve_url}   Prometheus: {lab.prometheus_url}")
+        console.print(lab.stack.login_words)
         console.print(f"Alertmanager: {around.alertmanager_url or 'not installed: no alert is sent or silenced'}")
         yield
     finally:

@@ -75,9 +75,9 @@ class DagsterStack:
         return f"http://{LOOPBACK}:{self._port}"
 
     @property
-    def login_url(self) -> str:
-        """The address that logs in whoever started the drill; nobody else on this machine knows it."""
-        return f"{self.url}/login?token={self.token}"
+    def login_words(self) -> str:
+        """How whoever started the drill may act in the web interface; nobody else on this machine knows the token."""
+        return f"to act there: {self.url}/login, token {self.token}"
 
     @property
     def _token_file(self) -> Path:

@@ -25,6 +25,8 @@ from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, Propo
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
 AUTOPILOT = "autopilot"
+KEPT_ACTS = "acts kept in sight"
+"""The source whose cursor names acts by their keys: `read_state` shows them however old they are."""
 """The actor of everything that no person launched."""
 
 

@@ -10,6 +10,7 @@ from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.ports.ledger import (
+    KEPT_ACTS,
     AlreadyBegun,
     Approval,
     Begun,
@@ -277,6 +278,22 @@ class LedgerActionContract:
             ledger.finish(drain(1).key, outcome(), actor="autopilot")
 
         assert bool(ledger.read_state(NOW).records) is is_shown
+
+    def test_state_shows_what_is_kept_in_sight_however_old_it_is(self, ledger: Ledger) -> None:
+        later = NOW + timedelta(days=3)
+        for number in (1, 2):
+            begin(ledger, drain(number))
+            ledger.finish(drain(number).key, outcome(), actor="autopilot")
+        before = ledger.read_state(later).records
+
+        keep = f"{drain(2).key} {ActionKey('none-of-this-key')}"
+        ledger.take_in(source=KEPT_ACTS, observations=(), rejected=(), cursor=keep, now=later)
+        begin(ledger, drain(3), at=later)
+
+        assert before == ()
+        assert [each.action for each in ledger.read_state(later).records] == [drain(2), drain(3)]
+        ledger.take_in(source=KEPT_ACTS, observations=(), rejected=(), cursor="", now=later)
+        assert [each.action for each in ledger.read_state(later).records] == [drain(3)]
 
     def test_last_change_of_an_incident_is_the_line_of_its_own_its_plans_or_its_actions_last_change(
         self, ledger: Ledger

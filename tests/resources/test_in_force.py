@@ -220,6 +220,23 @@ def test_policy_that_was_never_right_allows_nothing_and_stops_no_process(tmp_pat
     assert "nothing is begun" in str(trouble)
 
 
+def test_another_try_at_a_broken_file_begins_no_moment_of_acting(site: Site) -> None:
+    """The hour of the last good one is over; while the new try settles, nobody knows yet what it says."""
+    site.write(SLIP)
+    assert site.mode() is Mode.AUTO
+    site.clock.wait(GRACE.total_seconds() + 1)
+    assert site.mode() is Mode.OBSERVE
+
+    site.write(SLIP + "# another try\n")
+    os.utime(site.policy_file, (site.clock.now().timestamp(),) * 2)
+
+    assert site.mode() is Mode.OBSERVE
+    assert site.begin().cluster().rules.policy.mode is Mode.OBSERVE
+    site.write("mode: auto\n")
+    site.clock.wait(SETTLES.total_seconds())
+    assert site.mode() is Mode.AUTO
+
+
 def test_half_written_file_is_not_believed_before_it_has_settled(site: Site) -> None:
     site.process.cluster()
     site.write("mode: auto\n")  # Half of it: the node that must not be touched is not written yet.

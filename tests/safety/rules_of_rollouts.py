@@ -51,12 +51,12 @@ def _one_owner(scene: Scene) -> str | None:
     node, cause = scene.command.node, None if scene.record is None else scene.record.action.incident
     if node is None or cause is None:
         return None
-    owner = _owners(scene).get(node)
-    if owner is not None and owner != cause:
+    owner, told = _owners(scene).get(node), scene.told_node
+    # Whom somebody has put back into service meanwhile, nobody has.
+    if owner is not None and owner != cause and (told is None or told.is_drained):
         return f"{owner} has it"
     if not is_rollout(cause):
         return f"{cause} is no rollout" if scene.command.verb in _FOR_ROLLOUTS else None
-    told = scene.told_node
     drained_by = "" if told is None or not told.is_drained else told.reason or ""
     is_anothers = drained_by.startswith(f"{DRAIN_MARK} ") and not drained_by.startswith(f"{DRAIN_MARK} {cause}:")
     return f"it is drained by another cause: {drained_by}" if is_anothers else None

@@ -15,10 +15,12 @@ from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.marks import see_to_marks
+from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.flow.timeliness import read_lateness
+from ops_pipelines.ports.ledger import KEPT_ACTS
 from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.ground_truth import read_split_brains
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS
@@ -350,3 +352,101 @@ def test_given_up_job_is_let_go_when_a_person_has_cut_the_power(tmp_path: Path) 
     assert (before, after) == ("", "let 1 job(s) go")
     assert autopilot.job().state is JobState.RUNNING
     assert read_split_brains(autopilot.twin) == ()
+
+
+def test_release_is_tried_until_it_is_taken_however_long_there_is_no_answer(autopilot: SmallAutopilot) -> None:
+    inner = autopilot.cluster
+    cut_off(autopilot, "gpu001", seconds=6)
+    tick(autopilot)
+    autopilot.let_pass(8)
+    mute = _Mute(inner.scheduler, is_taken=False)
+    autopilot.cluster = replace(inner, scheduler=mute)  # type: ignore[arg-type]  # all else by __getattr__
+    for _ in range(4):
+        tick(autopilot)
+        settle_left_behind(autopilot.cluster)
+        autopilot.let_pass(60)
+    autopilot.cluster = inner
+
+    tick(autopilot)
+    tick(autopilot)
+
+    assert not autopilot.job().is_held
+    assert marks(autopilot)[1:] == [(Verb.UNMARK, "job 1001", OutcomeKind.DONE)]
+
+
+class _Refusing(_Mute):
+    """A scheduler that says no."""
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        raise SourceRefused("access denied")
+
+
+def test_release_that_was_refused_is_tried_again_after_a_while_and_not_at_once(autopilot: SmallAutopilot) -> None:
+    inner = autopilot.cluster
+    cut_off(autopilot, "gpu001", seconds=6)
+    tick(autopilot)
+    autopilot.let_pass(8)
+    refusing = _Refusing(inner.scheduler, is_taken=False)
+    autopilot.cluster = replace(inner, scheduler=refusing)  # type: ignore[arg-type]  # all else by __getattr__
+    tick(autopilot)
+    autopilot.cluster = inner
+    tick(autopilot)
+    at_once = autopilot.job().is_held
+
+    autopilot.let_pass(600)
+    tick(autopilot)
+
+    assert at_once
+    assert not autopilot.job().is_held
+    assert [kind for _, _, kind in marks(autopilot)[1:]] == [OutcomeKind.FAILED, OutcomeKind.DONE]
+
+
+class _Behind(_Mute):
+    """A scheduler that is so far behind that it carries a command out long after its client was killed."""
+
+    def mark(self, attempts: list[JobAttempt]) -> None:
+        self.waiting = attempts
+        raise SourceUnavailable("no answer")
+
+
+def test_mark_that_lands_after_the_node_answers_is_taken_off(autopilot: SmallAutopilot) -> None:
+    inner = autopilot.cluster
+    cut_off(autopilot, "gpu001", seconds=6)
+    behind = _Behind(inner.scheduler, is_taken=False)
+    autopilot.cluster = replace(inner, scheduler=behind)  # type: ignore[arg-type]  # all else by __getattr__
+    tick(autopilot)
+    autopilot.cluster = inner
+    autopilot.let_pass(30)  # the node answers again
+    tick(autopilot)
+    inner.scheduler.mark(behind.waiting)
+
+    for _ in range(3):
+        tick(autopilot)
+
+    assert not autopilot.job().is_held
+
+
+def test_mark_outlives_its_incident_and_the_day_that_a_ledger_shows(tmp_path: Path) -> None:
+    """Somebody drained the node for its repair: it is theirs, so its silence is no incident of ours any more."""
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5, policy=PATIENT, durations=HASTY)
+    autopilot.let_pass(15)
+    cut_off(autopilot, "gpu001", seconds=2 * 86_400)
+    tick(autopilot)
+    autopilot.let_pass(12)
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="RMA 4711")
+    incident = autopilot.incident()
+    tick(autopilot)
+    autopilot.cluster.ledger.change_incident(
+        replace(incident, state=IncidentState.RESOLVED), actor="day-shift", now=autopilot.clock.now()
+    )
+
+    autopilot.let_pass(86_400 + 60)
+    tick(autopilot)
+    shown = marks(autopilot)
+    autopilot.let_pass(86_400)
+    tick(autopilot)
+
+    assert [verb for verb, _, _ in shown] == [Verb.MARK]
+    assert not autopilot.job().is_held
+    tick(autopilot)
+    assert autopilot.cluster.ledger.cursor(KEPT_ACTS) == ""

@@ -217,8 +217,12 @@ def test_without_tokens_nobody_changes_anything_and_the_page_says_so(behind: Beh
     assert behind.logins == []
 
 
+def log_in(door: Browser, token: str) -> Response:
+    return door.post("/login", content=urlencode({"token": token}).encode(), headers={"origin": OWN})
+
+
 def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_gets(door: Browser) -> None:
-    answer = door.get("/login", params={"token": TOKEN})
+    answer = log_in(door, TOKEN)
 
     cookie = answer.headers["set-cookie"].lower()
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -229,10 +233,20 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_site_gets
 def test_wrong_tokens_keep_nobody_out(door: Browser) -> None:
     """An old cookie in a forgotten tab asks with each picture of a page, and so may any stranger."""
     for number in range(30):
-        assert door.get("/login", params={"token": f"guess {number}"}).status_code == 401
+        assert log_in(door, f"guess {number}").status_code == 401
         assert door.get("/", headers={"cookie": "ops_pipelines_token=an-old-one"}).status_code == 200
 
-    assert door.get("/login", params={"token": TOKEN}).status_code == 303
+    assert log_in(door, TOKEN).status_code == 303
+
+
+def test_nobody_is_logged_in_by_a_link(door: Browser) -> None:
+    """A colleague's link would have its reader approve in the colleague's name."""
+    answer = door.get("/login", params={"token": TOKEN})
+
+    assert "set-cookie" not in answer.headers
+    assert 'name="token"' in answer.text
+    foreign = door.post("/login", content=f"token={TOKEN}".encode(), headers={"origin": "http://evil.example"})
+    assert foreign.status_code == 403
 
 
 @pytest.mark.parametrize(("length", "name"), [(19, None), (20, "ada"), (21, "ada")])

@@ -235,7 +235,7 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
 def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
     """Return the marks that were begun and not taken off; whether their jobs are still held is not asked."""
     lifted = {
-        _mark_of(record)
+        mark_of(record)
         for record in records
         if record.action.verb is Verb.UNMARK and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
     }
@@ -243,12 +243,13 @@ def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
         record
         for record in records
         if record.action.verb is Verb.MARK
-        and _mark_of(record) not in lifted
+        and mark_of(record) not in lifted
         and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
     )
 
 
-def _mark_of(record: ActionRecord) -> tuple[IncidentId, JobAttempt | None, str]:
+def mark_of(record: ActionRecord) -> tuple[IncidentId, JobAttempt | None, str]:
+    """Return what a mark, and what takes it off, have in common."""
     return record.action.incident, record.action.attempt, record.action.part
 
 

@@ -7,14 +7,16 @@ nobody anything, so it is set at the first sight of a silence, before that is be
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.guardrails.facts import is_being_moved, open_marks
+from ops_pipelines.domain.guardrails.facts import is_being_moved, mark_of, open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
 
+_TRIED_AGAIN_AFTER = timedelta(minutes=10)
+"""What the scheduler has refused it will refuse again in a moment; a job that stays held is a night's work lost."""
 _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 
 
@@ -49,16 +51,40 @@ def find_marks(
         if (job.attempt, part) not in known:
             to_set.append(Action(verb=Verb.MARK, incident=causes[name], attempt=job.attempt, part=part))
     to_lift = [
-        Action(verb=Verb.UNMARK, incident=mark.action.incident, attempt=mark.action.attempt, part=mark.action.part)
+        lift
         for mark in standing_marks(facts.records, facts.jobs)
         if not is_being_moved(mark.action.attempt, facts) and not _lacks_an_answer(mark, facts)
+        if (lift := _next_lift(mark, facts)) is not None
     ]
     return Marks(to_set=tuple(to_set), to_lift=tuple(to_lift))
+
+
+def _next_lift(mark: ActionRecord, facts: ClusterFacts) -> Action | None:
+    """Return the act that takes a mark off; where one came to nothing, another one after a while."""
+    ended_at = [
+        record.outcome.finished_at
+        for record in facts.records
+        if record.action.verb is Verb.UNMARK and mark_of(record) == mark_of(mark) and record.outcome is not None
+    ]
+    if ended_at and facts.taken_at - max(ended_at) < _TRIED_AGAIN_AFTER:
+        return None
+    incident, attempt, part = mark_of(mark)
+    return Action(verb=Verb.UNMARK, incident=incident, attempt=attempt, part=part, try_number=1 + len(ended_at))
 
 
 def standing_marks(records: Collection[ActionRecord], jobs: Mapping[JobId, JobStatus]) -> tuple[ActionRecord, ...]:
     """Return the marks of ours whose jobs are still held by them, oldest first."""
     return tuple(mark for mark in open_marks(records) if _stands(mark, jobs))
+
+
+def acts_in_sight(facts: ClusterFacts) -> tuple[ActionRecord, ...]:
+    """Return what must be known of standing marks for as long as they stand, and tries to take them off."""
+    standing = {mark_of(mark) for mark in standing_marks(facts.records, facts.jobs)}
+    return tuple(
+        record
+        for record in facts.records
+        if record.action.verb in (Verb.MARK, Verb.UNMARK) and mark_of(record) in standing
+    )
 
 
 def nodes_in_doubt(facts: ClusterFacts) -> frozenset[NodeName]:

@@ -6,7 +6,7 @@ afterwards by `domain.returning.testimony`. This module only moves between the t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.action import (
@@ -59,6 +59,9 @@ _HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK, Verb.INSTALL})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 NOT_SENT_AGAIN = "not sent again: "
 """Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
+_MARKS = frozenset({Verb.MARK, Verb.UNMARK})
+_LANDS_WITHIN = timedelta(minutes=2)
+"""# Assumption: a slurmctld that is behind carries out within this time what its client was killed over."""
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
 # Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
@@ -263,6 +266,8 @@ def _follow_up(
             return Progress(stage=Stage.UNDER_WAY, reason="somebody else sent it again in this moment")
         if begun.patience is Patience.WAIT:
             return Progress(stage=Stage.WAITING, reason=words_of(begun))
+        if action.verb is Verb.MARK and _may_still_land(record, resent_at, cluster):
+            return Progress(stage=Stage.UNDER_WAY, reason="not wanted any more; the scheduler may still do it")
         return finish(record, cluster, OutcomeKind.FAILED, f"{NOT_SENT_AGAIN}{words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
@@ -293,13 +298,25 @@ def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[
     return verb in _AT_ONCE or cluster.clock.now() - last_sent_at > limit / _RESEND_SHARE
 
 
+def _may_still_land(record: ActionRecord, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
+    """Return whether a command that got no answer may lie in the scheduler's queue yet: what lands has to be undone."""
+    if _was_never_sent(record, resent_at, cluster):
+        return False
+    return cluster.clock.now() - max((record.begun_at, *resent_at)) <= _LANDS_WITHIN
+
+
 def _was_never_sent(record: ActionRecord, resent_at: Sequence[datetime], cluster: Cluster) -> bool:
     """Return whether each time that it was to be sent the lease had gone: then nobody has to wait for its witness."""
     return len(cluster.ledger.withheld(record.action.key)) == 1 + len(resent_at)
 
 
 def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
-    """Return whether the witness should have appeared by now: its limit runs from when the command was accepted."""
+    """Return whether the witness should have appeared by now: its limit runs from when the command was accepted.
+
+    A mark set or taken off that nobody has accepted is never given up: a job would stay held, or be started twice.
+    """
+    if record.action.verb in _MARKS and record.sent_at is None:
+        return False
     limit = witness_limit(record.action.verb, cluster.rules.policy)
     return cluster.clock.now() - (record.sent_at or record.begun_at) > limit
 

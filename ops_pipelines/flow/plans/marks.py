@@ -5,21 +5,22 @@ storm, too. What an earlier process left marked stands in the ledger, and is see
 """
 
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Urgency, Verb
+from ops_pipelines.domain.action import Action, ActionRecord, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.repair.marks import find_marks, standing_marks
+from ops_pipelines.domain.repair.marks import acts_in_sight, find_marks, standing_marks
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import Order, carry_out_together
-from ops_pipelines.ports.ledger import LedgerState
+from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerState
 
 _MOST_A_MINUTE = 500
 """# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,
@@ -45,8 +46,11 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
         if each.signal is Signal.NODE_UNREACHABLE and each.node not in policy.untouchable_nodes
     }
     if not silent_since and not open_marks(state.records):
+        if any(each.action.verb in _MARKS for each in state.records):
+            _keep_in_sight((), cluster)
         return ""
     facts = read_facts({Verb.MARK, Verb.UNMARK}, cluster)
+    _keep_in_sight(acts_in_sight(facts), cluster)
     found = find_marks(facts, silent_since=silent_since, causes=_causes(state))
     lately = now - timedelta(minutes=1)
     spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
@@ -64,6 +68,17 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     words = [f"marked {done[Verb.MARK]} job(s) held"] if done[Verb.MARK] else []
     words += [f"let {done[Verb.UNMARK]} job(s) go"] if done[Verb.UNMARK] else []
     return ", ".join(words)
+
+
+def _keep_in_sight(acts: Collection[ActionRecord], cluster: Cluster) -> None:
+    """Let the ledger show standing marks for longer than it shows what is over: their incident may be closed by then.
+
+    A node may come back after days, and who drained it for its repair knows nothing of the job that waits for it.
+    """
+    keys = " ".join(sorted(each.action.key for each in acts))
+    if keys != (cluster.ledger.cursor(KEPT_ACTS) or ""):
+        now = cluster.clock.now()
+        cluster.ledger.take_in(source=KEPT_ACTS, observations=(), rejected=(), cursor=keys, now=now)
 
 
 def _causes(state: LedgerState) -> dict[NodeName, IncidentId]:

@@ -67,6 +67,8 @@ def settle_left_behind(cluster: Cluster) -> int:
 
 
 def _is_left_behind(record: ActionRecord, incident: Incident | None) -> bool:
+    if record.action.verb in (Verb.MARK, Verb.UNMARK):
+        return False  # The tick follows its marks until they are off.
     if incident is None:
         return True
     if record.action.verb in MESSAGES and record.plan is None:

@@ -99,7 +99,8 @@ def read_policy_in_force(path: Path, *, topology: Topology, state_directory: Pat
         except ConfigError:
             pass
         else:
-            return InForce(content=policy, read_from=kept, again_at=now + SETTLES)
+            trouble = _standing_trouble(path, kept=kept, now=now)
+            return InForce(content=policy, read_from=kept, trouble=trouble, again_at=now + SETTLES)
     before = content_of(path)
     try:
         policy = read_policy(path, topology=topology)
@@ -145,6 +146,13 @@ def _note_trouble(path: Path, fault: ConfigError, *, kept: Path, now: datetime, 
         except OSError:
             grace = timedelta(0)
     return ConfigTrouble(file=path.name, fault=_first_fault(fault), since=since, until=since + grace)
+
+
+def _standing_trouble(path: Path, *, kept: Path, now: datetime) -> ConfigTrouble | None:
+    """Return the trouble that a file had before it was changed just now: its hour goes on until it is read again."""
+    since = _noted_since(kept.with_name(f"{kept.name}{_TROUBLE}"), now=now)
+    fault = "it was saved a moment ago and is read again at once"
+    return None if since is None else ConfigTrouble(file=path.name, fault=fault, since=since, until=since + GRACE)
 
 
 def _noted_since(note: Path, *, now: datetime) -> datetime | None:

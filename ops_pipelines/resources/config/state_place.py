@@ -1,7 +1,7 @@
 """Where the state directory is, also where cluster.yaml, which says it, is broken or gone.
 
 For orders that must always work (`pause`) and for showing what is known. So every place counts that is known: what was
-named, what the file says on the line of that key, broken or not, and what this user's last command found.
+named, what the file says on the line of that key, broken or not, and what this user's last commands found.
 """
 
 import hashlib
@@ -17,11 +17,13 @@ from ops_pipelines.resources.whole_file import put_whole
 _LINE = re.compile(r"^state_directory[ \t]*:[ \t]*(\S.*?)[ \t]*(?:[ \t]#.*)?\r?$", re.MULTILINE)
 _LONGEST_PATH = 4_096
 _REMEMBERED = "ops_pipelines"
+_MOST_REMEMBERED = 4
+"""Who moves the state directory in cluster.yaml has a process that works in the one before until it is restarted."""
 
 
 def state_directories(cluster_file: Path, *, named: Path | None = None) -> tuple[Path, ...]:
     """Return the state directories that are there, each once; empty where none is known."""
-    places = [named, *_stated(cluster_file), _remembered(cluster_file)]
+    places = [named, *_stated(cluster_file), *_remembered(cluster_file)]
     there = [place.resolve() for place in places if place is not None and _is_directory(place)]
     return tuple(dict.fromkeys(there))
 
@@ -30,10 +32,12 @@ def remember_state_directory(cluster_file: Path, state_directory: Path) -> None:
     """Note for this user where the state of a cluster lies. What cannot be noted is done without."""
     try:
         note = _note_of(cluster_file)
-        if content_of(note) == f"{state_directory}\n".encode():
+        known = _remembered(cluster_file)
+        if known[:1] == (state_directory,):
             return
         note.parent.mkdir(parents=True, exist_ok=True)
-        put_whole(note, f"{state_directory}\n")
+        others = [place for place in known if place != state_directory and _is_directory(place)]
+        put_whole(note, "".join(f"{place}\n" for place in [state_directory, *others][:_MOST_REMEMBERED]))
     except (OSError, RuntimeError):
         return
 
@@ -52,12 +56,13 @@ def _stated(cluster_file: Path) -> Iterator[Path]:
             continue
 
 
-def _remembered(cluster_file: Path) -> Path | None:
+def _remembered(cluster_file: Path) -> tuple[Path, ...]:
+    """Return what is noted, the newest first."""
     try:
-        said = (content_of(_note_of(cluster_file)) or b"").decode("utf-8").strip()
+        said = (content_of(_note_of(cluster_file)) or b"").decode("utf-8").splitlines()
     except (RuntimeError, UnicodeDecodeError):
-        return None
-    return Path(said) if said.startswith("/") and "\0" not in said else None
+        return ()
+    return tuple(Path(line) for line in said if line.startswith("/") and "\0" not in line)
 
 
 def _note_of(cluster_file: Path) -> Path:

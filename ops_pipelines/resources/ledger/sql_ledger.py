@@ -435,13 +435,14 @@ class SqlLedger:
 
     def held_lease(self, now: datetime) -> HeldLease | None:
         with self._database.read() as connection:
-            held = ledger_evidence.read_held_lease(connection, now)
-            return None if held is None or self._watch.refused_in(connection) is not None else held
+            # First: what others append between our reading of the ledger and of its mark would look like a loss.
+            is_refused = self._watch.refused_in(connection) is not None
+            return None if is_refused else ledger_evidence.read_held_lease(connection, now)
 
     def current_lease(self, now: datetime) -> str | None:
         with self._database.read() as connection:
-            token = ledger_evidence.read_lease(connection, now)
-            return None if token is None or self._watch.refused_in(connection) is not None else token
+            is_refused = self._watch.refused_in(connection) is not None
+            return None if is_refused else ledger_evidence.read_lease(connection, now)
 
     # -- heartbeat ----------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanI
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
 from ops_pipelines.domain.repair.remediation import IncidentPlan
-from ops_pipelines.ports.ledger import Approval, EntryKind, LedgerState, Pause
+from ops_pipelines.ports.ledger import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, RefusedAction
 from ops_pipelines.resources.ledger.rollouts import read_open_rollouts, read_owned
 from ops_pipelines.resources.ledger.tables import (
     actions,
     approvals,
+    cursors,
     entries,
     evidence,
     identity_of,
@@ -56,6 +57,7 @@ _SINGLE_VALUES = select(
     select(func.max(evidence.c.seq)).scalar_subquery().label("evidence_head"),
     select(func.max(incidents.c.number)).scalar_subquery().label("incident_count"),
     _PAUSE.scalar_subquery().label("pause"),
+    select(cursors.c.position).where(cursors.c.source == KEPT_ACTS).scalar_subquery().label("kept"),
     select(func.max(rollouts.c.number)).where(rollouts.c.is_open == 1).scalar_subquery().label("open_rollout"),
 )
 _IS_OPEN = incidents.c.is_open == 1
@@ -107,12 +109,18 @@ _RECORDS_BY_KEY = _bodies_by(actions.c.key, actions.c.body)
 
 
 def read_state(connection: Connection, now: datetime) -> LedgerState:
-    """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history."""
+    """Return what is true now. Cost grows with what is open and with the last 24 hours, not with history.
+
+    Acts that `KEPT_ACTS` names are shown, too.
+    """
     single = connection.execute(_SINGLE_VALUES).one()
     open_rows = connection.execute(_OPEN_INCIDENTS).all()
     has_rollout = single.open_rollout is not None
     shown = _RECORDS_WITH_ROLLOUTS if has_rollout else _RECORDS
     record_bodies = connection.execute(shown, {"since": now - RECORDS_WINDOW}).scalars()
+    records = {record.action.key: record for record in map(_to_record, record_bodies)}
+    kept = [ActionKey(key) for key in (single.kept or "").split() if key not in records]
+    older = sorted(read_records_of(connection, kept).values(), key=lambda each: each.begun_at) if kept else ()
     approval_bodies = connection.execute(_APPROVALS, {"since": now - RECORDS_WINDOW}).scalars()
     given = [_to_approval(body) for body in approval_bodies]
     return LedgerState(
@@ -122,7 +130,7 @@ def read_state(connection: Connection, now: datetime) -> LedgerState:
         incidents=tuple(_to_incident(row.body) for row in open_rows),
         incident_count=single.incident_count or 0,
         last_change_seq={IncidentId(row.incident): row.last_change_seq for row in open_rows},
-        records=tuple(_to_record(body) for body in record_bodies),
+        records=(*older, *records.values()),
         approvals=tuple(each for each in given if each.expires_at > now),
         pause=_to_pause(single.pause),
         past_approvals=tuple(each for each in given if each.expires_at <= now),
