@@ -38,12 +38,12 @@ def _owners(scene: Scene) -> Mapping[NodeName | None, IncidentId]:
     """Return which rollout has each node."""
     owners: dict[NodeName | None, IncidentId] = {}
     for command, record in scene.accepted:
-        if record is None or not is_rollout(record.action.incident):
+        if record is None:
             continue
-        if command.verb is Verb.DRAIN:
+        if command.verb is Verb.DRAIN and is_rollout(record.action.incident):
             owners[command.node] = record.action.incident
-        elif command.verb is Verb.RESUME:
-            owners.pop(command.node, None)
+        elif command.verb in (Verb.DRAIN, Verb.RESUME):
+            owners.pop(command.node, None)  # An incident drains what no rollout has any more: that is judged there.
     return owners
 
 
