@@ -52,14 +52,22 @@ def _one_owner(scene: Scene) -> str | None:
     if node is None or cause is None:
         return None
     owner, told = _owners(scene).get(node), scene.told_node
-    # Whom somebody has put back into service meanwhile, nobody has.
-    if owner is not None and owner != cause and (told is None or told.is_drained):
+    if owner is not None and owner != cause and not _was_put_back_by_others(scene):
         return f"{owner} has it"
     if not is_rollout(cause):
         return f"{cause} is no rollout" if scene.command.verb in _FOR_ROLLOUTS else None
     drained_by = "" if told is None or not told.is_drained else told.reason or ""
     is_anothers = drained_by.startswith(f"{DRAIN_MARK} ") and not drained_by.startswith(f"{DRAIN_MARK} {cause}:")
     return f"it is drained by another cause: {drained_by}" if is_anothers else None
+
+
+def _was_put_back_by_others(scene: Scene) -> bool:
+    """Return whether the node was seen without a drain after its newest one: whom somebody put back, nobody has."""
+    drained_at = max(
+        each.at for each, _ in scene.accepted if each.verb is Verb.DRAIN and each.node == scene.command.node
+    )
+    told, told_at = scene.told_node, scene.told.nodes_at
+    return told is not None and not told.is_drained and told_at is not None and told_at > drained_at
 
 
 def _rollout_share(scene: Scene) -> str | None:
