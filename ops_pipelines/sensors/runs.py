@@ -1,6 +1,7 @@
 """What the sensors share: one tick at a time, this code server's lease, and whether a run is on its way already."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import wraps
@@ -24,6 +25,8 @@ POLL_FOR = timedelta(seconds=3.8)
 """How long a tick looks. The daemon's loop turns every 5 s and leaves out a sensor whose last tick has not ended then:
 at 4.8 s every other turn was lost, at 4.2 s still one in four while runs kept two cores busy (measured)."""
 LOOK_EVERY_SECONDS = 0.25
+_HANGS_AFTER_SECONDS = 300.0
+"""Each source has limits of seconds: no tick works for so long, however starved."""
 _NOT_BEGUN = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 _BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
@@ -32,18 +35,26 @@ def one_at_a_time(tick: Callable[P, T]) -> Callable[P, T | dg.SkipReason]:
     """Return a tick that is left out while the one before still works in this process.
 
     The daemon gives a tick up after a minute and asks for the next one; the thread of the first works on. On a host
-    with too little CPU four were at it side by side, each later for the others, and nobody looked for ten minutes.
+    with too little CPU four were at it side by side, each later for the others, and nobody looked for ten minutes. One
+    that hangs for good keeps the others out for `_HANGS_AFTER_SECONDS`.
     """
-    under_way = threading.Lock()
+    lock = threading.Lock()
+    begun_at: list[float] = []
 
     @wraps(tick)
     def turn(*args: P.args, **kwargs: P.kwargs) -> T | dg.SkipReason:
-        if not under_way.acquire(blocking=False):
-            return dg.SkipReason("the tick before still works: this host gives it too little CPU, or a source is slow")
+        began = time.monotonic()
+        with lock:
+            if any(began - each < _HANGS_AFTER_SECONDS for each in begun_at):
+                return dg.SkipReason(
+                    "the tick before still works: this host gives it too little CPU, or a source hangs"
+                )
+            begun_at.append(began)
         try:
             return tick(*args, **kwargs)
         finally:
-            under_way.release()
+            with lock:
+                begun_at.remove(began)
 
     return turn
 
