@@ -46,9 +46,7 @@ def one_at_a_time(tick: Callable[P, T]) -> Callable[P, T | dg.SkipReason]:
         began = time.monotonic()
         with lock:
             if any(began - each < _HANGS_AFTER_SECONDS for each in begun_at):
-                return dg.SkipReason(
-                    "the tick before still works: this host gives it too little CPU, or a source hangs"
-                )
+                return dg.SkipReason("the tick before still works: too little CPU here, or a source hangs")
             begun_at.append(began)
         try:
             return tick(*args, **kwargs)
