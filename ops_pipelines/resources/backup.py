@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 LEDGER = "ledger.sqlite"
 CONFIGURATION, LAKE = "configuration", "lake"
 _OUTSIDE = "outside"
-"""Below the configuration: files that stand elsewhere than beside cluster.yaml."""
+"""Below the configuration: files that stand elsewhere than beside cluster.yaml, each below its whole path."""
 _DRAFT = ".draft"
 _VERSION = 1
 _FOR_US, _DIRECTORY_FOR_US = 0o600, 0o700
@@ -95,6 +95,10 @@ def make_backup(
             _copy_lake(Path(config.lake.url), draft, kept)
         manifest = _manifest(copied, config, kept=kept, left_out=left_out, with_lake=with_lake, now=now)
         put_whole_bytes(draft / MANIFEST, json.dumps(asdict(manifest), indent=1).encode(), mode=_FOR_US)
+        try:
+            verify_backup(draft)  # What could not be put back is told now, and not on the day it is needed.
+        except BackupError as problem:
+            raise BackupError(f"no backup was made, for it could not be put back; do it again ({problem})") from problem
         draft.rename(directory)
     except OSError as problem:
         raise BackupError(f"{directory} cannot be written: {problem}") from problem
@@ -121,6 +125,11 @@ def verify_backup(directory: Path) -> Manifest:
     root = directory.resolve()
     for each in manifest.files:
         file = root / each.path
+        if Path(each.path).is_absolute() or ".." in Path(each.path).parts:
+            raise BackupError(
+                f"the manifest of {directory} names {each.path}, and a file of a backup stands below it, without `..`; "
+                "it was changed, use another backup"
+            )
         if not file.resolve().is_relative_to(root) or file.is_symlink():
             raise BackupError(f"{each.path} is not a file of the backup {directory}; it was changed")
         if not file.is_file() or _sha256(file) != each.sha256:
@@ -188,7 +197,8 @@ def _copy_configuration(
     if config.releases_directory.is_dir():
         named += sorted(each for each in config.releases_directory.rglob("*") if each.is_file())
     named += _calendars(config)
-    for file in (cluster_file.resolve(), *(each for each in named if each is not None)):
+    # What two keys name is one file.
+    for file in dict.fromkeys((cluster_file.resolve(), *(_without_dots(each) for each in named if each is not None))):
         content = content_of(file)
         if content is None:
             yield f"{file}: it is not there, or cannot be read"
@@ -196,14 +206,19 @@ def _copy_configuration(
         if file == cluster_file.resolve():
             content, was_cut = _without_password(content, config.ledger.url)
             yield from ("the password in ledger.url of cluster.yaml",) if was_cut else ()
-        is_beside = file.is_relative_to(here)
-        below = file.relative_to(here) if is_beside else Path(_OUTSIDE, file.name)
+        # Below its whole path, so that no two fall on one.
+        below = file.relative_to(here) if file.is_relative_to(here) else Path(_OUTSIDE, *file.parts[1:])
         target = draft / CONFIGURATION / below
         for parent in reversed(target.relative_to(draft).parents[:-1]):
             (draft / parent).mkdir(exist_ok=True, mode=_DIRECTORY_FOR_US)
         put_whole_bytes(target, content, mode=_FOR_US)
         kept.append(_kept(draft, str(target.relative_to(draft)), was_at=str(file)))
     yield from _secrets(cluster_file)
+
+
+def _without_dots(file: Path) -> Path:
+    """Return where a file is. One without `..` keeps its name: below cluster.yaml's directory a symlink may lead on."""
+    return file.resolve() if ".." in file.parts else file.absolute()
 
 
 def _calendars(config: ClusterConfig) -> list[Path]:

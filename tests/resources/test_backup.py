@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import stat
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ops_pipelines.domain.action import OutcomeKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
 from ops_pipelines.ports.ledger import EntryKind, LedgerError
+from ops_pipelines.resources import whole_file
 from ops_pipelines.resources.backup import BackupError, put_where_missing, verify_backup
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.ledger import copying
@@ -131,6 +133,50 @@ def test_directory_that_is_there_is_never_written_into(site: Site) -> None:
         site.back_up()
 
 
+def test_files_of_one_name_in_two_places_outside_are_both_kept(site: Site, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for place, text in (("releases/a", "one"), ("releases/b", "two"), ("", "three")):
+        (elsewhere / place).mkdir(parents=True, exist_ok=True)
+        (elsewhere / place / "driver.yaml").write_text(text)
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "policy.yaml").write_text(POLICY_YAML)
+    site.cluster_file.rename(here / "cluster.yaml")
+    config = replace(
+        site.config,
+        releases_directory=elsewhere / "releases",
+        teams_path=here / "../elsewhere/driver.yaml",
+        policy_path=here / "policy.yaml",
+        projects_path=here / "../here/policy.yaml",
+    )
+
+    backup = replace(site, config=config, cluster_file=here / "cluster.yaml").back_up()
+
+    kept = {each.was_at: backup / each.path for each in verify_backup(backup).files}
+    assert {was_at: file.read_text() for was_at, file in kept.items() if "elsewhere" in was_at} == {
+        f"{elsewhere}/releases/a/driver.yaml": "one",
+        f"{elsewhere}/releases/b/driver.yaml": "two",
+        f"{elsewhere}/driver.yaml": "three",
+    }
+    assert all(each.resolve().is_relative_to(backup) for each in kept.values())
+    assert kept[f"{here}/policy.yaml"] == backup / "configuration/policy.yaml"
+    assert len([each for each in (backup / "configuration").rglob("*") if each.is_file()]) == 5
+
+
+def test_backup_that_could_not_be_put_back_is_not_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_on_a_bad_disk(file: Path, content: bytes, *, mode: int) -> None:
+        whole_file.put_whole_bytes(file, content, mode=mode)
+        if file.name == "manifest.json":
+            (file.parent / "configuration/policy.yaml").write_bytes(b"")
+
+    monkeypatch.setattr("ops_pipelines.resources.backup.put_whole_bytes", put_on_a_bad_disk)
+
+    with pytest.raises(BackupError, match="no backup was made"):
+        site.back_up()
+
+    assert [each.name for each in site.directory.iterdir() if "backup" in each.name] == []
+
+
 # -- refused --
 
 
@@ -170,6 +216,21 @@ def spoil_backup(backup: Path, spoil: str) -> None:
 
         said["files"][0]["sha256"] = _sha256(ledger)
         manifest.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize("path", ["configuration/../cron.d/x", "/etc/cron.d/x", "configuration/.."])
+def test_path_that_leads_out_is_refused(site: Site, path: str) -> None:
+    backup = site.back_up()
+    manifest = backup / "manifest.json"
+    said = json.loads(manifest.read_text())
+    (backup / "cron.d").mkdir()
+    shutil.copyfile(backup / "configuration/policy.yaml", backup / "cron.d/x")
+    (policy,) = (each for each in said["files"] if each["path"].endswith("policy.yaml"))
+    policy["path"] = path
+    manifest.write_text(json.dumps(said))
+
+    with pytest.raises(BackupError, match="stands below it, without"):
+        verify_backup(backup)
 
 
 def test_living_ledger_is_overwritten_only_when_told_and_kept_aside(site: Site) -> None:
