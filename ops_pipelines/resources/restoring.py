@@ -60,7 +60,8 @@ class _Present:
     copied: Copied | None
     """None: nothing that can be read."""
     aside: tuple[Path, ...] = ()
-    is_damaged: bool = False
+    damage: str = ""
+    """Why not, where something is there."""
     mark: Mark | None = None
     is_refused: bool = field(default=False)
 
@@ -82,8 +83,8 @@ def restore_ledger(
     """Put the ledger of a verified backup in place of the one that is there.
 
     `nodes`: what the scheduler shows now; None: it was not asked, or did not answer. `overwrite`: also a ledger that
-    lives. `as_it_was`: without upgrade and without a line, for an older program. Raises BackupError, LedgerError; then
-    what was there is there still, whole.
+    lives, or is damaged. `as_it_was`: without upgrade and without a line, for an older program. Raises BackupError,
+    LedgerError; then what was there is there still, whole.
     """
     manifest = verify_backup(backup)
     seen = SeenFile(config.state_directory)
@@ -103,6 +104,12 @@ def restore_ledger(
         try:
             _verify(ledger, manifest.head_hash, of="the backup")
             present = _look_at(config, seen, staging=Path(staging), now=now)
+            if present.damage and not overwrite:
+                raise BackupError(
+                    f"a ledger is there, and it is damaged ({present.damage}): nobody can tell whether an autopilot "
+                    "works on it. Stop it (`systemctl stop ops-pipelines.target`), then say --overwrite; "
+                    "SQLite's files are kept aside; of PostgreSQL's tables nothing is kept, use `pg_dump` before"
+                )
             if present.is_living and not overwrite:
                 raise BackupError(
                     "a ledger is there and lives: it is the one that was seen last. To put the backup in its place say "
@@ -183,11 +190,11 @@ def _look_at(config: ClusterConfig, seen: SeenFile, *, staging: Path, now: datet
         mark = None
     try:
         copied = copy_out(config.ledger.url, staging / "present.sqlite")
-    except LedgerDamaged:
-        return _Present(copied=None, is_damaged=True, mark=mark)
+        lease = None if copied is None else copied.lease()
+    except LedgerDamaged as problem:
+        return _Present(copied=None, damage=str(problem), mark=mark)
     if copied is None:
         return _Present(copied=None, mark=mark)
-    lease = copied.lease()
     if lease is not None and lease[0] and datetime.fromisoformat(lease[1]) > now:
         raise BackupError(
             f"the autopilot runs: {lease[0]} holds the right to act until {lease[1]}. Stop it "
@@ -249,7 +256,7 @@ def _words(restoration: Restoration) -> str:
 
 def _keep_aside(present: _Present, config: ClusterConfig, *, now: datetime) -> tuple[Path, ...]:
     stamp = f"{now:%Y%m%dT%H%M%S}"
-    if present.is_damaged:
+    if present.damage:
         return set_aside(config.ledger.url, f".damaged-{stamp}")
     if present.copied is None or present.copied.found.head_seq == 0:
         return ()

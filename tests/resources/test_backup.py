@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -16,7 +17,7 @@ from sqlalchemy import create_engine
 from ops_pipelines.domain.action import OutcomeKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
-from ops_pipelines.ports.ledger import EntryKind, LedgerError
+from ops_pipelines.ports.ledger import EntryKind, LedgerDamaged, LedgerError
 from ops_pipelines.resources import whole_file
 from ops_pipelines.resources.backup import BackupError, put_where_missing, verify_backup
 from ops_pipelines.resources.config.files import read_cluster
@@ -327,16 +328,46 @@ def test_restored_elsewhere_nobody_knows_what_was_lost(site: Site, tmp_path: Pat
     assert site.open().why_refused() is None
 
 
-def test_damaged_ledger_is_moved_aside_with_all_its_files(site: Site) -> None:
+@pytest.mark.parametrize("damage", ["rubbish", "leases", "alembic_version", "entries"])
+def test_damaged_ledger_is_moved_aside_with_all_its_files_when_told(site: Site, damage: str) -> None:
     backup = site.back_up()
     file = copying.sqlite_file(site.url)
     assert file is not None
-    file.write_bytes(b"rubbish " * 1000)
+    if damage == "rubbish":
+        file.write_bytes(b"rubbish " * 1000)
+    else:
+        change(site.url, f"DROP TABLE {damage}")
+    before = file.read_bytes()
 
-    done = site.restore(backup)
+    with pytest.raises(BackupError, match=r"damaged .*--overwrite"):
+        site.restore(backup)
+    untouched = file.read_bytes()
+    done = site.restore(backup, overwrite=True)
 
-    assert [Path(each).read_bytes()[:7] for each in done.kept_aside][-1:] == [b"rubbish"]
+    assert (untouched, Path(done.kept_aside[-1]).read_bytes()) == (before, before)
     assert site.open().verify_chain().problem == ""
+
+
+def test_ledger_that_cannot_be_copied_for_lack_of_room_is_not_given_up(site: Site) -> None:
+    backup = site.back_up()
+    ledger = site.open()
+    ledger.take_lease(holder="host:1", ttl=15 * SECOND, now=LATER)
+    change(site.url, "CREATE TABLE filler AS SELECT zeroblob(9000000) AS room")
+    before = sorted(each.name for each in site.config.state_directory.iterdir())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    heard = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000_000, limits[1]))
+    try:
+        with pytest.raises(LedgerError, match="cannot be copied") as caught:
+            site.restore(backup, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, heard)
+
+    assert not isinstance(caught.value, LedgerDamaged)
+    assert sorted(each.name for each in site.config.state_directory.iterdir()) == before
+    assert ledger.why_refused() is None
+    ledger.close()
 
 
 # -- killed --

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from sqlalchemy.exc import ProgrammingError
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
-from ops_pipelines.resources.backup import make_backup
-from ops_pipelines.resources.config.cluster_config import LedgerConfig
+from ops_pipelines.resources.backup import BackupError, make_backup
+from ops_pipelines.resources.config.cluster_config import ClusterConfig, LedgerConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.ledger.copying import copy_out, put_in
 from ops_pipelines.resources.ledger.database import LedgerDatabase
@@ -120,11 +121,7 @@ class TestIdentityOnPostgres(LedgerIdentityContract):
         assert (used.found(), used.verify_chain().problem, used.why_refused()) == (before, "", None)
 
     def test_backup_is_restored_and_accepted(self, used: SqlLedger, url: str, tmp_path: Path) -> None:
-        cluster_file = tmp_path / "cluster.yaml"
-        cluster_file.write_text(CLUSTER_YAML)
-        (tmp_path / "policy.yaml").write_text(POLICY_YAML)
-        config = replace(read_cluster(cluster_file), ledger=LedgerConfig(url=url), state_directory=tmp_path)
-        make_backup(tmp_path / "backup", config, cluster_file=cluster_file, with_lake=False, now=NOW)
+        config = backed_up(url, tmp_path)
         begin(used, drain(1))
         emptied(url)
         later = NOW + 3600 * SECOND
@@ -135,6 +132,33 @@ class TestIdentityOnPostgres(LedgerIdentityContract):
 
         assert (done.lost_count, done.is_paused) == (None, True)  # Seen just when it was backed up: nobody knows.
         assert (used.why_refused(), used.verify_chain().problem, used.found().head_seq) == (None, "", 12)
+
+    @pytest.mark.parametrize("table", ["evidence", "leases", "alembic_version"])
+    def test_damaged_ledger_is_replaced_when_told(self, used: SqlLedger, url: str, tmp_path: Path, table: str) -> None:
+        config = backed_up(url, tmp_path)
+        used.close()
+        change(url, f"DROP TABLE {table}")
+        restore = partial(
+            restore_ledger, tmp_path / "backup", config, actor="ada", nodes=(), as_it_was=False, now=NOW + 3600 * SECOND
+        )
+
+        with pytest.raises(BackupError, match=r"damaged .*--overwrite"):
+            restore(overwrite=False)
+        done = restore(overwrite=True)
+
+        ledger = SqlLedger(url)
+        assert (done.kept_aside, ledger.verify_chain().problem) == ((), "")
+        ledger.close()
+
+
+def backed_up(url: str, directory: Path) -> ClusterConfig:
+    """Back up a ledger to a directory `backup` in this one."""
+    cluster_file = directory / "cluster.yaml"
+    cluster_file.write_text(CLUSTER_YAML)
+    (directory / "policy.yaml").write_text(POLICY_YAML)
+    config = replace(read_cluster(cluster_file), ledger=LedgerConfig(url=url), state_directory=directory)
+    make_backup(directory / "backup", config, cluster_file=cluster_file, with_lake=False, now=NOW)
+    return config
 
 
 class TestPostgresThatFails:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, create_engine, select, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
@@ -23,6 +23,7 @@ from ops_pipelines.resources.ledger.database import (
     postgres_engine,
     schema_version,
     shown,
+    shows_damage,
     sqlite_file,
 )
 from ops_pipelines.resources.ledger.identity import Found, read_found_of_any_version, read_hash_at
@@ -32,6 +33,8 @@ _PAGE_SIZE = 1_000
 _BUSY_SECONDS = 10.0
 _FOR_US = 0o600
 _VERSION_TABLE = "alembic_version"
+_NO_DATABASE = "not a database"
+_NO_VERSION = f"{_VERSION_TABLE}, which tells its schema version, is gone or empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class Copied:
 def copy_out(url: str, file: Path) -> Copied | None:
     """Copy a ledger as it is in one moment, while others write on; None if there is none yet.
 
-    Raises LedgerDamaged for what is no ledger any more, LedgerError where the database does not answer.
+    Raises LedgerDamaged for what is no ledger any more, LedgerError where the database or the disk fails.
     """
     source = sqlite_file(url)
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FOR_US))
@@ -73,21 +76,20 @@ def copy_out(url: str, file: Path) -> Copied | None:
 def read_copy(file: Path) -> Copied:
     """Return what a copy holds, after SQLite has found it whole. Raises LedgerDamaged, or LedgerError for a schema that
     is not known."""
-    try:
-        with _reading(file) as connection:
-            said = connection.execute(text("PRAGMA quick_check")).scalar()
-            if said != "ok":
-                raise LedgerDamaged(f"{file} is damaged: {said}")
-            version = schema_version(connection)
-            if version not in KNOWN_VERSIONS:
-                raise LedgerError(
-                    f"{file} has schema version {version}; this program knows {KNOWN_VERSIONS[0]} to "
-                    f"{KNOWN_VERSIONS[-1]}: use the program that wrote it"
-                )
-            head_at = connection.execute(select(entries.c.written_at).order_by(entries.c.seq.desc()).limit(1)).scalar()
-            found = read_found_of_any_version(connection)
-    except SQLAlchemyError as problem:
-        raise LedgerDamaged(f"{file} cannot be read as a ledger: {problem.__cause__ or problem}") from problem
+    with _reading(file) as connection:
+        said = connection.execute(text("PRAGMA quick_check")).scalar()
+        if said != "ok":
+            raise LedgerDamaged(f"{file} is damaged: {said}")
+        version = schema_version(connection)
+        if version is None:
+            raise LedgerDamaged(f"{file} cannot be read as a ledger: {_NO_VERSION}")
+        if version not in KNOWN_VERSIONS:
+            raise LedgerError(
+                f"{file} has schema version {version}; this program knows {KNOWN_VERSIONS[0]} to "
+                f"{KNOWN_VERSIONS[-1]}: use the program that wrote it"
+            )
+        head_at = connection.execute(select(entries.c.written_at).order_by(entries.c.seq.desc()).limit(1)).scalar()
+        found = read_found_of_any_version(connection)
     return Copied(file=file, schema_version=version, found=found, head_at=head_at)
 
 
@@ -132,8 +134,16 @@ def _reading(file: Path) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             yield connection
+    except SQLAlchemyError as problem:
+        raise _error(f"{file} cannot be read as a ledger", problem.__cause__ or problem) from problem
     finally:
         engine.dispose()
+
+
+def _error(said: str, problem: BaseException) -> LedgerError:
+    """Return what a database's error means: only one that tells of damage lets a ledger be given up for another."""
+    words = " ".join(str(problem).split())
+    return (LedgerDamaged if shows_damage(words) or _NO_DATABASE in words else LedgerError)(f"{said}: {words}")
 
 
 def _copy_file(source: Path, file: Path) -> bool:
@@ -148,7 +158,7 @@ def _copy_file(source: Path, file: Path) -> bool:
             return bool(other.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     except sqlite3.Error as problem:
         file.unlink()
-        raise LedgerDamaged(f"{source} cannot be copied: {problem}") from problem
+        raise _error(f"{source} cannot be copied", problem) from problem
 
 
 def _copy_from_server(url: str, file: Path) -> bool:
@@ -156,6 +166,8 @@ def _copy_from_server(url: str, file: Path) -> bool:
     try:
         with engine.connect() as server:
             version = schema_version(server)
+            if version is None and inspect(server).has_table(entries.name):
+                raise LedgerDamaged(f"ledger {shown(url)} cannot be read: {_NO_VERSION}")
             if version is None:
                 return False
             if version not in KNOWN_VERSIONS:
@@ -173,7 +185,7 @@ def _copy_from_server(url: str, file: Path) -> bool:
             return True
     except SQLAlchemyError as problem:
         file.unlink(missing_ok=True)
-        raise LedgerError(f"ledger {shown(url)} cannot be copied: {problem.__cause__ or problem}") from problem
+        raise _error(f"ledger {shown(url)} cannot be copied", problem.__cause__ or problem) from problem
     finally:
         engine.dispose()
 

@@ -133,8 +133,7 @@ class LedgerDatabase:
                 (words for sign, words in _REMEDIES if sign in found.lower()),
                 "the ledger cannot be used; look at the database's own log",
             )
-            is_damaged = any(sign in found.lower() for sign in _SIGNS_OF_DAMAGE)
-            error = LedgerDamaged if is_damaged else LedgerError
+            error = LedgerDamaged if shows_damage(found) else LedgerError
             raise error(f"ledger {self.name}: {remedy} ({found})") from exc
 
     def _open(self) -> None:
@@ -288,6 +287,11 @@ def _begin_as_asked(connection: Connection) -> None:
     own = connection.connection.driver_connection
     assert isinstance(own, sqlite3.Connection)
     own.execute(str(connection.get_execution_options()["ledger_begin"]))
+
+
+def shows_damage(words: str) -> bool:
+    """Return whether a database says that what it holds is gone or overwritten; else it may be out of reach only."""
+    return any(sign in words.lower() for sign in _SIGNS_OF_DAMAGE)
 
 
 def schema_version(connection: Connection) -> str | None:
