@@ -22,7 +22,7 @@ from ops_pipelines.resources.config.kept_files import content_of
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.ledger.copying import Copied, copy_out
-from ops_pipelines.resources.whole_file import put_whole_bytes
+from ops_pipelines.resources.whole_file import hand_over, make_directories, put_whole_bytes
 
 MANIFEST = "manifest.json"
 LEDGER = "ledger.sqlite"
@@ -32,6 +32,8 @@ _OUTSIDE = "outside"
 _DRAFT = ".draft"
 _VERSION = 1
 _FOR_US, _DIRECTORY_FOR_US = 0o600, 0o700
+_MODES = {CONFIGURATION: (0o644, 0o755), LAKE: (_FOR_US, _DIRECTORY_FOR_US)}
+"""Of files and directories put back. root puts the configuration there, the program's own user reads it."""
 _NAMES_A_FILE, _FOR_ANYBODY = "_file", "ca_file"
 """A key that ends so names a secret, but for the one."""
 _MOST_LAKE_PASSES = 5
@@ -139,24 +141,40 @@ def verify_backup(directory: Path) -> Manifest:
     return manifest
 
 
-def put_where_missing(directory: Path, manifest: Manifest, part: str, *, into: Path) -> tuple[list[Path], list[Path]]:
-    """Put the files of a part below `into` where there are none; return these, and those that are there and differ.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutBack:
+    """What became of the files of a part of a backup; those that were there as they are in it stand nowhere."""
+
+    put: tuple[Path, ...] = ()
+    differing: tuple[Path, ...] = ()
+    """Another is there, and was left."""
+    problems: tuple[str, ...] = ()
+    """What could not be put back, and why."""
+
+
+def put_where_missing(directory: Path, manifest: Manifest, part: str, *, into: Path) -> PutBack:
+    """Put the files of a part below `into` where there are none.
 
     What stood elsewhere than beside cluster.yaml is left to a person: a backup must not write anywhere it likes.
     """
-    put, differing = [], []
+    put, differing, problems = [], [], []
     for each in manifest.files:
         below = Path(each.path)
         if below.parts[0] != part or below.parts[1] == _OUTSIDE:
             continue
         target = into.joinpath(*below.parts[1:])
-        if target.exists():
-            differing += [target] if _sha256(target) != each.sha256 else []
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_FOR_US)
-        put_whole_bytes(target, (directory / each.path).read_bytes(), mode=0o640)
-        put.append(target)
-    return put, differing
+        try:
+            if target.exists():
+                differing += [target] if _sha256(target) != each.sha256 else []
+                continue
+            mode, directory_mode = _MODES[part]
+            make_directories(target.parent, mode=directory_mode)
+            put_whole_bytes(target, (directory / each.path).read_bytes(), mode=mode)
+            hand_over(target)
+            put.append(target)
+        except OSError as problem:
+            problems.append(f"not put back: {target} ({problem.strerror or type(problem).__name__})")
+    return PutBack(put=tuple(put), differing=tuple(differing), problems=tuple(problems))
 
 
 def _manifest(

@@ -6,7 +6,8 @@ is paused, and what happened until now is history, so that nothing is done twice
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +24,12 @@ from ops_pipelines.resources.ledger.chain import LedgerOrder, Restoration
 from ops_pipelines.resources.ledger.copying import Copied, copy_out, put_in, read_copy, set_aside
 from ops_pipelines.resources.ledger.seen import Mark, SeenError, SeenFile, judge_found, next_generation
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.whole_file import hand_over, make_directories
 
 _OUR_DRAIN = re.compile(rf"{DRAIN_MARK} (?P<cause>\S+?):")
 _DRAINS = frozenset({Verb.DRAIN, Verb.DECLARE_DOWN, Verb.REBOOT})
 _STAGING = ".restoring-"
+_DIRECTORY_MODE = 0o700
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +91,19 @@ def restore_ledger(
     """
     manifest = verify_backup(backup)
     seen = SeenFile(config.state_directory)
-    config.state_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for left in config.state_directory.glob(f"{_STAGING}*"):
-        shutil.rmtree(left, ignore_errors=True)  # By one that was killed.
-    with TemporaryDirectory(dir=config.state_directory, prefix=_STAGING) as staging:
-        staged = Path(staging) / LEDGER
+    with _staging_in(config.state_directory) as staging:
+        staged = staging / LEDGER
         shutil.copyfile(backup / LEDGER, staged)
         before = read_copy(staged)
         _compare(before, manifest)
         checked = staged
         if as_it_was:
-            checked = Path(staging) / "checked.sqlite"
+            checked = staging / "checked.sqlite"
             shutil.copyfile(staged, checked)
         ledger = SqlLedger(f"sqlite:///{checked}")
         try:
             _verify(ledger, manifest.head_hash, of="the backup")
-            present = _look_at(config, seen, staging=Path(staging), now=now)
+            present = _look_at(config, seen, staging=staging, now=now)
             if present.damage and not overwrite:
                 raise BackupError(
                     f"a ledger is there, and it is damaged ({present.damage}): nobody can tell whether an autopilot "
@@ -144,7 +144,7 @@ def restore_ledger(
         aside = _keep_aside(present, config, now=now)
         put_in(staged, config.ledger.url)
         if as_it_was:
-            seen.put(next_generation(None, present.mark, news="", now=now))
+            _put_mark(seen, next_generation(None, present.mark, news="", now=now))
             head_seq = before.found.head_seq
         else:
             head_seq = _accept(config, seen, present.mark, words=_words(restoration), now=now)
@@ -161,6 +161,19 @@ def restore_ledger(
         is_paused=is_paused,
         kept_aside=tuple(str(each) for each in aside),
     )
+
+
+@contextmanager
+def _staging_in(state: Path) -> Iterator[Path]:
+    """Enter a directory that is gone afterwards. Raises BackupError where the disk, or whose it is, forbids a step."""
+    try:
+        make_directories(state, mode=_DIRECTORY_MODE)
+        for left in state.glob(f"{_STAGING}*"):
+            shutil.rmtree(left, ignore_errors=True)  # By one that was killed.
+        with TemporaryDirectory(dir=state, prefix=_STAGING) as staging:
+            yield Path(staging)
+    except OSError as problem:
+        raise BackupError(f"the ledger cannot be put back: {problem}; do it again when that is mended") from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +273,9 @@ def _keep_aside(present: _Present, config: ClusterConfig, *, now: datetime) -> t
         return set_aside(config.ledger.url, f".damaged-{stamp}")
     if present.copied is None or present.copied.found.head_seq == 0:
         return ()
-    aside = config.state_directory / f"ledger_before_restore_{stamp}.sqlite"
-    return (present.copied.file.rename(aside),)
+    aside = present.copied.file.rename(config.state_directory / f"ledger_before_restore_{stamp}.sqlite")
+    hand_over(aside)
+    return (aside,)
 
 
 def _accept(config: ClusterConfig, seen: SeenFile, before: Mark | None, *, words: str, now: datetime) -> int:
@@ -269,9 +283,14 @@ def _accept(config: ClusterConfig, seen: SeenFile, before: Mark | None, *, words
     try:
         _verify(ledger, None, of="the place where it was put")
         found = ledger.found()
-        seen.put(next_generation(found, before, news=words, now=now))
-    except OSError as problem:
-        raise LedgerError(f"{seen.path} cannot be written ({problem.strerror}); do it again") from problem
+        _put_mark(seen, next_generation(found, before, news=words, now=now))
     finally:
         ledger.close()
     return found.head_seq
+
+
+def _put_mark(seen: SeenFile, mark: Mark) -> None:
+    try:
+        seen.put(mark)
+    except OSError as problem:
+        raise LedgerError(f"{seen.path} cannot be written ({problem.strerror}); do it again") from problem

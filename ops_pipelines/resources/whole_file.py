@@ -48,6 +48,24 @@ def put_whole_bytes(file: Path, content: bytes, *, written_at: datetime | None =
             draft.unlink()
 
 
+def make_directories(directory: Path, *, mode: int) -> None:
+    """Make a directory and those above it that are missing, whatever the umask; of each see `hand_over`. Raises
+    OSError."""
+    if not directory.is_dir():
+        make_directories(directory.parent, mode=mode)
+        directory.mkdir()
+        directory.chmod(mode)
+        hand_over(directory)
+
+
+def hand_over(made: Path) -> None:
+    """Give what root made to whom its directory belongs: the program's own user has to read it. Raises OSError."""
+    if os.geteuid() == 0:
+        owner = made.parent.stat()
+        # Not through a symlink that the directory's owner put there meanwhile: that file may be root's.
+        os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
 def delete_drafts(directory: Path, *, before: datetime) -> None:
     """Delete the drafts that were left before that time. Raises OSError."""
     for draft in directory.glob(f".*{_DRAFT}"):

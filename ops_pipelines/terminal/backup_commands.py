@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, who_calls
-from ops_pipelines.terminal.edge import at_the_edge, complain
+from ops_pipelines.terminal.edge import at_the_edge, complain, end_with
 
 WithLake = Annotated[bool, typer.Option("--lake", help="The lake too: it may be large.")]
 
@@ -73,7 +73,7 @@ def restore(
     Everything is verified before anything is touched; the ledger is put in place in one step, and verified again. The
     chain goes on with an entry that says from which backup it comes and what is lost. Where something is, the autopilot
     is paused: look at what is listed, then `resume-autopilot`. Configuration and lake are put back only where there is
-    none. Exit code 4: refused, nothing was changed.
+    none. Exit code 4: refused, nothing was changed; 3 with a report: the ledger is back, and a file of these is not.
 
     \b
     JSON: backed_up_at, ledger, head_seq, is_as_it_was, lost_count (null: nobody knows), lost_from, lost_until,
@@ -87,11 +87,13 @@ def restore(
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger
+    from ops_pipelines.resources.whole_file import keep_private
     from ops_pipelines.simulator.twin import TwinError
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console, print_lines
     from ops_pipelines.wiring import read_nodes_now
 
+    keep_private()
     clock = SystemClock()
     manifest = verify_backup(directory)
     if lake and not manifest.has_lake:
@@ -114,15 +116,14 @@ def restore(
         as_it_was=as_it_was,
         now=clock.now(),
     )
-    put_back, differing = put_where_missing(directory, manifest, CONFIGURATION, into=cluster_file.parent)
-    if lake:
-        put, others = put_where_missing(directory, manifest, LAKE, into=Path(config.lake.url))
-        put_back, differing = [*put_back, *put], [*differing, *others]
+    parts = [(CONFIGURATION, cluster_file.parent), *([(LAKE, Path(config.lake.url))] if lake else [])]
+    files = [put_where_missing(directory, manifest, part, into=into) for part, into in parts]
+    missing = [problem for each in files for problem in each.problems]
     done = replace(
         done,
-        put_back=tuple(map(str, put_back)),
-        differing=tuple(map(str, differing)),
-        problems=tuple(problems),
+        put_back=tuple(str(path) for each in files for path in each.put),
+        differing=tuple(str(path) for each in files for path in each.differing),
+        problems=(*problems, *missing),
     )
     if json:
         typer.echo(to_json(done))
@@ -135,13 +136,14 @@ def restore(
         said += [f"a drain of ours that it does not know: {each}" for each in done.unknown_drains]
         said += [f"open: {each}" for each in done.open_incidents]
         said += [f"what was there before: {each}" for each in done.kept_aside]
-        said += [f"put back: {each}" for each in put_back]
+        said += [f"put back: {each}" for each in done.put_back]
         if done.is_paused:
             said.append("the autopilot is paused: look at nodes and incidents, then `ops-pipelines resume-autopilot`")
         if done.is_as_it_was:
             said.append("no line was written; start the program that the backup is for, and none before")
         print_lines(console(), said)
-    for each in differing:
+    for each in done.differing:
         complain(f"not put back, another is there: {each}")
     for problem_said in problems:
         complain(problem_said)
+    end_with(missing)

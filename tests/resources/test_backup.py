@@ -19,7 +19,8 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState, NodeStatus
 from ops_pipelines.ports.ledger import EntryKind, LedgerDamaged, LedgerError
 from ops_pipelines.resources import whole_file
-from ops_pipelines.resources.backup import BackupError, put_where_missing, verify_backup
+from ops_pipelines.resources.backup import BackupError, PutBack, put_where_missing, verify_backup
+from ops_pipelines.resources.config.cluster_config import LedgerConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.ledger import copying
 from ops_pipelines.resources.ledger.database import migrate
@@ -111,10 +112,10 @@ def test_lake_is_copied_by_choice_and_put_back_where_it_is_missing(site: Site) -
     backup = site.back_up(with_lake=True)
     (lake / "gpu/2026/hour.parquet").unlink()
 
-    put, differing = put_where_missing(backup, verify_backup(backup), "lake", into=lake)
+    done = put_where_missing(backup, verify_backup(backup), "lake", into=lake)
 
     assert not any(each.path.startswith("lake") for each in without.files)
-    assert (put, differing) == ([lake / "gpu/2026/hour.parquet"], [])
+    assert done == PutBack(put=(lake / "gpu/2026/hour.parquet",))
     assert (lake / "gpu/2026/hour.parquet").read_bytes() == b"rows"
 
 
@@ -368,6 +369,61 @@ def test_ledger_that_cannot_be_copied_for_lack_of_room_is_not_given_up(site: Sit
     assert sorted(each.name for each in site.config.state_directory.iterdir()) == before
     assert ledger.why_refused() is None
     ledger.close()
+
+
+# -- whose --
+
+
+def owner_and_mode(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_what_root_puts_back_belongs_to_whom_its_place_belongs(site: Site) -> None:
+    lake = Path(site.config.lake.url)
+    (lake / "gpu/2026").mkdir(parents=True)
+    (lake / "gpu/2026/hour.parquet").write_bytes(b"rows")
+    backup = site.back_up(with_lake=True)
+    fresh = site.directory / "fresh"
+    fresh.mkdir()
+    os.chown(fresh, 4711, 4712)
+    state = fresh / "lib/state"
+    config = replace(site.config, state_directory=state, ledger=LedgerConfig(url=f"sqlite:///{state}/ledger.sqlite"))
+    old_umask = os.umask(0o077)
+    try:
+        restore = replace(site, config=config).restore
+        restore(backup)
+        aside = restore(backup, overwrite=True).kept_aside
+        manifest = verify_backup(backup)
+        put_where_missing(backup, manifest, "configuration", into=fresh / "etc")
+        put_where_missing(backup, manifest, "lake", into=state / "lake")
+    finally:
+        os.umask(old_umask)
+
+    made = [fresh / "lib", *fresh.rglob("lib/state/**/*"), state, *map(Path, aside)]
+    assert {owner_and_mode(each) for each in made if each.is_dir()} == {(4711, 4712, 0o700)}
+    assert {owner_and_mode(each) for each in made if each.is_file()} == {(4711, 4712, 0o600)}
+    assert owner_and_mode(fresh / "etc") == (4711, 4712, 0o755)
+    assert owner_and_mode(fresh / "etc/policy.yaml") == (4711, 4712, 0o644)
+
+
+def test_file_that_cannot_be_put_back_is_told_and_the_others_are_put(site: Site) -> None:
+    backup = site.back_up()
+    into = site.directory / "fresh"
+    (into / "cluster.yaml").mkdir(parents=True)
+
+    done = put_where_missing(backup, verify_backup(backup), "configuration", into=into)
+
+    assert done.put == (into / "policy.yaml",)
+    assert done.problems == (f"not put back: {into / 'cluster.yaml'} (Is a directory)",)
+
+
+def test_state_directory_that_cannot_be_made_is_refused(site: Site) -> None:
+    config = replace(site.config, state_directory=site.cluster_file / "state")
+
+    with pytest.raises(BackupError, match=r"cannot be put back: .*File exists"):
+        replace(site, config=config).restore(site.back_up())
 
 
 # -- killed --

@@ -263,3 +263,16 @@ def test_configuration_is_put_back_where_it_is_missing_only(desk: Desk, tmp_path
         [str(tmp_path / "policy.yaml")],
     )
     assert (tmp_path / "policy.yaml").read_text() == "mode: observe\n"
+
+
+def test_file_that_cannot_be_put_back_ends_in_an_exit_code_after_the_whole_report(desk: Desk, tmp_path: Path) -> None:
+    repair(desk)
+    desk.run("backup", str(tmp_path / "kept"))
+    (tmp_path / "policy.yaml").unlink()
+    (tmp_path / "policy.yaml").mkdir()
+
+    answer = desk.run("restore", str(tmp_path / "kept"), "--overwrite", "--json")
+
+    said = json.loads(answer.stdout)
+    assert (answer.exit_code, len(said["open_incidents"]), len(said["problems"])) == (3, 1, 1)
+    assert "not put back" in answer.stderr

@@ -28,6 +28,7 @@ from ops_pipelines.resources.ledger.database import (
 )
 from ops_pipelines.resources.ledger.identity import Found, read_found_of_any_version, read_hash_at
 from ops_pipelines.resources.ledger.tables import entries, metadata
+from ops_pipelines.resources.whole_file import hand_over
 
 _PAGE_SIZE = 1_000
 _BUSY_SECONDS = 10.0
@@ -104,9 +105,7 @@ def put_in(file: Path, url: str) -> None:
         return
     if not target.exists():
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT, _FOR_US))
-        if os.geteuid() == 0:
-            owner = target.parent.stat()
-            os.chown(target, owner.st_uid, owner.st_gid)
+        hand_over(target)
     try:
         # By SQLite itself, through the journal of what is there: a file that is renamed would leave the WAL behind.
         with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(target, timeout=_BUSY_SECONDS)) as into:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ops_pipelines.ports.ledger import LedgerNews
 from ops_pipelines.resources.ledger.identity import Found
-from ops_pipelines.resources.whole_file import put_whole
+from ops_pipelines.resources.whole_file import hand_over, put_whole
 
 SEEN_FILE = "ledger_seen.json"
 _LOCK_FILE = "ledger_seen.lock"
@@ -95,14 +95,14 @@ class SeenFile:
             if mark is None or mark == before:
                 return before
             put_whole(self.path, f"{mark.as_text()}\n", mode=_MODE)
-            self._hand_over(self.path)
+            hand_over(self.path)
             return mark
 
     def put(self, mark: Mark) -> None:
         """Put a mark in place of one that may not even be readable: a person's order. Raises OSError."""
         with self._alone():
             put_whole(self.path, f"{mark.as_text()}\n", mode=_MODE)
-            self._hand_over(self.path)
+            hand_over(self.path)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -110,16 +110,10 @@ class SeenFile:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._hand_over(lock)
+            hand_over(lock)
             yield
         finally:
             os.close(descriptor)
-
-    def _hand_over(self, file: Path) -> None:
-        """Give what root wrote to whom the directory belongs: the program's own user has to read it."""
-        if os.geteuid() == 0:
-            owner = self.path.parent.stat()
-            os.chown(file, owner.st_uid, owner.st_gid)
 
 
 def judge_found(found: Found, mark: Mark | None, *, hash_at: Callable[[int], str | None]) -> LedgerNews | None:
