@@ -16,12 +16,14 @@ from pathlib import Path
 from secrets import token_hex
 
 from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.kept_files import content_of
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.ledger.copying import Copied, copy_out
+from ops_pipelines.resources.ledger.database import has_secret_in_query
 from ops_pipelines.resources.whole_file import hand_over, make_directories, put_whole_bytes
 
 MANIFEST = "manifest.json"
@@ -222,8 +224,11 @@ def _copy_configuration(
             yield f"{file}: it is not there, or cannot be read"
             continue
         if file == cluster_file.resolve():
-            content, was_cut = _without_password(content, config.ledger.url)
-            yield from ("the password in ledger.url of cluster.yaml",) if was_cut else ()
+            whole, content = content, _without_password(content)
+            if content is None:
+                yield f"{file}: nobody can tell where in it the password of ledger.url stands; keep it by other means"
+                continue
+            yield from ("the password in ledger.url of cluster.yaml",) if content != whole else ()
         # Below its whole path, so that no two fall on one.
         below = file.relative_to(here) if file.is_relative_to(here) else Path(_OUTSIDE, *file.parts[1:])
         target = draft / CONFIGURATION / below
@@ -247,11 +252,27 @@ def _calendars(config: ClusterConfig) -> list[Path]:
     return [config.policy_path.parent / each for each in policy.maintenance_calendars]
 
 
-def _without_password(content: bytes, url: str) -> tuple[bytes, bool]:
-    shown = make_url(url).render_as_string(hide_password=True)
-    if make_url(url).password is None or url.encode() not in content:
-        return content, False
-    return content.replace(url.encode(), shown.encode()), True
+def _without_password(content: bytes) -> bytes | None:
+    """Return cluster.yaml without the password of its ledger; None where nobody can tell how that stands in it.
+
+    As it says itself: it may have changed since what is in force was read.
+    """
+    import yaml
+
+    try:
+        stated = yaml.safe_load(content)
+        ledger = stated.get("ledger") if isinstance(stated, Mapping) else None
+        url = ledger.get("url") if isinstance(ledger, Mapping) else None
+        if not isinstance(url, str):
+            return content
+        parsed = make_url(url)
+    except (yaml.YAMLError, ArgumentError, ValueError):
+        return None
+    if parsed.password is None and not has_secret_in_query(url):
+        return content
+    if has_secret_in_query(url) or url.encode() not in content:
+        return None
+    return content.replace(url.encode(), parsed.render_as_string(hide_password=True).encode())
 
 
 def _secrets(cluster_file: Path) -> Iterator[str]:

@@ -91,16 +91,25 @@ def test_backup_holds_ledger_and_configuration_for_its_user_alone_and_no_secret(
     assert not any(SECRET.encode() in each.read_bytes() for each in found if each.is_file())
 
 
-def test_password_of_the_ledger_is_left_out_and_said(site: Site, tmp_path: Path) -> None:
-    url = "postgresql+psycopg2://ops:hunter2@db.example/ops"
-    text = site.cluster_file.read_text()
-    site.cluster_file.write_text(f"{text}\nledger: {{url: '{url}'}}\n".replace("ledger: {}\n", ""))
-    from ops_pipelines.resources import backup as module
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("'postgresql+psycopg2://ops:hunter2@db.example/ops'", id="cut out"),
+        pytest.param(r'"postgresql+psycopg2://ops:hunter2\u0040@db.example/ops"', id="escaped"),
+        pytest.param("postgresql://ops@db.example/ops?password=hunter2", id="in the query"),
+        pytest.param("postgresql://ops:hunter2@db.example:five/ops", id="no URL"),
+        pytest.param("'postgresql://ops:hunter2@db.example/ops", id="no YAML"),
+    ],
+)
+def test_password_of_the_ledger_is_left_out_and_said(site: Site, url: str) -> None:
+    """What is in force came from before: the file has changed since."""
+    site.cluster_file.write_text(f"{site.cluster_file.read_text()}\nledger: {{url: {url}}}\n")
 
-    content, was_cut = module._without_password(site.cluster_file.read_bytes(), url)
+    backup = site.back_up()
 
-    assert was_cut
-    assert b"hunter2" not in content
+    assert not any(b"hunter2" in each.read_bytes() for each in backup.rglob("*") if each.is_file())
+    assert any("ledger.url" in each for each in verify_backup(backup).left_out)
+    assert (backup / "configuration/cluster.yaml").exists() == url.endswith("ops'")
 
 
 def test_lake_is_copied_by_choice_and_put_back_where_it_is_missing(site: Site) -> None:

@@ -561,6 +561,10 @@ def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
             "fleet: {kind: simulator}", "fleet: {kind: commands, reboot: ssh n reboot}", r"a valid list", id="a line"
         ),
         pytest.param("notifier:", "ledger: {url: a, url_file: b}\nnotifier:", r"url or url_file, not", id="two URLs"),
+        pytest.param(
+            "notifier:", "ledger: {url: 'postgresql://o@db/o?password=secret'}\nnotifier:",
+            r"ledger.url: the URL has a password in its query, .* write it as user:password@host", id="password",
+        ),
         pytest.param('"gpu[001-002]"', '"a", power_feed: 7', r"racks\[0\].power_feed: found 7", id="feed by number"),
         pytest.param('"gpu[001-002]"', '"a", powerfeed: A', r"did you mean power_feed", id="feed misspelt"),
         pytest.param("notifier:", "release: {driver: 580.95}\nnotifier:", r"release.driver: found 580.95", id="float"),
@@ -581,6 +585,15 @@ def test_cluster_faults_name_key_and_remedy(tmp_path: Path, old: str, new: str, 
         read_cluster(write(tmp_path, MINIMAL.replace(old, new)))
 
     assert "secret" not in str(caught.value).replace("secrets", "")
+
+
+def test_password_in_the_query_of_a_url_file_is_refused_too(tmp_path: Path) -> None:
+    write(tmp_path, "postgresql://ops@db/ops?connect_timeout=3&Password=hunter2\n", name="ledger.url")
+
+    with pytest.raises(ConfigError, match=r"ledger.url_file: .*passfile") as caught:
+        read_cluster(write(tmp_path, MINIMAL + "ledger: {url_file: ledger.url}\n"))
+
+    assert "hunter2" not in str(caught.value)
 
 
 def test_ledger_url_is_not_shown_in_a_repr(tmp_path: Path) -> None:

@@ -365,15 +365,27 @@ def _read_ledger(file: YamlFile, section: LedgerModel, *, here: Path, state_dire
         file.add_fault(("ledger", "url_file"), "give url or url_file, not both")
         return None
     if section.url is not None:
-        return LedgerConfig(url=section.url)
+        return _ledger_at(file, section.url, at=("ledger", "url"))
     url_file = file.find_file(section.url_file, at=("ledger", "url_file"))
     if url_file is not None:
         try:
-            return LedgerConfig(url=url_file.read_text(encoding="utf-8").strip())
+            url = url_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as exc:
             file.add_fault(("ledger", "url_file"), f"cannot be read ({type(exc).__name__}); check its permissions")
             return None
+        return _ledger_at(file, url, at=("ledger", "url_file"))
     return LedgerConfig(url=f"sqlite:///{state_directory / 'ledger.sqlite'}")
+
+
+def _ledger_at(file: YamlFile, url: str, *, at: tuple[str, ...]) -> LedgerConfig | None:
+    if "?" in url:
+        from ops_pipelines.resources.ledger.database import has_secret_in_query
+
+        if has_secret_in_query(url):
+            remedy = "write it as user:password@host, or leave it to passfile or PGPASSWORD"
+            file.add_fault(at, f"the URL has a password in its query, where errors would show it; {remedy}")
+            return None
+    return LedgerConfig(url=url)
 
 
 def _read_notifier(file: YamlFile, value: object, *, here: Path) -> NotifierConfig | None:

@@ -46,6 +46,7 @@ _CLIENT_SETTINGS: Mapping[str, str | int] = {
     "options": " ".join(f"-c {name}={limit}" for name, limit in _SERVER_SETTINGS.items()),
 }
 """The same at our end; what the URL says wins. PgBouncer must be told to let `options` pass."""
+_SECRETS_IN_QUERY = ("password", "sslpassword")
 _SIGNS_OF_DAMAGE = ("malformed", "no such table", 'relation "', "invalid page")
 _REMEDIES = (
     ("is locked", "another process holds the write lock too long; find it with `fuser` and see whether it hangs"),
@@ -197,6 +198,14 @@ def lock_writers(connection: Connection) -> None:
 def shown(url: str) -> str:
     """Return the address of a ledger without its password. Raises LedgerError."""
     return _parse(url).render_as_string(hide_password=True)
+
+
+def has_secret_in_query(url: str) -> bool:
+    """Return whether a URL gives a password where `shown` does not hide it; no for what is no URL."""
+    try:
+        return any(key.lower() in _SECRETS_IN_QUERY for key in make_url(url).query)
+    except (ArgumentError, ValueError):
+        return False
 
 
 def postgres_engine(url: str) -> Engine:
