@@ -188,6 +188,7 @@ def test_a_start_whose_nodes_slurm_took_back_before_it_asked_ran_nowhere(
     tmp_path: Path, nodes: str, is_clear: bool
 ) -> None:
     settings = settings_in(tmp_path)
+    note(settings, "12", "cleared 90.0")
     note(settings, "12", f"start 100.0 1 {nodes}")
 
     assert judge(settings, "12", 200.0).is_clear is is_clear

@@ -152,15 +152,21 @@ def open_starts(settings: Settings, job: str, *, before: float) -> tuple[Start, 
 
 
 def has_record(settings: Settings, job: str, *, before: float) -> bool:
-    """Return whether any start before this one is written down, over or not."""
+    """Return whether the record tells all that ran before this start: it has a clearing, or begins with a first start.
+
+    One that begins with a restart, refused or broken off, tells nothing of the attempts before it.
+    """
+    starts: list[tuple[float, bool]] = []
     for path in record_paths(settings, job):
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_text(errors="replace").splitlines():
                 words = line.split(" ", 3)
                 with contextlib.suppress(IndexError, ValueError):
-                    if words[0] == "start" and float(words[1]) < before:
+                    if words[0] == "cleared" and float(words[1]) < before:
                         return True
-    return False
+                    if words[0] == "start" and float(words[1]) < before:
+                        starts.append((float(words[1]), words[2] == "0"))
+    return bool(starts) and min(starts)[1]
 
 
 def note(settings: Settings, job: str, line: str) -> None:
@@ -329,9 +335,9 @@ def judge(settings: Settings, job: str, started_at: float) -> Verdict:
     starts = open_starts(settings, job, before=started_at)
     if _has_pass(settings, job):
         return Verdict()
-    if not starts and not has_record(settings, job, before=started_at):
+    if not has_record(settings, job, before=started_at):
         try:
-            starts = _starts_by_accounting(settings, job)
+            starts += _starts_by_accounting(settings, job)
         except GuardError as problem:
             return Verdict(in_the_way=[f"where it ran before is not known ({problem})"])
     attempts: dict[str, float] = {}
