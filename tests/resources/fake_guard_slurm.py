@@ -38,9 +38,11 @@ case "$1 $2" in
     for job in $(jobs_called "$2"); do echo 0 >"$cluster/jobs/$job/priority"; done ;;
 'release '*) for job in $(jobs_called "$2"); do echo 9 >"$cluster/jobs/$job/priority"; done ;;
 'show job')
-    for job in $(jobs_called "$3"); do echo "JobId=$job"; echo "   AdminComment=$(cat "$cluster/jobs/$job/comment")"; done ;;
+    for job in $(jobs_called "$3"); do
+        printf 'JobId=%s\\n   AdminComment=%s\\n' "$job" "$(cat "$cluster/jobs/$job/comment")"
+    done ;;
 'show node') cat "$cluster/nodes" ;;
-'update '*) for job in $(jobs_called "${2#JobId=}"); do echo "${3#AdminComment=}" >"$cluster/jobs/$job/comment"; done ;;
+'update '*) for job in $(jobs_called "${2#*=}"); do echo "${3#*=}" >"$cluster/jobs/$job/comment"; done ;;
 esac
 """
 _SACCT = """

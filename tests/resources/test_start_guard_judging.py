@@ -1,5 +1,7 @@
 """What the start guard makes of a restart: whom it asks, whom it believes, and whose hold it takes off again."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,23 @@ def test_what_was_cleared_needs_no_accounting(settings: Settings) -> None:
     note(settings, "42", "cleared 1999999990.0")
 
     assert judge(settings, "42", 2e9).is_clear
+
+
+@pytest.mark.parametrize(
+    ("ages_seconds", "is_clear"),
+    [(None, True), ((), True), ((30.0,), True), ((90.0,), False)],  # asked a minute after the start
+)
+def test_accounting_speaks_for_a_silent_node_and_never_against_what_a_node_sees(
+    slurm: FakeGuardSlurm, settings: Settings, ages_seconds: tuple[float, ...] | None, is_clear: bool
+) -> None:
+    began_at = datetime(2026, 3, 1, 10, tzinfo=UTC).timestamp()
+    note(settings, "42", f"start {began_at} 0 n1")
+    slurm.account("42|2026-03-01T10:00:00|2026-03-01T11:00:00|REQUEUED|n1")
+    slurm.show_nodes("NodeName=n1 State=IDLE SlurmdStartTime=2026-03-01T09:00:00")
+    if ages_seconds is not None:
+        slurm.answer_as("n1", ages_seconds=ages_seconds)
+
+    verdict = judge(settings, "42", time.time() - 60.0)
+
+    assert verdict.is_clear is is_clear
+    assert all("still runs 1 process" in why for why in verdict.in_the_way)

@@ -6,7 +6,7 @@ person's word for one job, `status` tells whether the guard works. What a start 
 
 A node is clear of an attempt if it answers and reports no process of the job older than this start, has no power,
 or if Slurm itself ended the attempt there: accounting calls it requeued or preempted, and the node's slurmd was there
-all the time and never down since. A job's id is enough to know its attempts: Slurm gives a requeued job a new time of
+all the time and never down since; but a process that the node itself still shows is believed before accounting. A job's id is enough to know its attempts: Slurm gives a requeued job a new time of
 submission, and may give the id of a job that it forgot to the next one, which then waits for an answer, no longer.
 
 One file of more than 500 lines, because it is copied to the host of slurmctld and run there with `python -I -S`.
@@ -355,20 +355,25 @@ def judge(settings: Settings, job: str, started_at: float) -> Verdict:
     addresses = _addresses(settings)
     with _patient_pool(len(attempts) + 1) as pool:
         orderly = pool.submit(_ended_by_slurm, settings, job, attempts)
-        witnesses = {node: pool.submit(_why_not_clear, settings, node, job, started_at, addresses) for node in attempts}
-        doubts = {}
+        witnesses = {
+            node: pool.submit(_count_old_processes, settings, node, job, started_at, addresses) for node in attempts
+        }
+        seen: dict[str, str] = {}
+        silent: dict[str, str] = {}
         for node, witness in witnesses.items():
             try:
-                why = witness.result(timeout=max(0.0, deadline - time.monotonic()))
+                old_count = witness.result(timeout=max(0.0, deadline - time.monotonic()))
+                if old_count:
+                    seen[node] = f"{node} still runs {old_count} process(es) of it"
+            except GuardError as problem:
+                silent[node] = f"{node} does not answer ({problem})"
             except TimeoutError:
-                why = f"{node} did not answer within {settings.ask_seconds:g} s"
-            if why:
-                doubts[node] = why
-        if doubts:
+                silent[node] = f"{node} did not answer within {settings.ask_seconds:g} s"
+        if silent:  # Accounting speaks for who is silent, and never against what a node sees.
             with contextlib.suppress(TimeoutError, GuardError):
                 cleared = orderly.result(timeout=max(0.0, deadline - time.monotonic()))
-                doubts = {node: why for node, why in doubts.items() if node not in cleared}
-    return Verdict(in_the_way=[doubts[node] for node in sorted(doubts)])
+                silent = {node: why for node, why in silent.items() if node not in cleared}
+    return Verdict(in_the_way=[why for _, why in sorted((seen | silent).items())])
 
 
 @contextlib.contextmanager
@@ -381,16 +386,17 @@ def _patient_pool(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _why_not_clear(
+def _count_old_processes(
     settings: Settings, node: str, job: str, started_at: float, addresses: Mapping[str, tuple[str, int]]
-) -> str:
-    """Return why a node is not known to be clear of a job; empty if it is."""
+) -> int:
+    """Return how many processes of earlier attempts a node has; raise GuardError if it does not say, and has power."""
     try:
         ages = ask_node(settings, node, job, address=addresses.get(node, (node, settings.port)))
-    except GuardError as problem:
-        return "" if _has_no_power(settings, node) else f"{node} does not answer ({problem})"
-    old = [age for age in ages if age > time.time() - started_at + _SAME_START_SECONDS]
-    return f"{node} still runs {len(old)} process(es) of it" if old else ""
+    except GuardError:
+        if _has_no_power(settings, node):
+            return 0
+        raise
+    return len([age for age in ages if age > time.time() - started_at + _SAME_START_SECONDS])
 
 
 def ask_node(settings: Settings, node: str, job: str, *, address: tuple[str, int]) -> tuple[float, ...]:
