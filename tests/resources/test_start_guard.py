@@ -2,7 +2,9 @@
 
 import json
 import os
+import pwd
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,58 @@ def test_where_nothing_can_be_written_first_starts_go_ahead_all_the_same(tmp_pat
     guard.settings.fallback.write_text("in the way")
 
     assert start(guard, "10") == 0
+
+
+@pytest.mark.parametrize("torn", [None, "", "STATE=/s\nPYTHON='/usr/b", "STATE=/s\n"])
+def test_with_its_environment_missing_or_torn_first_starts_go_ahead_and_restarts_do_not(
+    tmp_path: Path, torn: str | None
+) -> None:
+    guard = guard_in(tmp_path)
+    if torn is None:
+        (guard.directory / ENVIRONMENT).unlink()
+    else:
+        (guard.directory / ENVIRONMENT).write_text(torn)
+
+    found = GuardStatus((), run=run_command).problem_of(str(guard.wrapper))
+
+    assert (start(guard, "13"), start(guard, "13", restarts=1)) == (0, 1)
+    assert "guard install" in found
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o177])
+def test_slurm_user_can_run_the_guard_whatever_roots_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        guard = guard_in(tmp_path / "made" / "anew")
+    finally:
+        os.umask(before)
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in guard.directory.iterdir()}
+
+    assert modes.pop("start_guard.sh") == 0o755
+    assert set(modes.values()) == {0o644}
+    assert [path.stat().st_mode & 0o777 for path in (guard.directory, guard.directory.parent)] == [0o755, 0o755]
+
+
+@pytest.mark.parametrize(
+    ("made_unusable", "mode"),
+    [(".", 0o700), ("start_guard.sh", 0o744), ("start_guard.py", 0o600), ("start_guard.env", 0o640)],
+)
+def test_what_slurm_user_cannot_run_is_named(made_unusable: str, mode: int) -> None:
+    nobody = pwd.getpwnam("nobody")
+    # The directories of pytest are for their owner alone.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        Path(directory).chmod(0o755)
+        guard = guard_in(Path(directory), python=Path("/bin/sh"))
+        usable = guard.hindrance_of(nobody)
+        (guard.directory / made_unusable).chmod(mode)
+
+        found = guard.hindrance_of(nobody)
+
+        assert usable == ""
+        assert f"nobody cannot use {guard.directory}" in found
+        assert f"{mode:04o}" in found
+        assert guard.hindrance_of(pwd.getpwuid(0)) == ""
 
 
 @pytest.mark.parametrize("code", [0, 3])

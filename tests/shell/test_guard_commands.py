@@ -83,6 +83,21 @@ def test_what_is_not_installed_is_not_taken_out(slurm_conf: Path) -> None:
     assert slurm_conf.read_text() == before
 
 
+def test_slurm_conf_is_not_changed_where_its_user_could_not_run_the_guard(
+    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = slurm_conf.parent
+    monkeypatch.setattr("ops_pipelines.resources.slurm.guard.installation.DEFAULT_FALLBACK", here / "fallback")
+    before = slurm_conf.read_text()
+    here.chmod(0o700)
+
+    answer = install(slurm_conf, user="nobody")
+
+    assert answer.exit_code == cli.ExitCode.USAGE
+    assert "user nobody cannot use" in answer.output
+    assert slurm_conf.read_text() == before
+
+
 def test_installed_twice_and_taken_out_the_sites_own_prolog_is_back(
     slurm_conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,10 @@ What it does once it is there is `start_guard`'s; the command is `terminal.guard
 
 import json
 import os
+import pwd
 import shlex
 import shutil
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +46,7 @@ class Installation:
 
     def write(self) -> None:
         """Write every file, each whole; again over an older guard. Raises OSError."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        _make_for_everybody(self.directory)
         here = Path(__file__).parent
         for name, mode in ((JUDGE, 0o644), (WITNESS, 0o644), (WRAPPER, 0o755)):
             self._put(name, (here / name).read_bytes(), mode=mode)
@@ -64,8 +66,43 @@ class Installation:
         return "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items())
 
     def _put(self, name: str, content: bytes, *, mode: int) -> None:
-        put_whole_bytes(self.directory / name, content)
-        (self.directory / name).chmod(mode)
+        put_whole_bytes(self.directory / name, content, mode=mode)
+
+    def hindrance_of(self, account: pwd.struct_passwd) -> str:
+        """Return why a user cannot run this guard, by the mode bits of its files; empty if they let it."""
+        needed = [(self.wrapper, 0o5), (self.python, 0o1)]
+        needed += [(self.directory / name, 0o4) for name in (JUDGE, SETTINGS, ENVIRONMENT)]
+        needed += [(self.settings.addresses, 0o4)] if self.settings.addresses is not None else []
+        try:
+            for file, bits in needed:
+                real = file.resolve(strict=True)
+                for path, asked in (*((above, 0o1) for above in reversed(real.parents)), (real, bits)):
+                    if not _may(account, path.stat(), asked):
+                        mode = path.stat().st_mode & 0o7777
+                        return f"user {account.pw_name} cannot use {file}: {path} has mode {mode:04o}"
+        except OSError as problem:
+            return f"user {account.pw_name} cannot use the guard: {problem}"
+        return ""
+
+
+def _make_for_everybody(directory: Path) -> None:
+    """Make a directory, and those above it, that every user may pass whatever root's umask; ours is made so again."""
+    for missing in [each for each in reversed(directory.parents) if not each.exists()]:
+        missing.mkdir(exist_ok=True)
+        missing.chmod(0o755)
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)
+
+
+def _may(account: pwd.struct_passwd, found: os.stat_result, asked: int) -> bool:
+    """Return whether a user has the rights `asked` (4 read, 1 execute), by mode bits as the kernel reads them."""
+    if account.pw_uid == 0:
+        return asked & 0o1 == 0 or stat.S_ISDIR(found.st_mode) or found.st_mode & 0o111 != 0
+    if account.pw_uid == found.st_uid:
+        return found.st_mode >> 6 & asked == asked
+    if found.st_gid in os.getgrouplist(account.pw_name, account.pw_gid):
+        return found.st_mode >> 3 & asked == asked
+    return found.st_mode & asked == asked
 
 
 def _as_json(settings: Settings) -> dict[str, object]:

@@ -5,9 +5,10 @@ person's word for one job, `status` tells whether the guard works. What a start 
 `start_guard.sh`, which calls `judge` and needs no interpreter for first starts.
 
 A node is clear of an attempt if it answers and reports no process of the job older than this start, has no power,
-or if Slurm itself ended the attempt there: accounting calls it requeued or preempted, and the node's slurmd was there
-all the time and never down since; but a process that the node itself still shows is believed before accounting. A job's id is enough to know its attempts: Slurm gives a requeued job a new time of
-submission, and may give the id of a job that it forgot to the next one, which then waits for an answer, no longer.
+or if it is silent and Slurm itself ended the attempt there: accounting calls it requeued or preempted, and the node's
+slurmd was there all the time and never down since. A job's id is enough to know its attempts: Slurm gives a requeued
+job a new time of submission, and may give the id of a job that it forgot to the next one, which then waits for an
+answer, no longer.
 
 One file of more than 500 lines, because it is copied to the host of slurmctld and run there with `python -I -S`.
 """

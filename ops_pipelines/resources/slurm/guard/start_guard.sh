@@ -6,7 +6,17 @@
 # where it is. An interactive job is killed instead: it is never a restart, so it is never refused.
 
 directory=${0%/*}
-. "$directory/start_guard.env" || exit 0 # STATE FALLBACK PYTHON LIMIT_SECONDS NEXT, and PATH and SLURM_CONF for us
+# STATE FALLBACK PYTHON LIMIT_SECONDS NEXT, and PATH and SLURM_CONF for us. Read by a shell beside this one first: `.`
+# ends the shell itself where the file is missing, unreadable or torn, and then every first start would fail.
+if ! (. "$directory/start_guard.env" && [ -n "$STATE" ] && [ -n "$FALLBACK" ] && [ -n "$LIMIT_SECONDS" ]) 2>/dev/null; then
+    if [ "${1:-}" = status ]; then
+        echo '{"is_well": false, "problems": ["start_guard.env cannot be read: run ops-pipelines guard install anew"]}'
+        exit 3
+    fi
+    [ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] || exit 1 # Without a verdict no restart; Slurm comes back with it.
+    exit 0
+fi
+. "$directory/start_guard.env"
 export PATH
 
 if [ "${1:-}" = status ]; then # what check-config asks
