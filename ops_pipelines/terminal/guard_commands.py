@@ -53,7 +53,7 @@ def install(
     import pwd
 
     from ops_pipelines.resources.slurm.guard import installation
-    from ops_pipelines.resources.slurm.guard.start_guard import Settings
+    from ops_pipelines.resources.slurm.guard.start_guard import Settings, make_passes
 
     if addresses is not None and not addresses.is_file():
         _refuse(f"{addresses} is no file; expected lines `node host port`")
@@ -90,6 +90,7 @@ def install(
         for place in (state, guard.settings.fallback):
             place.mkdir(mode=0o750, parents=True, exist_ok=True)
             os.chown(place, account.pw_uid, account.pw_gid)
+        make_passes(guard.settings)
     except OSError as problem:
         _refuse(f"the guard cannot be written ({problem}); run this as root on the host of slurmctld")
     if hindrance := guard.hindrance_of(account):

@@ -1,6 +1,9 @@
 """What the start guard makes of a restart: whom it asks, whom it believes, and whose hold it takes off again."""
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,11 +15,15 @@ from ops_pipelines.resources.slurm.guard.start_guard import (
     Settings,
     judge,
     judge_start,
+    let_pass,
     note,
 )
 from tests.resources.fake_guard_slurm import FakeGuardSlurm
 
 RAN_ON_N1 = "42|2026-03-01T10:00:00|2026-03-01T11:00:00|NODE_FAIL|n1"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 
 
 @pytest.fixture
@@ -29,6 +36,18 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGuardSlurm:
 @pytest.fixture
 def settings(slurm: FakeGuardSlurm, tmp_path: Path) -> Settings:
     return slurm.settings_in(tmp_path)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Work as a user without rights, as SlurmUser is."""
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
 
 
 def restart(settings: Settings, job: str, at: float, *, nodes: str = "n2") -> int:
@@ -101,3 +120,58 @@ def test_accounting_speaks_for_a_silent_node_and_never_against_what_a_node_sees(
 
     assert verdict.is_clear is is_clear
     assert all("still runs 1 process" in why for why in verdict.in_the_way)
+
+
+def test_a_pass_lets_one_start_go_even_where_its_file_cannot_be_taken_off(
+    slurm: FakeGuardSlurm, settings: Settings
+) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1999999000.0 0 n1")
+    let_pass(settings, "42", who="operator", reason="apart")
+    passed = settings.state / "passes" / "42"
+    said = passed.read_text()
+
+    first = restart(settings, "42", 2e9)
+    was_taken_off = not passed.exists()
+    passed.write_text(said)  # As if root's directory had kept it.
+    second = restart(settings, "42", 2e9 + 20)
+    let_pass(settings, "42", who="operator", reason="apart")
+    third = restart(settings, "42", 2e9 + 40)
+
+    assert (first, second, third) == (GO_AHEAD, REFUSED, GO_AHEAD)
+    assert was_taken_off
+
+
+@needs_root
+def test_a_pass_that_root_gives_belongs_to_the_owner_of_the_state(settings: Settings) -> None:
+    settings.state.mkdir()
+    os.chown(settings.state, 65534, 65534)
+    before = os.umask(0o077)
+    try:
+        let_pass(settings, "42", who="root", reason="apart")
+    finally:
+        os.umask(before)
+
+    passes = settings.state / "passes"
+    assert [path.stat().st_uid for path in (passes, passes / "42")] == [65534, 65534]
+    assert [path.name for path in passes.iterdir()] == ["42"]
+
+
+@needs_root
+@pytest.mark.parametrize("is_clear", [True, False])
+def test_passes_that_cannot_be_read_let_nothing_start_and_are_told(
+    slurm: FakeGuardSlurm, settings: Settings, is_clear: bool, tmp_path: Path
+) -> None:
+    note(settings, "42", "start 1999999000.0 0 n1")
+    if is_clear:
+        slurm.answer_as("n1", ages_seconds=())
+    let_pass(settings, "42", who="root", reason="apart")
+    (settings.state / "passes").chmod(0o700)
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
+
+    with as_nobody():
+        verdict = judge(settings, "42", 2e9)
+
+    assert verdict.is_clear is is_clear
+    assert is_clear or "whether a pass is there cannot be read" in verdict.words("42")

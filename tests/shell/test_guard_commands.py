@@ -108,10 +108,12 @@ def test_installed_twice_and_taken_out_the_sites_own_prolog_is_back(
     first = install(slurm_conf)
     second = install(slurm_conf)
     installed = slurm_conf.read_text()
+    has_place_for_passes = (here / "state" / "passes").is_dir()
     passed = run("pass", "4711", "--reason", "apart", "--directory", str(here / "guard"))
     out = run("uninstall", *words)
 
     assert [each.exit_code for each in (first, second, passed, out)] == [0, 0, 0, 0]
+    assert has_place_for_passes
     assert f"PrologSlurmctld={here}/guard/start_guard.sh" in installed
     assert "/site/prolog" not in installed
     assert (here / "state" / "passes" / "4711").read_text().endswith("apart\n")

@@ -333,9 +333,17 @@ have answered, so nothing was (seen among 500 restarts at once, 22.05)."""
 
 def judge(settings: Settings, job: str, started_at: float) -> Verdict:
     """Say whether no attempt before the start at `started_at` can still run; every doubt stands in the verdict."""
+    try:
+        if _pass_of(settings, job):
+            return Verdict()
+    except GuardError as problem:
+        verdict = _judge_by_nodes(settings, job, started_at)
+        return verdict if verdict.is_clear else Verdict(in_the_way=[str(problem), *verdict.in_the_way])
+    return _judge_by_nodes(settings, job, started_at)
+
+
+def _judge_by_nodes(settings: Settings, job: str, started_at: float) -> Verdict:
     starts = open_starts(settings, job, before=started_at)
-    if _has_pass(settings, job):
-        return Verdict()
     if not has_record(settings, job, before=started_at):
         try:
             starts += _starts_by_accounting(settings, job)
@@ -551,23 +559,64 @@ def _time(text: str) -> float | None:
 # -- people's word -----------------------------------------------------------------------------------------------------
 
 
-def _has_pass(settings: Settings, job: str) -> bool:
-    return any((place / "passes" / job).exists() for place in (settings.state, settings.fallback))
+def _pass_of(settings: Settings, job: str) -> str:
+    """Return a person's word for a job that no start has used yet, empty if there is none.
+
+    Raise GuardError where one may be there and cannot be read: that lets nothing start, and is told.
+    """
+    for place in (settings.state, settings.fallback):
+        try:
+            said = (place / "passes" / job).read_text(errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as problem:
+            raise GuardError(f"whether a pass is there cannot be read: {problem}") from None
+        if said and said not in _used_passes(settings, job):
+            return said
+    return ""
+
+
+def _used_passes(settings: Settings, job: str) -> set[str]:
+    used = set()
+    for path in record_paths(settings, job):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            words = [line.split(" ", 2) for line in path.read_text(errors="replace").splitlines()]
+            used |= {each[2].strip() for each in words if each[0] == "passed" and len(each) == 3}
+    return used
 
 
 def let_pass(settings: Settings, job: str, *, who: str, reason: str) -> None:
-    """Write down that a person lets one job start, whatever its nodes say: once."""
+    """Write down that a person lets one job start, whatever its nodes say: once. Root writes it for SlurmUser."""
+    make_passes(settings)
+    draft = settings.state / "passes" / f".{job}.{secrets.token_hex(4)}"
+    try:
+        draft.write_text(f"{time.time():.3f} {' '.join(who.split())}: {' '.join(reason.split())}\n")
+        _give_to_owner(settings, draft)
+        draft.replace(draft.with_name(job))
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def make_passes(settings: Settings) -> None:
+    """Make the place for passes, whose owner is that of the state: he takes them off."""
     directory = settings.state / "passes"
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / job).write_text(f"{time.time():.3f} {' '.join(who.split())}: {' '.join(reason.split())}\n")
+    _give_to_owner(settings, directory)
+
+
+def _give_to_owner(settings: Settings, path: Path) -> None:
+    owner = settings.state.stat()
+    if os.geteuid() == 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _use_pass(settings: Settings, job: str, started_at: float) -> None:
-    """Take the pass off, and keep whose word it was in the job's record."""
+    """Keep in the job's record whose word it was, which uses it up, and take the pass off."""
+    with contextlib.suppress(GuardError):
+        if said := _pass_of(settings, job):
+            note(settings, job, f"passed {started_at} {said}")
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
-            said = (place / "passes" / job).read_text().strip()
-            note(settings, job, f"passed {started_at} {said}")
             (place / "passes" / job).unlink()
 
 
