@@ -13,9 +13,11 @@ from ops_pipelines.resources.slurm.guard.start_guard import (
     GO_AHEAD,
     REFUSED,
     Settings,
+    held_jobs,
     judge,
     judge_start,
     let_pass,
+    look_again,
     note,
 )
 from tests.resources.fake_guard_slurm import FakeGuardSlurm
@@ -56,6 +58,12 @@ def restart(settings: Settings, job: str, at: float, *, nodes: str = "n2") -> in
     return judge_start(settings, job, at)
 
 
+def let_time_pass(settings: Settings, job: str, seconds: float) -> None:
+    """Let the guard have held a job so long ago."""
+    held_at = time.time() - seconds
+    os.utime(settings.state / "held" / job, (held_at, held_at))
+
+
 @pytest.mark.parametrize("is_accounted", [True, False])
 def test_a_refused_start_is_no_record_of_where_the_job_ran_before(
     slurm: FakeGuardSlurm, settings: Settings, is_accounted: bool
@@ -64,42 +72,42 @@ def test_a_refused_start_is_no_record_of_where_the_job_ran_before(
     if is_accounted:
         slurm.account(RAN_ON_N1)
 
-    first = restart(settings, "42", 2e9)
+    first = restart(settings, "42", 1.7e9)
     slurm.account(RAN_ON_N1)
-    second_look = judge(settings, "42", 2e9 + 10)
-    second = restart(settings, "42", 2e9 + 20)
+    second_look = judge(settings, "42", 1.7e9 + 10)
+    second = restart(settings, "42", 1.7e9 + 20)
 
     assert (first, second) == (REFUSED, REFUSED)
     assert [why.split()[0] for why in second_look.in_the_way] == ["n1"]
 
 
-@pytest.mark.parametrize("later", [(), ("start 1999999500.0 0 n2", "refused 1999999500.0 no verdict")])
+@pytest.mark.parametrize("later", [(), ("start 1699999500.0 0 n2", "refused 1699999500.0 no verdict")])
 def test_nor_is_a_restart_whose_judge_died_whatever_slurm_counts_after_it(
     slurm: FakeGuardSlurm, settings: Settings, later: tuple[str, ...]
 ) -> None:
     slurm.account(RAN_ON_N1)
     slurm.answer_as("n2", ages_seconds=())
-    for line in ("start 1999999000.0 1 n2", *later):
+    for line in ("start 1699999000.0 1 n2", *later):
         note(settings, "42", line)
 
-    assert [why.split()[0] for why in judge(settings, "42", 2e9).in_the_way] == ["n1"]
+    assert [why.split()[0] for why in judge(settings, "42", 1.7e9).in_the_way] == ["n1"]
 
 
 def test_after_a_refusal_accountings_nodes_once_clear_let_it_go(slurm: FakeGuardSlurm, settings: Settings) -> None:
     slurm.put_job("42", state="CONFIGURING")
     slurm.account(RAN_ON_N1)
 
-    refused = restart(settings, "42", 2e9)
+    refused = restart(settings, "42", 1.7e9)
     slurm.answer_as("n1", ages_seconds=())
-    cleared = restart(settings, "42", 2e9 + 20)
+    cleared = restart(settings, "42", 1.7e9 + 20)
 
     assert (refused, cleared) == (REFUSED, GO_AHEAD)
 
 
 def test_what_was_cleared_needs_no_accounting(settings: Settings) -> None:
-    note(settings, "42", "cleared 1999999990.0")
+    note(settings, "42", "cleared 1699999990.0")
 
-    assert judge(settings, "42", 2e9).is_clear
+    assert judge(settings, "42", 1.7e9).is_clear
 
 
 @pytest.mark.parametrize(
@@ -126,17 +134,17 @@ def test_a_pass_lets_one_start_go_even_where_its_file_cannot_be_taken_off(
     slurm: FakeGuardSlurm, settings: Settings
 ) -> None:
     slurm.put_job("42", state="CONFIGURING")
-    note(settings, "42", "start 1999999000.0 0 n1")
+    note(settings, "42", "start 1699999000.0 0 n1")
     let_pass(settings, "42", who="operator", reason="apart")
     passed = settings.state / "passes" / "42"
     said = passed.read_text()
 
-    first = restart(settings, "42", 2e9)
+    first = restart(settings, "42", 1.7e9)
     was_taken_off = not passed.exists()
     passed.write_text(said)  # As if root's directory had kept it.
-    second = restart(settings, "42", 2e9 + 20)
+    second = restart(settings, "42", 1.7e9 + 20)
     let_pass(settings, "42", who="operator", reason="apart")
-    third = restart(settings, "42", 2e9 + 40)
+    third = restart(settings, "42", 1.7e9 + 40)
 
     assert (first, second, third) == (GO_AHEAD, REFUSED, GO_AHEAD)
     assert was_taken_off
@@ -162,7 +170,7 @@ def test_a_pass_that_root_gives_belongs_to_the_owner_of_the_state(settings: Sett
 def test_passes_that_cannot_be_read_let_nothing_start_and_are_told(
     slurm: FakeGuardSlurm, settings: Settings, is_clear: bool, tmp_path: Path
 ) -> None:
-    note(settings, "42", "start 1999999000.0 0 n1")
+    note(settings, "42", "start 1699999000.0 0 n1")
     if is_clear:
         slurm.answer_as("n1", ages_seconds=())
     let_pass(settings, "42", who="root", reason="apart")
@@ -171,7 +179,40 @@ def test_passes_that_cannot_be_read_let_nothing_start_and_are_told(
         place.chmod(0o755)
 
     with as_nobody():
-        verdict = judge(settings, "42", 2e9)
+        verdict = judge(settings, "42", 1.7e9)
 
     assert verdict.is_clear is is_clear
     assert is_clear or "whether a pass is there cannot be read" in verdict.words("42")
+
+
+def test_a_hold_that_slurmctld_does_late_is_still_the_guards(slurm: FakeGuardSlurm, settings: Settings) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    slurm.let_holds_come_late()
+
+    refused = restart(settings, "42", 1.7e9)
+    slurm.put_job("42")
+    before_it_came = look_again(settings)
+    slurm.do_late_hold()
+    slurm.answer_as("n1", ages_seconds=())
+    after_it_came = look_again(settings)
+
+    assert (refused, before_it_came) == (REFUSED, ())
+    assert after_it_came == ("job 42 is let go: every node of its attempts is clear",)
+    assert not slurm.is_held("42")
+
+
+@pytest.mark.parametrize(("asked_before_seconds", "is_forgotten"), [(50.0, False), (70.0, True)])
+def test_a_hold_that_never_came_is_forgotten(
+    slurm: FakeGuardSlurm, settings: Settings, asked_before_seconds: float, is_forgotten: bool
+) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    slurm.let_holds_come_late()
+    restart(settings, "42", 1.7e9)
+    slurm.put_job("42")
+    let_time_pass(settings, "42", asked_before_seconds)
+
+    look_again(settings)
+
+    assert (held_jobs(settings) == ()) is is_forgotten

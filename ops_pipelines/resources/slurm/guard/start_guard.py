@@ -38,6 +38,8 @@ PROTOCOL = "ops-pipelines-node-witness-1"
 _ANSWER_BYTES = 65_536
 _SAME_START_SECONDS = 2.0
 """A process that is younger than this start by more belongs to it, or to its prolog on the node."""
+_LATE_HOLD_SECONDS = 60.0
+"""A hold whose client gave up may still be done by a busy slurmctld, so much later."""
 _ORDERLY = frozenset({"REQUEUED", "PREEMPTED"})
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
 
@@ -258,8 +260,9 @@ def hold(settings: Settings, job: str, reason: str) -> None:
     """Hold a job, and say why where people look; raise GuardError if slurmctld does not do it."""
     facts = job_facts(settings, job)
     if not facts.is_held:
-        ask_slurm(settings, "scontrol", "hold", facts.leader, seconds=settings.ask_seconds)
+        # Before: slurmctld may do it after its client gave up, and then it would be nobody's hold.
         _write_held(settings, job, reason)
+        ask_slurm(settings, "scontrol", "hold", facts.leader, seconds=settings.ask_seconds)
     with contextlib.suppress(GuardError):  # The hold is what counts.
         shown = ask_slurm(settings, "scontrol", "show", "job", facts.leader, seconds=settings.ask_seconds)
         comment = re.search(r"^\s*AdminComment=(.*?)\s*$", shown, re.MULTILINE)
@@ -284,6 +287,15 @@ def _forget_held(settings: Settings, job: str) -> None:
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
             (place / "held" / job).unlink(missing_ok=True)
+
+
+def _may_be_on_its_way(settings: Settings, job: str) -> bool:
+    """Return whether the guard asked for the hold so lately that slurmctld may do it yet."""
+    for place in (settings.state, settings.fallback):
+        with contextlib.suppress(OSError):
+            if time.time() - (place / "held" / job).stat().st_mtime < _LATE_HOLD_SECONDS:
+                return True
+    return False
 
 
 def held_jobs(settings: Settings) -> tuple[str, ...]:
@@ -665,6 +677,8 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
         _forget_held(settings, job)
         return [f"job {job} is over"]
     if not facts.is_held:
+        if _may_be_on_its_way(settings, job):
+            return []
         _forget_held(settings, job)
         return [f"job {job} was released by somebody: its start is judged like any other"]
     comment = comments.get(facts.leader, "")
