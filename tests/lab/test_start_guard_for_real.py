@@ -299,7 +299,8 @@ def test_a_busy_controller_lets_no_restart_through(guarded: Guarded) -> None:
     assert not guarded.goes_on_away_from("busy", node)
 
 
-def test_an_array_and_its_tasks_are_held_one_by_one(guarded: Guarded) -> None:
+@pytest.mark.parametrize("broken", ["", "no judge"])
+def test_the_task_of_an_array_that_has_the_arrays_own_id_is_held_alone(guarded: Guarded, broken: str) -> None:
     submitted = guarded.run(
         *("sbatch", "--parsable", "--requeue", "--array=1-2", "--gres=gpu:8", "--output=/dev/null"),
         "--wrap=exec sleep 300",
@@ -308,17 +309,24 @@ def test_an_array_and_its_tasks_are_held_one_by_one(guarded: Guarded) -> None:
     guarded.wait(
         "both tasks to run", lambda: guarded.run("squeue", "-h", "-t", "R", "-j", array).stdout.count("\n") == 2
     )
-    rows = guarded.run("squeue", "-h", "-j", array, "-o", "%A %N").stdout.split("\n")
-    job, node = rows[0].split()
+    rows = [line.split() for line in guarded.run("squeue", "-h", "-j", array, "-o", "%A %N").stdout.splitlines()]
+    (node,) = [name for job, name in rows if job == array]
+    (sibling,) = [job for job, _ in rows if job != array]
+    if broken:
+        (guarded.guard.directory / JUDGE).unlink()  # The wrapper itself holds.
 
     guarded.lose(NodeName(node))
     guarded.wait(
         "that task to be held",
-        lambda: f"{job} PENDING JobHeldAdmin" in guarded.run("squeue", "-h", "-j", array, "-o", "%A %T %r").stdout,
+        lambda: f"{array} PENDING JobHeldAdmin" in guarded.run("squeue", "-h", "-j", array, "-o", "%A %T %r").stdout,
     )
+    states = guarded.run("squeue", "-h", "-j", array, "-o", "%A %T %Q").stdout.splitlines()
+    (of_sibling,) = [line.split() for line in states if not line.startswith(f"{array} ")]
+    comments = guarded.run("scontrol", "show", "job", sibling).stdout
 
-    others = guarded.run("squeue", "-h", "-j", array, "-o", "%A %T").stdout.splitlines()
-    assert [line for line in others if not line.startswith(f"{job} ")] == [f"{rows[1].split()[0]} RUNNING"]
+    assert of_sibling[:2] == [sibling, "RUNNING"]
+    assert of_sibling[2] != "0"
+    assert MARK not in comments
 
 
 def test_the_guard_says_that_it_works(guarded: Guarded) -> None:

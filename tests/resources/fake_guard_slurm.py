@@ -39,7 +39,8 @@ case "$1 $2" in
 'release '*) for job in $(jobs_called "$2"); do echo 9 >"$cluster/jobs/$job/priority"; done ;;
 'show job')
     for job in $(jobs_called "$3"); do
-        printf 'JobId=%s\\n   AdminComment=%s\\n' "$job" "$(cat "$cluster/jobs/$job/comment")"
+        echo "JobId=$job"; comment=$(cat "$cluster/jobs/$job/comment")
+        [ -z "$comment" ] || echo "   AdminComment=$comment"
     done ;;
 'show node') cat "$cluster/nodes" ;;
 'update '*) for job in $(jobs_called "${2#*=}"); do echo "${3#*=}" >"$cluster/jobs/$job/comment"; done ;;

@@ -1,6 +1,7 @@
 """What the start guard makes of a restart: whom it asks, whom it believes, and whose hold it takes off again."""
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.resources.slurm.guard.installation import ENVIRONMENT, Installation
 from ops_pipelines.resources.slurm.guard.start_guard import (
     GO_AHEAD,
+    MARK,
     REFUSED,
     Settings,
     held_jobs,
@@ -216,3 +219,54 @@ def test_a_hold_that_never_came_is_forgotten(
     look_again(settings)
 
     assert (held_jobs(settings) == ()) is is_forgotten
+
+
+@pytest.fixture
+def array(slurm: FakeGuardSlurm) -> FakeGuardSlurm:
+    """Array 30: its last task, 9, has the array's own id and comes back; a person holds task 1, task 2 runs."""
+    slurm.put_job("30", name="30_9", state="CONFIGURING")
+    slurm.put_job("31", name="30_1", is_held=True)
+    slurm.put_job("32", name="30_2", state="RUNNING")
+    return slurm
+
+
+def test_a_task_with_its_arrays_id_is_held_and_let_go_alone(array: FakeGuardSlurm, settings: Settings) -> None:
+    note(settings, "30", "start 1699999000.0 0 n1")
+
+    restart(settings, "30", 1.7e9)
+    array.put_job("30", name="30_9", is_held=True)
+    while_held = [array.is_held(job) for job in ("30", "31", "32")]
+    comments = [array.comment_of(job).startswith(MARK) for job in ("30", "31", "32")]
+    array.answer_as("n1", ages_seconds=())
+    look_again(settings)
+    let_go = [array.is_held(job) for job in ("30", "31", "32")]
+
+    assert while_held == [True, True, False]
+    assert comments == [True, False, False]
+    assert let_go == [False, True, False]
+
+
+def test_accounting_of_other_tasks_is_not_the_tasks_own(array: FakeGuardSlurm, settings: Settings) -> None:
+    array.account(
+        "31|2026-03-01T10:00:00|2026-03-01T11:00:00|NODE_FAIL|n3",
+        "30|2026-03-01T10:00:00|2026-03-01T11:00:00|NODE_FAIL|n1",
+    )
+
+    assert [why.split()[0] for why in judge(settings, "30", 1.8e9).in_the_way] == ["n1"]
+
+
+def test_without_a_verdict_the_wrapper_holds_the_task_alone(array: FakeGuardSlurm, tmp_path: Path) -> None:
+    guard = Installation(
+        directory=tmp_path / "guard", settings=array.settings_in(tmp_path), python=Path("/nonexistent/python")
+    )
+    guard.write()
+    with (guard.directory / ENVIRONMENT).open("a") as file:
+        file.write(f'PATH="{array.programs}:$PATH"\n')
+    words = {"JOB_ID": "30", "JOB_RESTART_COUNT": "1", "ARRAY_JOB_ID": "30", "ARRAY_TASK_ID": "9"}
+
+    done = subprocess.run(
+        [str(guard.wrapper)], env={f"SLURM_{name}": word for name, word in words.items()}, check=False, timeout=30
+    )
+
+    assert done.returncode == 1
+    assert [array.is_held(job) for job in ("30", "31", "32")] == [True, True, False]

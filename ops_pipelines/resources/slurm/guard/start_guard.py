@@ -231,6 +231,8 @@ class JobFacts:
 
     leader: str
     """The job itself, or the first component of the heterogeneous job that it is part of."""
+    name: str
+    """By which scontrol means this job alone: `ARRAY_TASK` for a task, whose own id may be that of the whole array."""
     state: str
     is_held: bool
 
@@ -241,9 +243,11 @@ def job_facts(settings: Settings, job: str) -> JobFacts:
     for line in ask_slurm(settings, *argv, seconds=settings.ask_seconds).splitlines():
         words = line.split("|")
         if len(words) == 4 and words[0] == job:
-            return JobFacts(
-                leader=words[1].partition("+")[0] if "+" in words[1] else job, state=words[2], is_held=words[3] == "0"
-            )
+            leader = words[1].partition("+")[0] if "+" in words[1] else job
+            name = words[1] if "_" in words[1] else leader
+            if "[" in name:  # The tasks of an array that have not started: none of them was ever held by us.
+                continue
+            return JobFacts(leader=leader, name=name, state=words[2], is_held=words[3] == "0")
     raise GuardError(f"Invalid job id: slurmctld shows no job {job}")
 
 
@@ -262,16 +266,16 @@ def hold(settings: Settings, job: str, reason: str) -> None:
     if not facts.is_held:
         # Before: slurmctld may do it after its client gave up, and then it would be nobody's hold.
         _write_held(settings, job, reason)
-        ask_slurm(settings, "scontrol", "hold", facts.leader, seconds=settings.ask_seconds)
+        ask_slurm(settings, "scontrol", "hold", facts.name, seconds=settings.ask_seconds)
     with contextlib.suppress(GuardError):  # The hold is what counts.
-        shown = ask_slurm(settings, "scontrol", "show", "job", facts.leader, seconds=settings.ask_seconds)
+        shown = ask_slurm(settings, "scontrol", "show", "job", facts.name, seconds=settings.ask_seconds)
         comment = re.search(r"^\s*AdminComment=(.*?)\s*$", shown, re.MULTILINE)
         if comment is None or comment.group(1).startswith(MARK):
-            _say(settings, facts.leader, reason)
+            _say(settings, facts.name, reason)
 
 
-def _say(settings: Settings, job: str, words: str) -> None:
-    argv = ("scontrol", "update", f"JobId={job}", f"AdminComment={words}")
+def _say(settings: Settings, name: str, words: str) -> None:
+    argv = ("scontrol", "update", f"JobId={name}", f"AdminComment={words}")
     ask_slurm(settings, *argv, seconds=settings.ask_seconds)
 
 
@@ -545,15 +549,16 @@ def _accounted(settings: Settings, job: str) -> list[dict[str, object]]:
     since = _in_utc(time.time() - RECORD_DAYS * 86_400)
     text = ask_slurm(
         settings,
-        *("sacct", "-D", "-X", "-P", "-n", "-j", job, "-S", since, "-o", "Start,End,State,NodeList"),
+        *("sacct", "-D", "-X", "-P", "-n", "-j", job, "-S", since, "-o", "JobIDRaw,Start,End,State,NodeList"),
         seconds=settings.ask_seconds,
     )
     rows: list[dict[str, object]] = []
     for line in text.splitlines():
         words = line.split("|")
-        if len(words) == 4 and words[3] != "None assigned":
-            start, end = _time(words[0]), _time(words[1])
-            rows.append({"Start": start, "End": end, "State": words[2].split(" ")[0], "NodeList": words[3]})
+        # The id of an array's last task is the array's: accounting answers for every task.
+        if len(words) == 5 and words[0] == job and words[4] != "None assigned":
+            start, end = _time(words[1]), _time(words[2])
+            rows.append({"Start": start, "End": end, "State": words[3].split(" ")[0], "NodeList": words[4]})
     return rows
 
 
@@ -689,11 +694,11 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     verdict = judge(settings, job, now)
     if not verdict.is_clear:
         if comment != verdict.words(job):
-            _say(settings, facts.leader, verdict.words(job))
+            _say(settings, facts.name, verdict.words(job))
         return []
     note(settings, job, f"cleared {now}")
-    _say(settings, facts.leader, "")
-    ask_slurm(settings, "scontrol", "release", facts.leader, seconds=settings.ask_seconds)
+    _say(settings, facts.name, "")
+    ask_slurm(settings, "scontrol", "release", facts.name, seconds=settings.ask_seconds)
     _forget_held(settings, job)
     return [f"job {job} is let go: every node of its attempts is clear"]
 
