@@ -270,3 +270,61 @@ def test_without_a_verdict_the_wrapper_holds_the_task_alone(array: FakeGuardSlur
 
     assert done.returncode == 1
     assert [array.is_held(job) for job in ("30", "31", "32")] == [True, True, False]
+
+
+def test_a_job_that_somebody_released_is_no_longer_the_guards_once_it_starts(
+    slurm: FakeGuardSlurm, settings: Settings
+) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    restart(settings, "42", 1.7e9)
+
+    slurm.answer_as("n1", ages_seconds=())
+    released = restart(settings, "42", 1.7e9 + 20)
+    words_then = slurm.comment_of("42")
+    slurm.put_job("42", is_held=True)  # Hours later, by a person or the autopilot.
+    look_again(settings)
+
+    assert (released, words_then) == (GO_AHEAD, "")
+    assert slurm.is_held("42")
+
+
+@pytest.mark.parametrize(("held_before_seconds", "is_forgotten"), [(50.0, False), (70.0, True)])
+def test_a_job_that_runs_is_forgotten_and_no_longer_commented_on(
+    slurm: FakeGuardSlurm, settings: Settings, held_before_seconds: float, is_forgotten: bool
+) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    restart(settings, "42", 1.7e9)
+    slurm.put_job("42", state="RUNNING")
+    let_time_pass(settings, "42", held_before_seconds)
+
+    look_again(settings)
+
+    assert (held_jobs(settings) == ()) is is_forgotten
+    assert (slurm.comment_of("42") == "") is is_forgotten
+
+
+@pytest.mark.parametrize("state", ["CONFIGURING", "COMPLETING"])
+def test_a_job_on_its_way_back_from_the_prolog_is_kept(slurm: FakeGuardSlurm, settings: Settings, state: str) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    restart(settings, "42", 1.7e9)
+    slurm.put_job("42", state=state)
+    let_time_pass(settings, "42", 3600.0)
+
+    look_again(settings)
+
+    assert held_jobs(settings) == ("42",)
+
+
+def test_what_somebody_else_wrote_of_a_job_stays(slurm: FakeGuardSlurm, settings: Settings) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    restart(settings, "42", 1.7e9)
+    slurm.comment("42", "OPS-12 mine")
+    slurm.answer_as("n1", ages_seconds=())
+
+    restart(settings, "42", 1.7e9 + 20)
+
+    assert slurm.comment_of("42") == "OPS-12 mine"

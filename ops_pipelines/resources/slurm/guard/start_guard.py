@@ -268,10 +268,15 @@ def hold(settings: Settings, job: str, reason: str) -> None:
         _write_held(settings, job, reason)
         ask_slurm(settings, "scontrol", "hold", facts.name, seconds=settings.ask_seconds)
     with contextlib.suppress(GuardError):  # The hold is what counts.
-        shown = ask_slurm(settings, "scontrol", "show", "job", facts.name, seconds=settings.ask_seconds)
-        comment = re.search(r"^\s*AdminComment=(.*?)\s*$", shown, re.MULTILINE)
-        if comment is None or comment.group(1).startswith(MARK):
-            _say(settings, facts.name, reason)
+        _explain(settings, facts.name, reason)
+
+
+def _explain(settings: Settings, name: str, words: str) -> None:
+    """Say something of a job, or nothing any more, unless somebody else does."""
+    shown = ask_slurm(settings, "scontrol", "show", "job", name, seconds=settings.ask_seconds)
+    comment = re.search(r"^\s*AdminComment=(.*?)\s*$", shown, re.MULTILINE)
+    if comment is None or comment.group(1).startswith(MARK):
+        _say(settings, name, words)
 
 
 def _say(settings: Settings, name: str, words: str) -> None:
@@ -646,6 +651,11 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
     if verdict.is_clear:
         note(settings, job, f"cleared {started_at}")
         _use_pass(settings, job, started_at)
+        if job in held_jobs(settings):  # Somebody released it. Whoever holds it from now on is not us.
+            _forget_held(settings, job)
+            quick = replace(settings, ask_seconds=1.0)  # slurmctld waits for the verdict.
+            with contextlib.suppress(GuardError):
+                _explain(quick, job_facts(quick, job).name, "")
         return GO_AHEAD
     reason = verdict.words(job)
     note(settings, job, f"refused {started_at} {reason}")
@@ -676,17 +686,19 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
             raise
         _forget_held(settings, job)
         return [f"job {job} is gone"]
-    if facts.state != "PENDING":
-        if facts.state in ("COMPLETING", "CONFIGURING", "RUNNING"):
-            return []  # On its way back from the prolog.
+    comment = comments.get(facts.leader, "")
+    if facts.state in ("COMPLETING", "CONFIGURING"):
+        return []  # On its way back from the prolog.
+    if facts.state not in ("PENDING", "RUNNING"):
         _forget_held(settings, job)
         return [f"job {job} is over"]
-    if not facts.is_held:
+    if facts.state == "RUNNING" or not facts.is_held:
         if _may_be_on_its_way(settings, job):
             return []
-        _forget_held(settings, job)
+        _forget_held(settings, job)  # Whoever holds it from now on is not us.
+        if comment.startswith(MARK):
+            _say(settings, facts.name, "")
         return [f"job {job} was released by somebody: its start is judged like any other"]
-    comment = comments.get(facts.leader, "")
     if comment and not comment.startswith(MARK):
         _forget_held(settings, job)
         return [f"job {job} was taken over: {comment[:80]}"]
