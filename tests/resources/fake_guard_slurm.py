@@ -6,12 +6,15 @@ all of its tasks, as with the real scontrol.
 
 import base64
 import json
+import os
 import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from ops_pipelines.resources.slurm.guard.start_guard import PROTOCOL, Settings
+from ops_pipelines.resources.slurm.guard.start_guard import PROTOCOL, Settings, judge_start, note
 
 _SQUEUE = """
 case "$*" in
@@ -126,19 +129,44 @@ class FakeGuardSlurm:
     def do_late_hold(self) -> None:
         (self._directory / "jobs" / (self._directory / "late").read_text().strip() / "priority").write_text("0\n")
 
-    def answer_as(self, node: str, *, ages_seconds: Sequence[float]) -> None:
-        """Let a node answer, whoever asks; a node that this was not called for does not."""
+    def answer_as(self, node: str, *, ages_seconds: Sequence[float], when: Callable[[], object] = lambda: None) -> None:
+        """Let a node answer once `when` returned, whoever asks; a node that this was not called for does not."""
         listening = socket.create_server(("127.0.0.1", 0))
         with (self._directory / "addresses").open("a") as file:
             file.write(f"{node} 127.0.0.1 {listening.getsockname()[1]}\n")
-        threading.Thread(target=_answer, args=(listening, node, tuple(ages_seconds)), daemon=True).start()
+        threading.Thread(target=_answer, args=(listening, node, tuple(ages_seconds), when), daemon=True).start()
 
 
-def _answer(listening: socket.socket, node: str, ages_seconds: Sequence[float]) -> None:
+def restart(settings: Settings, job: str, at: float, *, nodes: str = "n2") -> int:
+    """Start a job again, as the wrapper does."""
+    note(settings, job, f"start {at} 1 {nodes}")
+    return judge_start(settings, job, at)
+
+
+def let_time_pass(settings: Settings, job: str, seconds: float) -> None:
+    """Let the guard have held a job so long ago."""
+    held_at = time.time() - seconds
+    os.utime(settings.state / "held" / job, (held_at, held_at))
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Work as a user without rights, as SlurmUser is."""
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def _answer(listening: socket.socket, node: str, ages_seconds: Sequence[float], when: Callable[[], object]) -> None:
     while True:
         connection, _ = listening.accept()
         with connection, connection.makefile("rb") as question:
             asked = json.loads(base64.b64decode(question.readline()))
             said = {"protocol": PROTOCOL, "node": node, "job": asked["job"], "token": asked["token"]}
+            when()
             said["ages_seconds"] = list(ages_seconds)
             connection.sendall(base64.b64encode(json.dumps(said).encode()) + b"\n")

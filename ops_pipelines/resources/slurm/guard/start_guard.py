@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ _SAME_START_SECONDS = 2.0
 """A process that is younger than this start by more belongs to it, or to its prolog on the node."""
 _LATE_HOLD_SECONDS = 60.0
 """A hold whose client gave up may still be done by a busy slurmctld, so much later."""
+_LOOKS_AT_ONCE = 16
 _ORDERLY = frozenset({"REQUEUED", "PREEMPTED"})
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}\Z")
 
@@ -665,15 +666,20 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
 
 
 def look_again(settings: Settings) -> tuple[str, ...]:
-    """Let go what the guard held and nobody took over, where the nodes are clear by now; return what was done."""
-    held = held_jobs(settings)
+    """Let go what the guard held and nobody took over, where the nodes are clear by now; return what was done.
+
+    Several jobs at once, and a beat for each: in a storm every one of them waits for nodes that do not answer.
+    """
     did: list[str] = []
-    if held:
+    _leave_beat(settings)
+    if held := held_jobs(settings):
         with contextlib.suppress(GuardError):  # slurmctld does not say who has them now: the next look asks again.
             comments = admin_comments(settings)
-            for job in held:
-                with contextlib.suppress(GuardError, OSError):
-                    did += _look_at(settings, job, comments)
+            with ThreadPoolExecutor(max_workers=_LOOKS_AT_ONCE) as pool:
+                for look in as_completed([pool.submit(_look_at, settings, job, comments) for job in held]):
+                    _leave_beat(settings)
+                    with contextlib.suppress(GuardError, OSError):
+                        did += look.result()
     _leave_beat(settings)
     return tuple(did)
 
@@ -736,23 +742,53 @@ def _leave_beat(settings: Settings) -> None:
         new.replace(settings.state / "looked")
 
 
-def status(settings: Settings) -> dict[str, object]:
-    """Return whether the guard can do its work, in words that check-config and people read."""
-    problems = []
-    took = None
-    quick = replace(settings, ask_seconds=1.0)  # Who asks does not wait long.
+def _seconds_to_write(settings: Settings) -> float:
+    """Return how long a synced write into the state takes; raise OSError if it cannot be done."""
+    began = time.monotonic()
+    probe = settings.state / f"probe.{secrets.token_hex(4)}"  # Of its own: others may ask at the same time.
     try:
-        began = time.monotonic()
-        probe = settings.state / "probe"
-        settings.state.mkdir(parents=True, exist_ok=True)
         with probe.open("w") as file:
             file.write("probe\n")
             file.flush()
             os.fsync(file.fileno())
-        probe.unlink()
-        took = time.monotonic() - began
+    finally:
+        probe.unlink(missing_ok=True)
+    return time.monotonic() - began
+
+
+def _is_ours(settings: Settings) -> bool:
+    """Return whether we are root or the owner of the state, as SlurmUser is."""
+    with contextlib.suppress(OSError):
+        return os.geteuid() in (0, settings.state.stat().st_uid)
+    return os.geteuid() == 0
+
+
+def status(settings: Settings) -> dict[str, object]:
+    """Return whether the guard can do its work, in words that check-config and people read.
+
+    Who is neither root nor the owner of the state writes nothing there: that the watch looked just now shows that it
+    can be written.
+    """
+    problems = []
+    took = looked_at = None
+    quick = replace(settings, ask_seconds=1.0)  # Who asks does not wait long.
+    is_ours = _is_ours(settings)
+    try:
+        took = _seconds_to_write(settings) if is_ours else None
+        for place in (settings.state, settings.state / "held", *([settings.state / "passes"] if is_ours else [])):
+            if place == settings.state or place.exists():
+                list(place.iterdir())
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            looked_at = float((settings.state / "looked").read_text())
+        if looked_at is None or time.time() - looked_at > 6 * settings.look_again_seconds:
+            problems.append("nobody looks again at what is held: start ops-pipelines-start-guard.service (`watch`)")
     except OSError as problem:
-        problems.append(f"{settings.state} cannot be written: {problem}")
+        problems.append(
+            f"{settings.state} cannot be used: {problem}"
+            if is_ours
+            else f"{settings.state} cannot be read by this user ({problem}): run the guard's status as its owner, "
+            "SlurmUser, and name that command in cluster.yaml as scheduler.guard_status"
+        )
     try:
         ask_slurm(quick, "scontrol", "ping", seconds=quick.ask_seconds)
     except GuardError as problem:
@@ -761,11 +797,6 @@ def status(settings: Settings) -> dict[str, object]:
         _munge(quick, "unmunge", _munge(quick, "munge", "probe"))
     except GuardError as problem:
         problems.append(str(problem))
-    looked_at = None
-    with contextlib.suppress(OSError, ValueError):
-        looked_at = float((settings.state / "looked").read_text())
-    if looked_at is None or time.time() - looked_at > 6 * settings.look_again_seconds:
-        problems.append("nobody looks again at what is held: start ops-pipelines-start-guard.service (`watch`)")
     return {
         "is_well": not problems,
         "problems": problems,
