@@ -24,6 +24,7 @@ pytestmark = pytest.mark.live
 
 SOON_SECONDS = 240.0
 """Far above what anything here needs; never asserted on."""
+_WRITES_OF_TWO_SECONDS = 20
 
 
 class Guarded:
@@ -142,6 +143,8 @@ def test_work_that_a_qos_preempts_comes_back_by_itself(guarded: Guarded) -> None
     for words in (("add", "qos", "urgent", "preempt=normal"), ("modify", "user", "set", "qos=normal,urgent")):
         assert guarded.run("sacctmgr", "-i", *words).returncode == 0
     job = guarded.train("preempted", node_count=4)
+    # Preempted while its step begins, it may leave processes that Slurm no longer sees; then it is rightly held.
+    guarded.wait("every node to have begun", lambda: len(guarded.writes("preempted")) >= _WRITES_OF_TWO_SECONDS)
 
     urgent = guarded.run(
         *("sbatch", "--parsable", "--qos=urgent", "--nodes=4", "--gres=gpu:8", "--output=/dev/null"), "--wrap=sleep 5"

@@ -68,6 +68,18 @@ def test_a_hold_that_never_came_is_forgotten(
     assert (held_jobs(settings) == ()) is is_forgotten
 
 
+def test_a_job_that_somebody_releases_is_forgotten_at_once(slurm: FakeGuardSlurm, settings: Settings) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    restart(settings, "42", 1.7e9)
+    slurm.put_job("42")
+
+    did = look_again(settings)
+
+    assert "released by somebody" in did[0]
+    assert (held_jobs(settings), slurm.comment_of("42")) == ((), "")
+
+
 @pytest.fixture
 def array(slurm: FakeGuardSlurm) -> FakeGuardSlurm:
     """Array 30: its last task, 9, has the array's own id and comes back; a person holds task 1, task 2 runs."""

@@ -266,8 +266,9 @@ def hold(settings: Settings, job: str, reason: str) -> None:
     facts = job_facts(settings, job)
     if not facts.is_held:
         # Before: slurmctld may do it after its client gave up, and then it would be nobody's hold.
-        _write_held(settings, job, reason)
+        _write_held(settings, job, "not answered yet")
         ask_slurm(settings, "scontrol", "hold", facts.name, seconds=settings.ask_seconds)
+        _write_held(settings, job, reason)
     with contextlib.suppress(GuardError):  # The hold is what counts.
         _explain(settings, facts.name, reason)
 
@@ -299,13 +300,13 @@ def _forget_held(settings: Settings, job: str) -> None:
             (place / "held" / job).unlink(missing_ok=True)
 
 
-def _may_be_on_its_way(settings: Settings, job: str) -> bool:
-    """Return whether the guard asked for the hold so lately that slurmctld may do it yet."""
+def _read_held(settings: Settings, job: str) -> tuple[str, float]:
+    """Return what stands in a job's held file, and its age in seconds; empty and 0 if there is none."""
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
-            if time.time() - (place / "held" / job).stat().st_mtime < _LATE_HOLD_SECONDS:
-                return True
-    return False
+            file = place / "held" / job
+            return file.read_text(errors="replace"), time.time() - file.stat().st_mtime
+    return "", 0.0
 
 
 def held_jobs(settings: Settings) -> tuple[str, ...]:
@@ -699,8 +700,10 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
         _forget_held(settings, job)
         return [f"job {job} is over"]
     if facts.state == "RUNNING" or not facts.is_held:
-        if _may_be_on_its_way(settings, job):
-            return []
+        held_for, age_seconds = _read_held(settings, job)
+        is_answered = held_for.startswith(MARK)
+        if age_seconds < _LATE_HOLD_SECONDS and (facts.state == "RUNNING" or not is_answered):
+            return []  # On its way back from the prolog, or the hold is on its way.
         _forget_held(settings, job)  # Whoever holds it from now on is not us.
         if comment.startswith(MARK):
             _say(settings, facts.name, "")
