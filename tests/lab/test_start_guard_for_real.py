@@ -326,6 +326,12 @@ def test_the_task_of_an_array_that_has_the_arrays_own_id_is_held_alone(guarded: 
     states = guarded.run("squeue", "-h", "-j", array, "-o", "%A %T %Q").stdout.splitlines()
     (of_sibling,) = [line.split() for line in states if not line.startswith(f"{array} ")]
     comments = guarded.run("scontrol", "show", "job", sibling).stdout
+    if not broken:
+        guarded.cluster.power_off_node(NodeName(node))
+        guarded.wait(
+            "that task to go on",
+            lambda: f"{array} RUNNING" in guarded.run("squeue", "-h", "-j", array, "-o", "%A %T").stdout,
+        )
 
     assert of_sibling[:2] == [sibling, "RUNNING"]
     assert of_sibling[2] != "0"
