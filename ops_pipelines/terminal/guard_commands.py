@@ -88,14 +88,15 @@ def install(
     try:
         guard.write()
         for place in (state, guard.settings.fallback):
-            place.mkdir(mode=0o750, parents=True, exist_ok=True)
+            installation.make_way_to(place)
+            place.mkdir(mode=0o750, exist_ok=True)
             os.chown(place, account.pw_uid, account.pw_gid)
         make_passes(guard.settings)
     except OSError as problem:
         _refuse(f"the guard cannot be written ({problem}); run this as root on the host of slurmctld")
     if hindrance := guard.hindrance_of(account):
         # A PrologSlurmctld that cannot run fails every start of the cluster.
-        _refuse(f"{hindrance}; let it, and install again. {slurm_conf} was not changed")
+        _refuse(f"{hindrance}; open it to {user} and install again. {slurm_conf} was not changed")
     kept = installation.change_slurm_conf(slurm_conf, str(wrapper))
     typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}")
     if kept is not None:

@@ -1,5 +1,6 @@
 """`ops-pipelines guard`: installed by one command, seen through, taken out again, and never by halves."""
 
+import os
 import pwd
 from pathlib import Path
 
@@ -96,6 +97,20 @@ def test_slurm_conf_is_not_changed_where_its_user_could_not_run_the_guard(
     assert answer.exit_code == cli.ExitCode.USAGE
     assert "user nobody cannot use" in answer.output
     assert slurm_conf.read_text() == before
+
+
+def test_the_way_to_the_state_is_open_whatever_roots_umask(slurm_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = slurm_conf.parent
+    monkeypatch.setattr("ops_pipelines.resources.slurm.guard.installation.DEFAULT_FALLBACK", here / "fallback")
+    before = os.umask(0o077)
+    try:
+        answer = install(slurm_conf, "--state", str(here / "var" / "lib" / "state"))
+    finally:
+        os.umask(before)
+
+    assert answer.exit_code == 0
+    assert [(here / each).stat().st_mode & 0o777 for each in ("var", "var/lib")] == [0o755, 0o755]
+    assert (here / "var/lib/state").stat().st_mode & 0o027 == 0
 
 
 def test_installed_twice_and_taken_out_the_sites_own_prolog_is_back(

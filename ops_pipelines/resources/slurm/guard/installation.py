@@ -46,7 +46,9 @@ class Installation:
 
     def write(self) -> None:
         """Write every file, each whole; again over an older guard. Raises OSError."""
-        _make_for_everybody(self.directory)
+        make_way_to(self.directory)
+        self.directory.mkdir(exist_ok=True)
+        self.directory.chmod(0o755)
         here = Path(__file__).parent
         for name, mode in ((JUDGE, 0o644), (WITNESS, 0o644), (WRAPPER, 0o755)):
             self._put(name, (here / name).read_bytes(), mode=mode)
@@ -85,13 +87,11 @@ class Installation:
         return ""
 
 
-def _make_for_everybody(directory: Path) -> None:
-    """Make a directory, and those above it, that every user may pass whatever root's umask; ours is made so again."""
+def make_way_to(directory: Path) -> None:
+    """Make what is missing above a directory such that every user may pass, whatever root's umask. Raises OSError."""
     for missing in [each for each in reversed(directory.parents) if not each.exists()]:
-        missing.mkdir(exist_ok=True)
+        missing.mkdir()
         missing.chmod(0o755)
-    directory.mkdir(exist_ok=True)
-    directory.chmod(0o755)
 
 
 def _may(account: pwd.struct_passwd, found: os.stat_result, asked: int) -> bool:
