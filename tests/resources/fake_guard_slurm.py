@@ -150,8 +150,12 @@ def let_time_pass(settings: Settings, job: str, seconds: float) -> None:
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """Work as a user without rights, as SlurmUser is."""
+def as_nobody(directory: Path) -> Iterator[None]:
+    """Work as a user without rights, as SlurmUser is, who may come as far as a test's own directory."""
+    places = (directory, *directory.parents)
+    of_pytest = [number for number, place in enumerate(places) if place.name.startswith("pytest-of-")]
+    for place in places[: of_pytest[0] + 1 if of_pytest else 1]:
+        place.chmod(0o755)  # The directories of pytest are for their owner alone.
     os.setegid(65534)
     os.seteuid(65534)
     try:

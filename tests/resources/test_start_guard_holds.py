@@ -240,10 +240,8 @@ def test_another_user_reads_what_he_may_or_is_told_how(
 ) -> None:
     look_again(settings)
     settings.state.chmod(mode)
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
 
-    with as_nobody():
+    with as_nobody(tmp_path):
         told = status(settings)
 
     assert told["is_well"] is (problem == "")
