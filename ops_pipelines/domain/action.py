@@ -144,6 +144,8 @@ SOFT = frozenset({Verb.RESERVE, Verb.UNRESERVE})
 """Verbs without which a plan goes on all the same: room kept free is a kindness, a queue does it too."""
 MESSAGES = frozenset({Verb.NOTIFY_OWNER, Verb.PAGE_HUMAN})
 """Verbs that touch people and not the cluster: allowed while paused, and in every mode but a dry run."""
+MARKS = frozenset({Verb.MARK, Verb.UNMARK})
+"""What is done to the jobs of silent nodes by the tick that sees the silence, without a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -301,6 +302,10 @@ class _Mute:
         raise SourceUnavailable("no answer")
 
 
+def put_between(autopilot: SmallAutopilot, scheduler: _Mute) -> None:
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", scheduler))
+
+
 @pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "lost"])
 def test_release_without_an_answer_is_read_back_and_sent_once(autopilot: SmallAutopilot, is_taken: bool) -> None:
     inner = autopilot.cluster
@@ -308,7 +313,7 @@ def test_release_without_an_answer_is_read_back_and_sent_once(autopilot: SmallAu
     tick(autopilot)
     autopilot.let_pass(8)
     mute = _Mute(inner.scheduler, is_taken=is_taken)
-    autopilot.cluster = replace(inner, scheduler=mute)  # type: ignore[arg-type]  # all else by __getattr__
+    put_between(autopilot, mute)
     tick(autopilot)
     autopilot.cluster = inner
 
@@ -325,7 +330,7 @@ def test_mark_without_an_answer_is_read_back_and_set_once(autopilot: SmallAutopi
     inner = autopilot.cluster
     cut_off(autopilot, "gpu001", seconds=60)
     mute = _Mute(inner.scheduler, is_taken=is_taken)
-    autopilot.cluster = replace(inner, scheduler=mute)  # type: ignore[arg-type]  # all else by __getattr__
+    put_between(autopilot, mute)
     tick(autopilot)
     autopilot.cluster = inner
 
@@ -360,7 +365,7 @@ def test_release_is_tried_until_it_is_taken_however_long_there_is_no_answer(auto
     tick(autopilot)
     autopilot.let_pass(8)
     mute = _Mute(inner.scheduler, is_taken=False)
-    autopilot.cluster = replace(inner, scheduler=mute)  # type: ignore[arg-type]  # all else by __getattr__
+    put_between(autopilot, mute)
     for _ in range(4):
         tick(autopilot)
         settle_left_behind(autopilot.cluster)
@@ -387,7 +392,7 @@ def test_release_that_was_refused_is_tried_again_after_a_while_and_not_at_once(a
     tick(autopilot)
     autopilot.let_pass(8)
     refusing = _Refusing(inner.scheduler, is_taken=False)
-    autopilot.cluster = replace(inner, scheduler=refusing)  # type: ignore[arg-type]  # all else by __getattr__
+    put_between(autopilot, refusing)
     tick(autopilot)
     autopilot.cluster = inner
     tick(autopilot)
@@ -413,7 +418,7 @@ def test_mark_that_lands_after_the_node_answers_is_taken_off(autopilot: SmallAut
     inner = autopilot.cluster
     cut_off(autopilot, "gpu001", seconds=6)
     behind = _Behind(inner.scheduler, is_taken=False)
-    autopilot.cluster = replace(inner, scheduler=behind)  # type: ignore[arg-type]  # all else by __getattr__
+    put_between(autopilot, behind)
     tick(autopilot)
     autopilot.cluster = inner
     autopilot.let_pass(30)  # the node answers again

@@ -5,11 +5,12 @@ nobody anything, so it is set at the first sight of a silence, before that is be
 `guardrails`'; whoever moves the job afterwards takes the mark over (`remediation`).
 """
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.facts import is_being_moved, mark_of, open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
@@ -26,6 +27,8 @@ class Marks:
 
     to_set: tuple[Action, ...]
     to_lift: tuple[Action, ...]
+    in_sight: tuple[ActionRecord, ...]
+    """What must be known of standing marks for as long as they stand, with the tries to take them off."""
 
 
 def find_marks(
@@ -50,23 +53,25 @@ def find_marks(
         part = since.isoformat()
         if (job.attempt, part) not in known:
             to_set.append(Action(verb=Verb.MARK, incident=causes[name], attempt=job.attempt, part=part))
+    standing = standing_marks(facts.records, facts.jobs)
+    names = {mark_of(mark) for mark in standing}
+    in_sight = tuple(each for each in facts.records if each.action.verb in MARKS and mark_of(each) in names)
+    ended_at: defaultdict[Hashable, list[datetime]] = defaultdict(list)
+    for each in in_sight:
+        if each.action.verb is Verb.UNMARK and each.outcome is not None:
+            ended_at[mark_of(each)].append(each.outcome.finished_at)
     to_lift = [
         lift
-        for mark in standing_marks(facts.records, facts.jobs)
+        for mark in standing
         if not is_being_moved(mark.action.attempt, facts) and not _lacks_an_answer(mark, facts)
-        if (lift := _next_lift(mark, facts)) is not None
+        if (lift := _next_lift(mark, ended_at[mark_of(mark)], now=facts.taken_at)) is not None
     ]
-    return Marks(to_set=tuple(to_set), to_lift=tuple(to_lift))
+    return Marks(to_set=tuple(to_set), to_lift=tuple(to_lift), in_sight=in_sight)
 
 
-def _next_lift(mark: ActionRecord, facts: ClusterFacts) -> Action | None:
+def _next_lift(mark: ActionRecord, ended_at: Sequence[datetime], *, now: datetime) -> Action | None:
     """Return the act that takes a mark off; where one came to nothing, another one after a while."""
-    ended_at = [
-        record.outcome.finished_at
-        for record in facts.records
-        if record.action.verb is Verb.UNMARK and mark_of(record) == mark_of(mark) and record.outcome is not None
-    ]
-    if ended_at and facts.taken_at - max(ended_at) < _TRIED_AGAIN_AFTER:
+    if ended_at and now - max(ended_at) < _TRIED_AGAIN_AFTER:
         return None
     incident, attempt, part = mark_of(mark)
     return Action(verb=Verb.UNMARK, incident=incident, attempt=attempt, part=part, try_number=1 + len(ended_at))
@@ -75,16 +80,6 @@ def _next_lift(mark: ActionRecord, facts: ClusterFacts) -> Action | None:
 def standing_marks(records: Collection[ActionRecord], jobs: Mapping[JobId, JobStatus]) -> tuple[ActionRecord, ...]:
     """Return the marks of ours whose jobs are still held by them, oldest first."""
     return tuple(mark for mark in open_marks(records) if _stands(mark, jobs))
-
-
-def acts_in_sight(facts: ClusterFacts) -> tuple[ActionRecord, ...]:
-    """Return what must be known of standing marks for as long as they stand, and tries to take them off."""
-    standing = {mark_of(mark) for mark in standing_marks(facts.records, facts.jobs)}
-    return tuple(
-        record
-        for record in facts.records
-        if record.action.verb in (Verb.MARK, Verb.UNMARK) and mark_of(record) in standing
-    )
 
 
 def nodes_in_doubt(facts: ClusterFacts) -> frozenset[NodeName]:

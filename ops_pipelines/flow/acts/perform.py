@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.domain.action import (
+    MARKS,
     MESSAGES,
     NOT_NEEDED,
     Action,
@@ -59,7 +60,6 @@ _HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK, Verb.INSTALL})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 NOT_SENT_AGAIN = "not sent again: "
 """Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
-_MARKS = frozenset({Verb.MARK, Verb.UNMARK})
 _LANDS_WITHIN = timedelta(minutes=2)
 """# Assumption: a slurmctld that is behind carries out within this time what its client was killed over."""
 _RESEND_SHARE = 4
@@ -315,7 +315,7 @@ def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
 
     A mark set or taken off that nobody has accepted is never given up: a job would stay held, or be started twice.
     """
-    if record.action.verb in _MARKS and record.sent_at is None:
+    if record.action.verb in MARKS and record.sent_at is None:
         return False
     limit = witness_limit(record.action.verb, cluster.rules.policy)
     return cluster.clock.now() - (record.sent_at or record.begun_at) > limit

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Urgency, Verb
+from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.repair.marks import acts_in_sight, find_marks, standing_marks
+from ops_pipelines.domain.repair.marks import find_marks, standing_marks
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
@@ -25,7 +25,6 @@ from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerState
 _MOST_A_MINUTE = 500
 """# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,
 less than the usual SlurmdTimeout of 300 s."""
-_MARKS = frozenset({Verb.MARK, Verb.UNMARK})
 _SHOWN_COUNT = 40
 _PAGE = "marks"
 
@@ -46,17 +45,17 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
         if each.signal is Signal.NODE_UNREACHABLE and each.node not in policy.untouchable_nodes
     }
     if not silent_since and not open_marks(state.records):
-        if any(each.action.verb in _MARKS for each in state.records):
+        if any(each.action.verb in MARKS for each in state.records):
             _keep_in_sight((), cluster)
         return ""
-    facts = read_facts({Verb.MARK, Verb.UNMARK}, cluster)
-    _keep_in_sight(acts_in_sight(facts), cluster)
+    facts = read_facts(MARKS, cluster)
     found = find_marks(facts, silent_since=silent_since, causes=_causes(state))
+    _keep_in_sight(found.in_sight, cluster)
     lately = now - timedelta(minutes=1)
     spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
     to_set = found.to_set[: max(0, _MOST_A_MINUTE - spent)]
     unfinished = {
-        each.action.key: each.action for each in facts.records if each.action.verb in _MARKS and not each.outcome
+        each.action.key: each.action for each in facts.records if each.action.verb in MARKS and not each.outcome
     }
     for action in unfinished.values():  # No answer, or a process that ended: its witness is read, and it is sent again.
         perform(action, cluster, plan=None, lease=lease)

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, OutcomeKind, Verb, Witness, witness_limit
+from ops_pipelines.domain.action import (
+    MARKS,
+    MESSAGES,
+    SOFT,
+    Action,
+    ActionRecord,
+    OutcomeKind,
+    Verb,
+    Witness,
+    witness_limit,
+)
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import IncidentId, cause_of
@@ -67,7 +77,7 @@ def settle_left_behind(cluster: Cluster) -> int:
 
 
 def _is_left_behind(record: ActionRecord, incident: Incident | None) -> bool:
-    if record.action.verb in (Verb.MARK, Verb.UNMARK):
+    if record.action.verb in MARKS:
         return False  # The tick follows its marks until they are off.
     if incident is None:
         return True

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Select, bindparam, func, insert, or_,
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
+from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
@@ -72,7 +72,7 @@ _NODES_OUT = (
     .select_from(rollouts.join(rollout_nodes, rollout_nodes.c.rollout == rollouts.c.rollout))
     .where(
         rollouts.c.is_open == 1,
-        rollout_nodes.c.stage.in_(sorted(stage.value for stage in IN_HAND | {NodeStage.PULLED, NodeStage.LOST})),
+        rollout_nodes.c.stage.in_(sorted(stage.value for stage in IN_HAND | LEFT)),
     )
 )
 _BEGUN = select(actions.c.begun_seq)
