@@ -1,4 +1,4 @@
-"""What holds for every test: the order of the files, and nothing of Dagster's that one test leaves for the next.
+"""What holds for every test: the order of the files, and no instance or umask that one test leaves for the next.
 
 The order tells where several workers take whole files in it (`--dist=loadfile --no-loadscope-reorder`): a file that
 waits for minutes must not be the last one begun. Fixtures stand in the files that use them, not here.
@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same examples", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("same examples")
+
+_UMASK = 0o022
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +42,9 @@ def pytest_fixture_setup() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     _forget_instance()
+    os.umask(
+        _UMASK
+    )  # Commands that keep a cluster's state set a private one, for their process; here it is the tests'.
 
 
 def _forget_instance() -> None:
