@@ -315,3 +315,13 @@ class ActionRecord:
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None
+
+    @property
+    def took_effect(self) -> bool:
+        """Whether it was done, witnessed, and not found to be needless."""
+        return self.outcome is not None and self.outcome.kind is OutcomeKind.DONE and self.outcome.was_needed
+
+    @property
+    def may_have_taken_effect(self) -> bool:
+        """Whether it was done, is on its way, or nobody knows."""
+        return self.outcome is None or (self.outcome.kind is not OutcomeKind.FAILED and self.outcome.was_needed)

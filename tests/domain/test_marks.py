@@ -111,6 +111,8 @@ CUT = ended(action(Verb.POWER_OFF, on=NODE), seconds_ago=2)
         pytest.param(
             SILENT, [ended(CUT.action, seconds_ago=5), mark()], False, id="its node had lost its power before"
         ),
+        pytest.param(SILENT, [mark(), ended(CUT.action, OutcomeKind.FAILED)], False, id="its power could not be cut"),
+        pytest.param(SILENT, [mark(), ended(CUT.action, OutcomeKind.UNKNOWN)], False, id="nobody knows of its power"),
         pytest.param(ANSWERS, [mark(NODE, "gpu999")], False, id="another node of it is not known"),
         pytest.param(ANSWERS, [mark(kind=OutcomeKind.FAILED)], False, id="the mark was never set"),
         pytest.param(ANSWERS, [mark(), ended(UNMARK)], False, id="the mark was taken off"),

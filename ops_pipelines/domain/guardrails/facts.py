@@ -228,7 +228,7 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
         if record.action.verb is Verb.HOLD
         and record.action.attempt not in released
         # What had lost its object, such as a job that ended by itself, was never held by us.
-        and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
+        and record.may_have_taken_effect
     )
 
 
@@ -242,9 +242,7 @@ def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
     return tuple(
         record
         for record in records
-        if record.action.verb is Verb.MARK
-        and mark_of(record) not in lifted
-        and (record.outcome is None or (record.outcome.kind is not OutcomeKind.FAILED and record.outcome.was_needed))
+        if record.action.verb is Verb.MARK and mark_of(record) not in lifted and record.may_have_taken_effect
     )
 
 
@@ -258,10 +256,20 @@ def mark_on(attempt: JobAttempt | None, records: Collection[ActionRecord]) -> Ac
     return next((each for each in reversed(open_marks(records)) if each.action.attempt == attempt), None)
 
 
-def is_being_moved(attempt: JobAttempt | None, facts: ClusterFacts) -> bool:
-    """Return whether a plan holds an attempt, and so lets it go: a mark on it is not ours to take off any more."""
+def being_moved(facts: ClusterFacts) -> frozenset[JobAttempt | None]:
+    """Return the attempts that a plan holds, and so lets go: a mark on one is not ours to take off any more."""
     incidents = {each.action.incident for each in facts.records if each.action.verb is Verb.HOLD}
-    return any(is_holding(each, attempt, facts) for each in incidents)
+    return frozenset(hold.action.attempt for each in incidents for hold in held_and_not_released(each, facts))
+
+
+def power_cut_at(records: Collection[ActionRecord]) -> dict[NodeName, datetime]:
+    """Return when the power of each node was last witnessed off, for whatever incident: it ends every process."""
+    cut_at: dict[NodeName, datetime] = {}
+    for record in records:
+        node, outcome = record.action.node, record.outcome
+        if record.action.verb is Verb.POWER_OFF and record.took_effect and node is not None and outcome is not None:
+            cut_at[node] = max(outcome.finished_at, cut_at.get(node, outcome.finished_at))
+    return cut_at
 
 
 def still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
@@ -310,9 +318,7 @@ def is_done(
         and record.action.incident == incident
         and (node is None or record.action.node == node)
         and (attempt is None or record.action.attempt == attempt)
-        and record.outcome is not None
-        and record.outcome.kind is OutcomeKind.DONE
-        and record.outcome.was_needed
+        and record.took_effect
         for record in facts.records
     )
 

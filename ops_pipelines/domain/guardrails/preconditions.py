@@ -10,15 +10,16 @@ from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb, reserva
 from ops_pipelines.domain.guardrails.facts import (
     Case,
     Rule,
+    being_moved,
     drain_owner,
     has_died_with_its_node,
     held_and_not_released,
     is_begun,
-    is_being_moved,
     is_done,
     is_drain_of,
     jobs_on,
     mark_on,
+    power_cut_at,
 )
 from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
 from ops_pipelines.domain.identity import NodeName, is_rollout
@@ -197,14 +198,15 @@ def _judge_unmark(case: Case) -> Refusal | None:
     mark = mark_on(attempt, case.facts.records)
     if mark is None:
         return never("our_mark", f"job {job.job} has no mark of ours")
-    if is_being_moved(attempt, case.facts):
+    if attempt in being_moved(case.facts):
         return never("our_mark", f"job {job.job} is moved by a plan, which releases it")
     if job.state is JobState.COMPLETING:
         return wait("silent_node", f"processes of job {job.job} are still ending")
+    cut_at = power_cut_at(case.facts.records)
     for name in sorted(mark.attempt_nodes | job.nodes):
         node = case.facts.nodes.get(name)
         is_clear = (node is not None and node.is_responding) or name in case.facts.without_power
-        if not is_clear and not _was_cut(name, case, since=mark.begun_at):
+        if not is_clear and not (name in cut_at and cut_at[name] >= mark.begun_at):
             return wait("silent_node", f"{name} is silent; processes of job {job.job} may still write there")
     return None
 
@@ -223,9 +225,10 @@ def _judge_release(case: Case) -> Refusal | None:
     if not is_done(facts, verb=Verb.FENCE, incident=action.incident, attempt=action.attempt):
         return wait("fenced_first", f"the processes of job {job.job} are not witnessed gone; release comes after fence")
     held_at = min(record.begun_at for record in ours)
+    cut_at = power_cut_at(facts.records)
     for name in sorted(_nodes_of_attempt(case)):
         node = facts.nodes.get(name)
-        if (node is not None and node.is_responding) or _was_cut(name, case, since=held_at):
+        if (node is not None and node.is_responding) or (name in cut_at and cut_at[name] >= held_at):
             continue
         if _is_fenced_by_another(name, case, since=held_at):
             return wait("silent_node", f"{name} is silent; job {job.job} stays held until its power is witnessed off")
@@ -236,19 +239,6 @@ def _judge_release(case: Case) -> Refusal | None:
             "job stays held",
         )
     return None
-
-
-def _was_cut(name: NodeName, case: Case, *, since: datetime) -> bool:
-    """Return whether the power of a node was witnessed off since then, for whatever incident: it ends every process."""
-    return any(
-        record.action.verb is Verb.POWER_OFF
-        and record.action.node == name
-        and record.outcome is not None
-        and record.outcome.kind is OutcomeKind.DONE
-        and record.outcome.was_needed
-        and record.outcome.finished_at >= since
-        for record in case.facts.records
-    )
 
 
 def _is_fenced_by_another(name: NodeName, case: Case, *, since: datetime) -> bool:

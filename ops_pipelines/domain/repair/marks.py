@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Verb
-from ops_pipelines.domain.guardrails.facts import is_being_moved, mark_of, open_marks
+from ops_pipelines.domain.guardrails.facts import being_moved, mark_of, open_marks, power_cut_at
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
@@ -60,10 +60,12 @@ def find_marks(
     for each in in_sight:
         if each.action.verb is Verb.UNMARK and each.outcome is not None:
             ended_at[mark_of(each)].append(each.outcome.finished_at)
+    moved = being_moved(facts)
+    cut_at = power_cut_at(facts.records)
     to_lift = [
         lift
         for mark in standing
-        if not is_being_moved(mark.action.attempt, facts) and not _lacks_an_answer(mark, facts)
+        if mark.action.attempt not in moved and not _lacks_an_answer(mark, facts, cut_at)
         if (lift := _next_lift(mark, ended_at[mark_of(mark)], now=facts.taken_at)) is not None
     ]
     return Marks(to_set=tuple(to_set), to_lift=tuple(to_lift), in_sight=in_sight)
@@ -101,20 +103,13 @@ def _stands(mark: ActionRecord, jobs: Mapping[JobId, JobStatus]) -> bool:
     return job.is_held and not job.is_held_by_user
 
 
-def _lacks_an_answer(mark: ActionRecord, facts: ClusterFacts) -> bool:
+def _lacks_an_answer(mark: ActionRecord, facts: ClusterFacts, cut_at: Mapping[NodeName, datetime]) -> bool:
     """Return whether a node of the attempt is silent, has power, and has not lost it since the mark was set."""
-    cut = _cut_since(mark.begun_at, facts.records) | facts.without_power
-    return any(_is_silent(name, facts) and name not in cut for name in mark.attempt_nodes)
-
-
-def _cut_since(since: datetime, records: Collection[ActionRecord]) -> frozenset[NodeName]:
-    return frozenset(
-        record.action.node
-        for record in records
-        if record.action.verb is Verb.POWER_OFF
-        and record.action.node is not None
-        and record.outcome is not None
-        and record.outcome.finished_at >= since
+    return any(
+        _is_silent(name, facts)
+        and name not in facts.without_power
+        and (name not in cut_at or cut_at[name] < mark.begun_at)
+        for name in mark.attempt_nodes
     )
 
 

@@ -140,7 +140,7 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
         marks = [
             each.action
             for each in cluster.ledger.records(incident.incident)
-            if each.action.verb in (Verb.PUT_LAST, Verb.PUT_BACK) and _is_done(each)
+            if each.action.verb in (Verb.PUT_LAST, Verb.PUT_BACK) and each.took_effect
         ]
         if marks and marks[-1].verb is Verb.PUT_LAST:
             put_back = replace(marks[-1], verb=Verb.PUT_BACK)
@@ -176,7 +176,7 @@ def with_moved(incident: Incident, records: Sequence[ActionRecord]) -> tuple[Rec
     """Return what is followed of an incident, with every job that it released and that is not followed yet."""
     ours = [each for each in records if each.action.incident == incident.incident]
     released = dict.fromkeys(
-        each.action.attempt for each in ours if each.action.verb is Verb.RELEASE and _is_done(each)
+        each.action.attempt for each in ours if each.action.verb is Verb.RELEASE and each.took_effect
     )
     if not released:
         return incident.recoveries
@@ -196,10 +196,6 @@ def with_moved(incident: Incident, records: Sequence[ActionRecord]) -> tuple[Rec
             if attempt is not None and attempt in held and attempt not in known
         ),
     )
-
-
-def _is_done(record: ActionRecord) -> bool:
-    return record.outcome is not None and record.outcome.kind is OutcomeKind.DONE and record.outcome.was_needed
 
 
 def _is_ours(hold: ActionRecord) -> bool:

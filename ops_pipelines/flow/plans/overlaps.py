@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, Verb
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident, handed_to_people
 from ops_pipelines.domain.observation import JobStatus
@@ -82,7 +82,9 @@ def _look(cluster: Cluster, seen: Intake, *, lease: Lease) -> None:
     lease.require(ledger, cluster.clock.now())
     records = ledger.read_state(now).records
     cut = _cut(records)
-    let_go = {each.action.attempt: each.begun_at for each in records if each.action.verb in _LETS_GO and _is_done(each)}
+    let_go = {
+        each.action.attempt: each.begun_at for each in records if each.action.verb in _LETS_GO and each.took_effect
+    }
     known = {**_begun(jobs.values()), **memory.watched}
     kept: dict[JobAttempt, Watched] = {}
     for attempt, before in known.items():
@@ -107,13 +109,9 @@ def _cut(records: Iterable[ActionRecord]) -> Mapping[NodeName, list[datetime]]:
     """Return when nodes were seen without power that we had cut."""
     found: dict[NodeName, list[datetime]] = {}
     for each in records:
-        if each.action.verb is Verb.POWER_OFF and _is_done(each) and each.action.node is not None and each.outcome:
+        if each.action.verb is Verb.POWER_OFF and each.took_effect and each.action.node is not None and each.outcome:
             found.setdefault(each.action.node, []).append(each.outcome.finished_at)
     return found
-
-
-def _is_done(record: ActionRecord) -> bool:
-    return record.outcome is not None and record.outcome.kind is OutcomeKind.DONE and record.outcome.was_needed
 
 
 def _is_settled(watched: Watched, job: JobStatus | None, seen: Intake, cluster: Cluster) -> bool:

@@ -155,14 +155,7 @@ def wrong_acts(
 
 def _took_work(record: ActionRecord) -> bool:
     """Return whether an act took running work away: a hold that was witnessed, of a job that the fault had spared."""
-    outcome = record.outcome
-    return (
-        record.action.verb is Verb.HOLD
-        and not record.action.has_ended
-        and outcome is not None
-        and outcome.kind is OutcomeKind.DONE
-        and outcome.was_needed
-    )
+    return record.action.verb is Verb.HOLD and not record.action.has_ended and record.took_effect
 
 
 def _why_wrong(records: Sequence[ActionRecord], verdicts: Mapping[ActionKey, bool]) -> WrongKind | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.fault import AtFault, Family
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
@@ -145,7 +145,7 @@ class Blame:
                 self._note_checkpoint(recovery.attempt.job, recovery.attempt.started_at, recovery.checkpointed_at)
         for record in (each for listed in records.values() for each in listed):
             held = record.action.attempt
-            if record.action.verb is Verb.HOLD and held is not None and _is_done(record):
+            if record.action.verb is Verb.HOLD and held is not None and record.took_effect:
                 self._holds[_key(held.job, held.started_at)] = record
                 self._note_checkpoint(held.job, held.started_at, record.checkpointed_at)
 
@@ -203,10 +203,6 @@ class Blame:
 def _key(job: str, started_at: datetime) -> tuple[str, datetime]:
     """Return an attempt to the second: accounting knows no fractions."""
     return job, started_at.replace(microsecond=0)
-
-
-def _is_done(record: ActionRecord) -> bool:
-    return record.outcome is not None and record.outcome.kind is OutcomeKind.DONE and record.outcome.was_needed
 
 
 def _cause_of(incident: Incident) -> "Cause":

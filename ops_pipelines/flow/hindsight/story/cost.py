@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.identity import JobAttempt, NodeName
 from ops_pipelines.domain.incident import Incident, Recovery
 from ops_pipelines.domain.observation import JobStatus
@@ -238,11 +238,4 @@ def _not_counted(
 
 
 def _done(records: Collection[ActionRecord], verb: Verb) -> list[ActionRecord]:
-    return [
-        each
-        for each in records
-        if each.action.verb is verb
-        and each.outcome is not None
-        and each.outcome.kind is OutcomeKind.DONE
-        and each.outcome.was_needed
-    ]
+    return [each for each in records if each.action.verb is verb and each.took_effect]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.domain.overlap import Certainty
 from ops_pipelines.domain.policy import Mode
@@ -98,11 +98,7 @@ def _clipped(text: str) -> str:
 
 def _deeds(records: Collection[ActionRecord], victims: Collection[Victim]) -> str:
     """Return what was done, as one sentence about the autopilot."""
-    done = [
-        each.action.verb
-        for each in records
-        if each.outcome is not None and each.outcome.kind is OutcomeKind.DONE and each.outcome.was_needed
-    ]
+    done = [each.action.verb for each in records if each.took_effect]
     words: list[str] = []
     if Verb.DRAIN in done:
         words.append("took the node out of service")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.flow.hindsight.story.chain import Chain
 
@@ -81,7 +81,7 @@ def _later(
     if drained is not None:
         yield MilestoneKind.DRAINED, drained
     # Only when all have: one job that stands still is what a reader asks for.
-    let_go = [each.begun_at for each in records if each.action.verb is Verb.RELEASE and _is_done(each)]
+    let_go = [each.begun_at for each in records if each.action.verb is Verb.RELEASE and each.took_effect]
     released = _when_all(let_go, count=len(incident.recoveries))
     if released is not None:
         yield MilestoneKind.MOVED, released
@@ -127,12 +127,8 @@ def done_at(records: Collection[ActionRecord], verbs: Collection[Verb]) -> list[
     return sorted(
         each.outcome.finished_at
         for each in records
-        if each.action.verb in verbs and each.outcome is not None and _is_done(each)
+        if each.action.verb in verbs and each.outcome is not None and each.took_effect
     )
-
-
-def _is_done(record: ActionRecord) -> bool:
-    return record.outcome is not None and record.outcome.kind is OutcomeKind.DONE and record.outcome.was_needed
 
 
 def _when_all(times: Sequence[datetime | None], *, count: int) -> datetime | None:
