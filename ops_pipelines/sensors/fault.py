@@ -92,7 +92,9 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
             seen = None
         room = cluster.clock.now() - began_at if has_decided else room
         # Metrics answer late: what the logs say does not wait for them, and the next look decides on what they show.
-        are_conditions_due = looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every
+        # Not once the window is over: on a starved host each look lasts until the next is due, and no tick would end.
+        is_time = looked_at is None or now - looked_at >= cluster.rules.policy.durations.look_every
+        are_conditions_due = is_time and now < stop_at
         if are_conditions_due:
             conditions = take_in_conditions(cluster)
             answers |= conditions.answers

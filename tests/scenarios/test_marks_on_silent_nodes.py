@@ -11,14 +11,16 @@ import pytest
 from ops_pipelines.domain.action import OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.observation import JobState, PowerState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.flow.timeliness import read_lateness
+from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.ports.ledger import KEPT_ACTS
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
@@ -357,6 +359,43 @@ def test_given_up_job_is_let_go_when_a_person_has_cut_the_power(tmp_path: Path) 
     assert (before, after) == ("", "let 1 job(s) go")
     assert autopilot.job().state is JobState.RUNNING
     assert read_split_brains(autopilot.twin) == ()
+
+
+class _SlowSwitches:
+    """A fleet whose power switches answer one after the other, each after a while."""
+
+    def __init__(self, autopilot: SmallAutopilot) -> None:
+        self._autopilot, self._inner = autopilot, autopilot.cluster.fleet
+        self.asked: list[NodeName] = []
+
+    def power_state(self, node: NodeName) -> PowerState:
+        self.asked.append(node)
+        self._autopilot.clock.wait(2.0)
+        return self._inner.power_state(node)
+
+
+def test_switches_that_answer_slowly_cost_a_look_little_and_are_all_asked_in_the_end(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, *ALONE, node_count=12, policy=PATIENT, durations=HASTY)
+    autopilot.let_pass(15)
+    nodes = [f"gpu{number:03}" for number in range(1, 10)]
+    for node in nodes:
+        autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, node)
+    autopilot.let_pass(2.5)
+    tick(autopilot)
+    autopilot.let_pass(12)
+    autopilot.twin.command(EntryKind.POWER_OFF, nodes=tuple(nodes))
+    switches = _SlowSwitches(autopilot)
+    cluster = replace(autopilot.cluster, fleet=cast("Fleet", switches))
+
+    looks = []
+    for _ in range(9):
+        began_at = autopilot.clock.now()
+        facts = read_facts({Verb.UNMARK}, cluster)
+        looks.append((autopilot.clock.now() - began_at, facts.without_power))
+        autopilot.let_pass(10)
+
+    assert max(took for took, _ in looks) <= timedelta(seconds=4 + 4 * 2)  # Four that were asked in the last moment.
+    assert frozenset().union(*(off for _, off in looks)) == set(nodes)
 
 
 def test_release_is_tried_until_it_is_taken_however_long_there_is_no_answer(autopilot: SmallAutopilot) -> None:

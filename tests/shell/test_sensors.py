@@ -38,12 +38,14 @@ from tests.shell.job_origin import origin_of
 class CountedTelemetry:
     """A metrics source that counts how often it is asked."""
 
-    def __init__(self, autopilot: SmallAutopilot) -> None:
+    def __init__(self, autopilot: SmallAutopilot, *, takes_seconds: float = 0.0) -> None:
+        self._autopilot, self._takes_seconds = autopilot, takes_seconds
         self._telemetry = autopilot.cluster.telemetry
         self.asked_count = 0
 
     def read_samples(self, at: datetime) -> tuple[Sample, ...]:
         self.asked_count += 1
+        self._autopilot.clock.wait(self._takes_seconds)
         return self._telemetry.read_samples(at)
 
 
@@ -412,6 +414,27 @@ def test_metrics_are_read_only_every_look_every_over_all_turns(
         autopilot.let_pass(0.8)
 
     assert telemetry.asked_count == 4
+
+
+def test_tick_whose_every_look_lasts_until_the_next_is_due_ends_all_the_same(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    class Slow(CountedTelemetry):
+        def read_samples(self, at: datetime) -> tuple[Sample, ...]:
+            if self.asked_count == 3:
+                raise EnoughError
+            return super().read_samples(at)
+
+    telemetry = Slow(autopilot, takes_seconds=POLICY.durations.look_every.total_seconds())
+    autopilot.cluster = replace(autopilot.cluster, telemetry=telemetry)
+
+    cursor = turn(fault_sensor, autopilot, instance).cursor
+    turn(fault_sensor, autopilot, instance, cursor=cursor)
+
+    assert telemetry.asked_count == 2
 
 
 def test_tick_is_left_out_while_the_one_before_still_works(instance: dg.DagsterInstance) -> None:

@@ -6,6 +6,7 @@ What follows from it for an act is `judgement`'s; what bears witness of an act t
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
@@ -21,8 +22,11 @@ from ops_pipelines.ports.source_error import SourceError
 
 CHEAP = frozenset({Verb.DRAIN})
 """Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""
-_SWITCHES_AT_ONCE = 32
-"""All at the same time, within one answer's limit: the tick that asks must not be late for the next fault."""
+_SWITCHES_AT_ONCE = 4
+"""Ten at once starved each other on a busy host: each is a program of the site's, and none answered in its time."""
+_SWITCHES_FOR = timedelta(seconds=4)
+"""How long switches are asked: the tick that asks must not be late for the next fault."""
+_OTHERS_FIRST_EVERY_SECONDS = 10
 
 
 def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
@@ -58,17 +62,24 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
 
 
 def _without_power(nodes: Collection[NodeName], cluster: Cluster) -> frozenset[NodeName]:
-    """Return which of some nodes have no power, as far as switches answer; of many, others are asked each minute."""
+    """Return which of some nodes have no power, as far as switches answer; of many, others are the first to be asked.
+
+    Those for whom there was no time are asked by a later look.
+    """
+    began_at = cluster.clock.now()
 
     def is_off(node: NodeName) -> bool:
+        if cluster.clock.now() - began_at >= _SWITCHES_FOR:
+            return False
         try:
             return cluster.fleet.power_state(node) is PowerState.OFF
         except SourceError:
             return False
 
-    first = int(cluster.clock.now().timestamp() // 60) * _SWITCHES_AT_ONCE % len(nodes)
+    turn = int(began_at.timestamp() // _OTHERS_FIRST_EVERY_SECONDS)
+    first = turn * _SWITCHES_AT_ONCE % len(nodes)
     ordered = sorted(nodes)
-    asked = [*ordered[first:], *ordered[:first]][:_SWITCHES_AT_ONCE]
+    asked = [*ordered[first:], *ordered[:first]]
     with ThreadPoolExecutor(_SWITCHES_AT_ONCE) as pool:
         return frozenset(name for name, off in zip(asked, pool.map(is_off, asked), strict=True) if off)
 
