@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.domain.action import OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState, PowerState
+from ops_pipelines.domain.observation import JobState, NodeStatus, PowerState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.evidence.intake import take_in_conditions
@@ -341,6 +341,43 @@ def test_mark_without_an_answer_is_read_back_and_set_once(autopilot: SmallAutopi
 
     assert autopilot.commands() == [EntryKind.MARK]
     assert marks(autopilot) == [(Verb.MARK, "job 1001", OutcomeKind.DONE)]
+
+
+class _Slow(_Mute):
+    """A scheduler that answers every question after a second, and takes what it is told."""
+
+    def __init__(self, autopilot: SmallAutopilot) -> None:
+        super().__init__(autopilot.cluster.scheduler, is_taken=True)
+        self._autopilot = autopilot
+
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        self._autopilot.clock.wait(1.0)
+        return self._inner.read_nodes()
+
+    def mark(self, attempts: list[JobAttempt]) -> None:
+        self._inner.mark(attempts)
+
+
+def test_marks_without_an_answer_cost_a_slow_scheduler_s_look_little_and_are_all_set_in_the_end(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, *ALONE, node_count=12, policy=PATIENT)
+    autopilot.let_pass(15)
+    inner = autopilot.cluster
+    cut_off(autopilot, *(f"gpu{number:03}" for number in range(1, 10)), seconds=300)
+    put_between(autopilot, _Mute(inner.scheduler, is_taken=False))
+    tick(autopilot)
+    autopilot.cluster = inner
+    put_between(autopilot, _Slow(autopilot))
+
+    looks = []
+    for _ in range(6):
+        began_at = autopilot.clock.now()
+        see_to_marks(autopilot.cluster, lease=autopilot.lease)
+        looks.append(autopilot.clock.now() - began_at)
+
+    # Its own reading, one of all witnesses, four seconds for the rest, and a last one that was begun in time.
+    assert max(looks) <= timedelta(seconds=1 + 1 + 4 + 3)
+    assert {kind for _, _, kind in marks(autopilot)} == {OutcomeKind.DONE}
+    assert autopilot.commands() == [EntryKind.MARK] * 9
 
 
 def test_given_up_job_is_let_go_when_a_person_has_cut_the_power(tmp_path: Path) -> None:

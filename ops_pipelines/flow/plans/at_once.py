@@ -56,7 +56,7 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
         told = _send(begun, facts, cluster, verdicts)
         sent = [record for record in begun if record.action.key not in told.withheld]
         late = {key: Progress(stage=Stage.WAITING, reason=words_of(why)) for key, why in told.withheld.items()}
-        progress |= others | late | _read_back(sent, told.refused, cluster)
+        progress |= others | late | read_back(sent, cluster, refused=told.refused)
     return progress
 
 
@@ -147,10 +147,13 @@ def _send_group(group: Sequence[ActionRecord], facts: ClusterFacts, cluster: Clu
     return _Told(refused={}, withheld=withheld)
 
 
-def _read_back(
-    begun: Sequence[ActionRecord], refused: Mapping[ActionKey, str], cluster: Cluster
+def read_back(
+    begun: Sequence[ActionRecord], cluster: Cluster, *, refused: Mapping[ActionKey, str]
 ) -> dict[ActionKey, Progress]:
-    """Read all of them back in one answer, and write down what came of each; what does not show yet stays open."""
+    """Read acts back in one answer, and write down what came of each; what does not show yet stays open.
+
+    `refused` are those that the scheduler did not take, with its words.
+    """
     nodes: dict[NodeName, NodeStatus] = {}
     jobs: dict[JobId, JobStatus] = {}
     with suppress(SourceError):

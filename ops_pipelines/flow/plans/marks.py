@@ -6,12 +6,13 @@ storm, too. What an earlier process left marked stands in the ledger, and is see
 
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 
 from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
@@ -19,12 +20,13 @@ from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together
-from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerState
+from ops_pipelines.flow.plans.at_once import Order, carry_out_together, read_back
+from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerConflict, LedgerState
 
 _MOST_A_MINUTE = 500
 """# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,
 less than the usual SlurmdTimeout of 300 s."""
+_FOLLOWED_FOR = timedelta(seconds=4)
 _SHOWN_COUNT = 40
 _PAGE = "marks"
 
@@ -54,11 +56,7 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     lately = now - timedelta(minutes=1)
     spent = sum(each.action.verb is Verb.MARK and each.begun_at > lately for each in facts.records)
     to_set = found.to_set[: max(0, _MOST_A_MINUTE - spent)]
-    unfinished = {
-        each.action.key: each.action for each in facts.records if each.action.verb in MARKS and not each.outcome
-    }
-    for action in unfinished.values():  # No answer, or a process that ended: its witness is read, and it is sent again.
-        perform(action, cluster, plan=None, lease=lease)
+    unfinished = _follow_unfinished(facts, cluster, lease=lease)
     orders = [Order(action=action) for action in (*found.to_lift, *to_set) if action.key not in unfinished]
     progress = carry_out_together(orders, cluster, lease=lease)
     done = Counter(each.action.verb for each in orders if progress[each.action.key].stage is Stage.DONE)
@@ -67,6 +65,28 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     words = [f"marked {done[Verb.MARK]} job(s) held"] if done[Verb.MARK] else []
     words += [f"let {done[Verb.UNMARK]} job(s) go"] if done[Verb.UNMARK] else []
     return ", ".join(words)
+
+
+def _follow_unfinished(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -> frozenset[ActionKey]:
+    """See to marks that got no answer, or whose process ended; return which were open.
+
+    Their witnesses are read together; what does not show is sent again, one by one and for a moment only: a slow
+    scheduler must not keep a tick from the next fault. Whoever is not reached is first in a later look.
+    """
+    unfinished = [each for each in facts.records if each.action.verb in MARKS and not each.outcome]
+    if unfinished:
+        done: set[ActionKey] = set()
+        with suppress(LedgerConflict):  # Somebody else finished one in this moment: each by itself, then.
+            told = read_back(unfinished, cluster, refused={})
+            done = {key for key, progress in told.items() if progress.stage is Stage.DONE}
+        left = [each.action for each in unfinished if each.action.key not in done]
+        began_at = cluster.clock.now()
+        first = int(began_at.timestamp()) % max(1, len(left))
+        for action in (*left[first:], *left[:first]):
+            if cluster.clock.now() - began_at >= _FOLLOWED_FOR:
+                break
+            perform(action, cluster, plan=None, lease=lease)
+    return frozenset(each.action.key for each in unfinished)
 
 
 def _keep_in_sight(acts: Collection[ActionRecord], cluster: Cluster) -> None:
