@@ -42,9 +42,8 @@ def pytest_fixture_setup() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     _forget_instance()
-    os.umask(
-        _UMASK
-    )  # Commands that keep a cluster's state set a private one, for their process; here it is the tests'.
+    # Commands that keep a cluster's state set a private one, for their process; here that is the tests'.
+    os.umask(_UMASK)
 
 
 def _forget_instance() -> None:

@@ -369,7 +369,7 @@ def test_marks_without_an_answer_cost_a_slow_scheduler_s_look_little_and_are_all
     put_between(autopilot, _Slow(autopilot))
 
     looks = []
-    for _ in range(6):
+    for _ in range(8):
         began_at = autopilot.clock.now()
         see_to_marks(autopilot.cluster, lease=autopilot.lease)
         looks.append(autopilot.clock.now() - began_at)
@@ -425,7 +425,7 @@ def test_switches_that_answer_slowly_cost_a_look_little_and_are_all_asked_in_the
     cluster = replace(autopilot.cluster, fleet=cast("Fleet", switches))
 
     looks = []
-    for _ in range(9):
+    for _ in range(20):
         began_at = autopilot.clock.now()
         facts = read_facts({Verb.UNMARK}, cluster)
         looks.append((autopilot.clock.now() - began_at, facts.without_power))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
-from ops_pipelines.domain.identity import ActionKey, NodeName
+from ops_pipelines.domain.identity import ActionKey, NodeName, digest_of
 from ops_pipelines.domain.observation import PowerState
 from ops_pipelines.domain.repair.marks import nodes_in_doubt
 from ops_pipelines.flow.cluster import Cluster
@@ -26,7 +26,6 @@ _SWITCHES_AT_ONCE = 4
 """Ten at once starved each other on a busy host: each is a program of the site's, and none answered in its time."""
 _SWITCHES_FOR = timedelta(seconds=4)
 """How long switches are asked: the tick that asks must not be late for the next fault."""
-_OTHERS_FIRST_EVERY_SECONDS = 10
 
 
 def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
@@ -76,10 +75,8 @@ def _without_power(nodes: Collection[NodeName], cluster: Cluster) -> frozenset[N
         except SourceError:
             return False
 
-    turn = int(began_at.timestamp() // _OTHERS_FIRST_EVERY_SECONDS)
-    first = turn * _SWITCHES_AT_ONCE % len(nodes)
-    ordered = sorted(nodes)
-    asked = [*ordered[first:], *ordered[:first]]
+    # Another order in each look: by turns of the clock the looks' own rhythm could leave the same ones out for ever.
+    asked = sorted(nodes, key=lambda node: digest_of(node, began_at.isoformat()))
     with ThreadPoolExecutor(_SWITCHES_AT_ONCE) as pool:
         return frozenset(name for name, off in zip(asked, pool.map(is_off, asked), strict=True) if off)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Urgency, Verb
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName
+from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, digest_of
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
@@ -71,7 +71,7 @@ def _follow_unfinished(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -
     """See to marks that got no answer, or whose process ended; return which were open.
 
     Their witnesses are read together; what does not show is sent again, one by one and for a moment only: a slow
-    scheduler must not keep a tick from the next fault. Whoever is not reached is first in a later look.
+    scheduler must not keep a tick from the next fault. The order is another in each look, so that each is reached.
     """
     unfinished = [each for each in facts.records if each.action.verb in MARKS and not each.outcome]
     if unfinished:
@@ -81,8 +81,7 @@ def _follow_unfinished(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -
             done = {key for key, progress in told.items() if progress.stage is Stage.DONE}
         left = [each.action for each in unfinished if each.action.key not in done]
         began_at = cluster.clock.now()
-        first = int(began_at.timestamp()) % max(1, len(left))
-        for action in (*left[first:], *left[:first]):
+        for action in sorted(left, key=lambda action: digest_of(action.key, began_at.isoformat())):
             if cluster.clock.now() - began_at >= _FOLLOWED_FOR:
                 break
             perform(action, cluster, plan=None, lease=lease)
