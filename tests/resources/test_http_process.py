@@ -16,6 +16,7 @@ LARGE = 40_000_000
 """More than the kernel keeps for a reader."""
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Connection]]
+Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def small(scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,8 +30,8 @@ async def large(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def served(app: Callable[[Scope, Receive, Send], Awaitable[None]] = small) -> AsyncIterator[Connect]:
-    config, state = configure(app), ServerState()
+async def served(app: Serve = small, state: ServerState | None = None) -> AsyncIterator[Connect]:
+    config, state = configure(app), state or ServerState()
     config.load()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
@@ -96,12 +97,23 @@ def test_second_request_of_a_connection_is_watched_like_the_first() -> None:
 @pytest.mark.usefixtures("hasty")
 def test_answer_that_nobody_reads_is_given_up() -> None:
     async def wait() -> int:
-        async with served(large) as connect:
+        state, asked = ServerState(), asyncio.Event()
+
+        async def tell_then_answer(scope: Scope, receive: Receive, send: Send) -> None:
+            asked.set()
+            await large(scope, receive, send)
+
+        async with served(tell_then_answer, state) as connect:
             reader, writer = await connect()
+            writer.transport.pause_reading()
             writer.write(ASKED)
-            await asyncio.sleep(0.3)
+            await asyncio.wait_for(asked.wait(), 30)
+            async with asyncio.timeout(30):
+                while state.connections:
+                    await asyncio.sleep(0.01)
+            writer.transport.resume_reading()
             try:
-                return len(await asyncio.wait_for(reader.read(-1), 5))
+                return len(await asyncio.wait_for(reader.read(-1), 30))
             except ConnectionError:
                 return 0
 
