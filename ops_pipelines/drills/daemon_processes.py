@@ -35,8 +35,8 @@ class Daemons:
         self._run = run
         self._log = log
 
-    def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
-        """Start `argv` detached, with exactly `env`; do nothing if the daemon runs already."""
+    def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], umask: int = -1) -> None:
+        """Start `argv` detached, with exactly `env`; do nothing if the daemon runs already. A umask of -1 is ours."""
         if self.pid_of(name) is not None:
             return
         log = self._log / f"{name}.out"
@@ -47,6 +47,7 @@ class Daemons:
             capture_output=True,
             text=True,
             check=True,
+            umask=umask,
         )
         pid = int(done.stdout)
         born = born_at(pid)

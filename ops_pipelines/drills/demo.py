@@ -38,6 +38,7 @@ from ops_pipelines.drills.demo_quotas import PAST, QUOTAS, after_the_fill, day_k
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
 from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, REBALANCE, InTurn, UiRuns
+from ops_pipelines.drills.documented_steps import DocumentedStepError
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
 from ops_pipelines.drills.stack import (
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sole_owner(options.state.resolve()):
             return _run(options.state.resolve(), port=options.port, is_once=options.once, console=console)
-    except (StackError, DagsterApiError) as problem:
+    except (DocumentedStepError, StackError, DagsterApiError) as problem:
         console.print(f"[bold red]demo:[/] {problem}", highlight=False)
         return 1
     except KeyboardInterrupt:

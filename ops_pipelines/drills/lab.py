@@ -21,6 +21,7 @@ from rich.console import Console
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.drills.daemon_processes import Daemons
+from ops_pipelines.drills.documented_steps import DocumentedStepError
 from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
 from ops_pipelines.drills.lab_drill import QUOTAS, ROLLOUT, DrillError, LabDrill, Stage
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
@@ -104,6 +105,12 @@ class LabError(RuntimeError):
     """The lab did not come up. The message says what is missing."""
 
 
+CANNOT_BE_PLAYED = (
+    *(LabError, DrillError, DocumentedStepError, StackError),
+    *(SlurmClusterError, PostgresServerError, TimeoutError),
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Bring the lab up; with --once run the drill, print the verdict and end."""
     parser = argparse.ArgumentParser(prog="make lab", description=__doc__)
@@ -125,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for acts in _apart(options.acts):
                     _play(state, console, port=options.port, acts=acts)
             return 0
-    except (LabError, DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError) as problem:
+    except CANNOT_BE_PLAYED as problem:
         console.print(f"lab: {problem}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:

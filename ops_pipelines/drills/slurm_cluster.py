@@ -1,7 +1,7 @@
 """A throw-away Slurm in one directory: munge, MariaDB, slurmdbd, slurmctld and one slurmd a node, on loopback.
 
-Starts, stops, breaks and mends nodes; what its files say is `slurm_cluster_files`. Needs neither systemd nor root.
-`slurm_cluster_program` makes a command of it.
+Starts, stops, breaks and mends nodes; what its files say is `slurm_cluster_files`. Needs no root, and
+of systemd one program. `slurm_cluster_program` makes a command of it.
 """
 
 import fcntl
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id
 from ops_pipelines.drills.daemon_processes import DaemonError, Daemons, find_processes, kill_processes, wait_until
+from ops_pipelines.drills.documented_steps import START_GUARD, DocumentedStepError, at, own_program, step, unit_command
 from ops_pipelines.drills.slurm_cluster_files import (
     ACCOUNT_SHARES,
     CLUSTER_NAME,
@@ -29,7 +30,7 @@ from ops_pipelines.drills.slurm_cluster_files import (
     settings_as_json,
     write_files,
 )
-from ops_pipelines.resources.slurm.guard.installation import JUDGE, SETTINGS, WITNESS
+from ops_pipelines.resources.slurm.guard.installation import prolog_of
 
 PACKAGE_BY_PROGRAM: Mapping[str, str] = {
     "munged": "munge",
@@ -39,6 +40,7 @@ PACKAGE_BY_PROGRAM: Mapping[str, str] = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
     "scontrol": "slurm-client",
+    "systemd-socket-activate": "systemd",
 }
 """Program -> Debian package. Two more hold plugins only: slurm-wlm-basic-plugins and slurm-wlm-mysql-plugin."""
 _PLUGIN_PACKAGES = ("slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin")
@@ -88,11 +90,13 @@ class SlurmCluster:
                 self._start_accounting()
                 self._start_controller()
                 if self.settings.is_guarded:
-                    self._start_watch()
+                    self._guard()
                 self._start_nodes(node for node in self.node_names if not self._is_off(node).exists())
                 wait_until(
                     "nodes to register", self._have_nodes_registered, timeout_seconds=_READY_SECONDS, every_seconds=0.2
                 )
+            except DocumentedStepError as exc:
+                raise SlurmClusterError(str(exc)) from exc
             except (TimeoutError, DaemonError) as exc:
                 raise SlurmClusterError(f"{exc}; read the logs in {self.settings.log}") from exc
             except subprocess.CalledProcessError as exc:
@@ -253,6 +257,31 @@ class SlurmCluster:
     def read_controller_log(self) -> str:
         """Return what slurmctld wrote down since the cluster was made."""
         return (self.settings.log / "slurmctld.log").read_text(errors="replace")
+
+    def install_guard(self) -> None:
+        """Put the start guard into slurm.conf; slurmctld knows nothing of it yet."""
+        guard = self.settings.guard
+        install = at(
+            step(START_GUARD, "ops-pipelines", "guard", "install"),
+            {"/etc/slurm/slurm.conf": str(self.settings.slurm_conf), "slurm": self._user},
+        )
+        places = [
+            *("--directory", str(guard.directory), "--state", str(guard.settings.state)),
+            *("--fallback", str(guard.settings.fallback), "--addresses", str(guard.settings.addresses)),
+            *("--munge-socket", str(self.settings.munge_socket)),
+            *("--power-state", " ".join(guard.settings.power_state)),
+        ]
+        self._command(own_program(install[0]), *install[1:], *places)
+
+    def uninstall_guard(self) -> None:
+        """Take the start guard out of slurm.conf; slurmctld knows nothing of it yet."""
+        places = ["--slurm-conf", str(self.settings.slurm_conf), "--directory", str(self.settings.guard.directory)]
+        self._command(own_program("ops-pipelines"), "guard", "uninstall", *places)
+
+    def restart_controller(self) -> None:
+        """Stop slurmctld in order and start it again; jobs go on."""
+        self._daemons.stop(["slurmctld"])
+        self._start_controller()
 
     # -- jobs --
 
@@ -446,20 +475,28 @@ class SlurmCluster:
             if self.settings.is_guarded:
                 self._start_witness(node, environment)
 
-    def _start_witness(self, node: NodeName, environment: Mapping[str, str]) -> None:
-        guard, port = self.settings.guard, self.settings.witness_port(node)
-        words = [
-            *("--node", node, "--host", "127.0.0.1", "--port", str(port), "--asker", self._user),
-            *("--munge-socket", str(self.settings.munge_socket), "--only-with", f"{NODE_MARK}={node}"),
-        ]
-        program = [str(guard.python), "-I", "-S", str(guard.directory / WITNESS), *words]
-        self._daemons.start(f"witness-{node}", program, env=environment)
-
-    def _start_watch(self) -> None:
+    def _guard(self) -> None:
+        """Do what docs/START_GUARD.md has an operator do on the host of slurmctld, at this cluster's places."""
         guard = self.settings.guard
-        program = [str(guard.python), "-I", "-S", str(guard.directory / JUDGE)]
-        words = ["--config", str(guard.directory / SETTINGS), "watch"]
-        self._daemons.start("start-guard", [*program, *words], env=self.client_environment)
+        if prolog_of(self.settings.slurm_conf.read_text()) != str(guard.wrapper):
+            self.install_guard()
+            step(START_GUARD, "systemctl", "restart", "slurmctld")  # Here, without systemd:
+            self.restart_controller()
+        watch = at(unit_command("ops-pipelines-start-guard.service"), {"/etc/slurm/start_guard": str(guard.directory)})
+        # systemd would read PYTHON out of start_guard.env.
+        environment = {**self.client_environment, "PYTHON": str(guard.python)}
+        self._daemons.start("start-guard", watch, env=environment)
+
+    def _start_witness(self, node: NodeName, environment: Mapping[str, str]) -> None:
+        """Listen as the node's socket unit does: each question is answered by a process of its own."""
+        listen = ["systemd-socket-activate", "--accept", "--inetd", f"--setenv={NODE_MARK}"]
+        witness = at(
+            unit_command("ops-pipelines-node-witness@.service"),
+            {"/usr/local/lib/ops_pipelines": str(self.settings.guard.directory), "slurm": self._user},
+        )
+        own = ["--node", node, "--munge-socket", str(self.settings.munge_socket), "--only-with", f"{NODE_MARK}={node}"]
+        program = [*listen, f"--listen=127.0.0.1:{self.settings.witness_port(node)}", *witness, *own]
+        self._daemons.start(f"witness-{node}", program, env=environment)
 
     # -- asking --
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ops_pipelines.domain.identity import NodeName, parse_node_name
-from ops_pipelines.resources.slurm.guard.installation import Installation, own_python
+from ops_pipelines.resources.slurm.guard.installation import Installation, own_python, prolog_of, with_prolog
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
 
 CLUSTER_NAME = "drill"
@@ -135,10 +135,11 @@ def write_files(settings: SlurmClusterSettings, *, user: str, package_root: Path
     password = secrets.token_hex(16)
     _write_private(settings.etc / "slurmdbd.conf", slurmdbd_conf(settings, user=user, password=password).encode())
     _write_private(settings.etc / "database.sql", _database_sql(password).encode())
-    settings.slurm_conf.write_text(slurm_conf(settings, user=user))
+    # The start guard is installed on the running Slurm, as a site does it, and stays where it was.
+    prolog = prolog_of(settings.slurm_conf.read_text()) if settings.slurm_conf.exists() else ""
+    settings.slurm_conf.write_text(with_prolog(slurm_conf(settings, user=user), prolog))
     (settings.etc / "gres.conf").write_text(gres_conf(settings))
     program = reboot_program(python=Path(sys.executable), package_root=package_root, settings=settings)
-    settings.guard.write()
     addresses = (f"{node} 127.0.0.1 {settings.witness_port(node)}\n" for node in settings.node_names)
     (settings.etc / "start_guard.addresses").write_text("".join(addresses))
     for name, text in (("reboot", program), ("train.sh", TRAINING_SCRIPT), ("power_state", _power_state(settings))):
@@ -211,7 +212,6 @@ MinJobAge=300
 # A node that was DOWN stays so until it is resumed.
 ReturnToService=0
 RebootProgram={settings.etc}/reboot
-{f"PrologSlurmctld={settings.guard.wrapper}" if settings.is_guarded else "# No start guard."}
 ResumeTimeout=60
 NodeName={_node_range(settings)} NodeHostname=localhost NodeAddr=127.0.0.1 \
 Port=[{settings.first_port + 101}-{last_port}] Sockets=2 CoresPerSocket={_CPUS_PER_SOCKET} ThreadsPerCore=1 \

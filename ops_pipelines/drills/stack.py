@@ -1,6 +1,7 @@
 """The Dagster processes of a drill: one code server, the daemon, the webserver; started, watched and stopped together.
 
-What a drill pretends or breaks is not here. Everything is on loopback and below one state directory.
+They are started by the lines of the README, at this drill's places. What a drill pretends or breaks is not here.
+Everything is on loopback and below one state directory.
 """
 
 import argparse
@@ -15,11 +16,12 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, wait_until
+from ops_pipelines.drills.documented_steps import PROJECT, README, at, own_program, step
 
 LOOPBACK = "127.0.0.1"
 CODE_SERVER, DAEMON, WEBSERVER = "code-server", "dagster-daemon", "dagster-webserver"
@@ -27,6 +29,8 @@ DEFINITIONS = "ops_pipelines.definitions"
 """The module that Dagster loads, unless somebody compares it with another."""
 DATABASE_PREFIX = "OPS_PIPELINES_DAGSTER_DB_"
 """Begins the names of the environment variables with which dagster.postgres.yaml finds its database."""
+_WORKSPACE, _TOKENS, _CODE_PORT = "deploy/workspace.yaml", "/etc/ops/tokens", "4266"
+"""As the README names them."""
 _DRILL_MARK = ".drill"
 """Stands in the state directory of every drill."""
 _SERVER_PORTS = (16_800, 32_000)
@@ -105,24 +109,27 @@ class DagsterStack:
         code_port = free_port()
         self._code_port = code_port
         workspace = self._home / "workspace.yaml"
-        where = (
-            f"grpc_server: {{host: {LOOPBACK}, port: {code_port}"
-            if self._has_own_code_server
-            else f"python_module: {{module_name: {self._definitions}"
-        )
-        workspace.write_text(f"load_from:\n  - {where}, location_name: ops_pipelines}}\n")
+        if self._has_own_code_server:
+            documented = (PROJECT / _WORKSPACE).read_text()
+            workspace.write_text(documented.replace(f"port: {_CODE_PORT}", f"port: {code_port}"))
+        else:
+            where = f"python_module: {{module_name: {self._definitions}, location_name: ops_pipelines}}"
+            workspace.write_text(f"load_from:\n  - {where}\n")
         if self._has_own_code_server:
             progress("code server")
             self.start_code_server()
         progress("daemon and web page")
-        self._start(DAEMON, ["dagster-daemon", "run", "--log-level", "warning", "-w", str(workspace)])
+        self._start(DAEMON, at(step(README, "dagster-daemon"), {_WORKSPACE: str(workspace)}))
         self._write_token_file()
         self._start(
             WEBSERVER,
-            [
-                *("ops-pipelines", "webserver", "--workspace", str(workspace), "--token-file", str(self._token_file)),
+            (
+                *at(
+                    step(README, "ops-pipelines", "webserver"),
+                    {_WORKSPACE: str(workspace), _TOKENS: str(self._token_file)},
+                ),
                 *("--host", LOOPBACK, "--port", str(self._port)),
-            ],
+            ),
         )
         self._await(WEBSERVER, self._answers)
 
@@ -133,14 +140,11 @@ class DagsterStack:
             raise StackError("the code server has no port before the stack is started; call start first")
         self._start(
             CODE_SERVER,
-            [
-                *("dagster", "api", "grpc", "--module-name", self._definitions),
-                *("--host", LOOPBACK, "--port", str(code_port), "--location-name", "ops_pipelines"),
-            ],
+            at(step(README, "dagster", "api", "grpc"), {DEFINITIONS: self._definitions, _CODE_PORT: str(code_port)}),
         )
         self._await(CODE_SERVER, lambda: is_port_taken(code_port))
 
-    def start_beside(self, name: str, argv: list[str], *, port: int) -> None:
+    def start_beside(self, name: str, argv: Sequence[str], *, port: int) -> None:
         """Start one more program of this environment, which ends with the stack, and return when it listens there."""
         self._start(name, argv)
         self._await(name, lambda: is_port_taken(port))
@@ -185,21 +189,18 @@ class DagsterStack:
         kill_processes(workers)
         return len(workers)
 
-    def _start(self, name: str, argv: list[str]) -> None:
-        program = Path(sys.executable).with_name(argv[0])
-        self._daemons.start(name, [str(program), *argv[1:]], env=self._environment())
+    def _start(self, name: str, argv: Sequence[str]) -> None:
+        _, umask = step(README, "umask")
+        self._daemons.start(name, [own_program(argv[0]), *argv[1:]], env=self.environment(), umask=int(umask, base=8))
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return the whole environment of this stack's programs: what the README exports, and where things are."""
+        places = {"/var/lib/dagster": str(self._home), "/etc/ops/cluster.yaml": str(self._cluster_file)}
+        exported = at(step(README, "export", "DAGSTER_HOME=/var/lib/dagster"), places)[1:]
         names = ("HOME", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
         kept = {key: text for key, text in os.environ.items() if key in names or key.startswith(DATABASE_PREFIX)}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return {
-            **kept,
-            "PATH": path,
-            "DAGSTER_HOME": str(self._home),
-            "OPS_PIPELINES_CLUSTER": str(self._cluster_file),
-            "PYTHONUNBUFFERED": "1",
-        }
+        return {**kept, "PATH": path, **dict(each.split("=", 1) for each in exported), "PYTHONUNBUFFERED": "1"}
 
     def _await(self, name: str, is_ready: Callable[[], bool]) -> None:
         def is_settled() -> bool:

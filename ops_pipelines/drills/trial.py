@@ -1,11 +1,14 @@
 """`make trial`: a stranger's bad day on a real Slurm. What once went wrong, on purpose, judged at the end.
 
-Silent nodes, a lab for each cell (`trial_writers`); then the attacks, on one lab of twelve nodes (`trial_attacks`).
+Set up by the lines of README.md and docs/START_GUARD.md. Silent nodes, a lab for each cell (`trial_writers`); then the
+attacks, on one lab of twelve nodes (`trial_attacks`).
 Each part is judged by itself; the exit code is 0 only if none failed.
 """
 
 import argparse
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +16,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops_pipelines.drills.lab import POLICY, Lab, brought_up, default_state
+from ops_pipelines.drills.documented_steps import README, own_program, step
+from ops_pipelines.drills.lab import CANNOT_BE_PLAYED, POLICY, Lab, brought_up, default_state
 from ops_pipelines.drills.lab_stage import DrillError, LabView
-from ops_pipelines.drills.postgres_server import PostgresServerError
-from ops_pipelines.drills.slurm_cluster import SlurmClusterError
-from ops_pipelines.drills.stack import StackError, port_number, sole_owner
+from ops_pipelines.drills.stack import port_number, sole_owner
 from ops_pipelines.drills.trial_attacks import ATTACKS, attack
 from ops_pipelines.drills.trial_writers import Cell, CellResult, Disturbance, SilentNodes
 from ops_pipelines.drills.writer_watch import WriterWatch
@@ -30,7 +32,6 @@ _WITH_STORMS = POLICY.replace("mass_event: {min_node_count: 20,", "mass_event: {
 """Half of the nodes are a storm."""
 _READY_SECONDS = 420.0
 """On a busy host: the daemon and the code server start beside the nodes."""
-_CANNOT_BE_PLAYED = (DrillError, StackError, SlurmClusterError, PostgresServerError, TimeoutError)
 _RISK_TAKEN = "accepted_risks: {no_start_guard: the trial shows what it costs}\n"
 """Without it the autopilot would ask before it acts, and nothing of its speed would be seen."""
 
@@ -72,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                             cell, state, console, port=options.port, count=options.silent, at_once=options.at_once
                         )
                     )
-                except _CANNOT_BE_PLAYED as problem:  # Hours of other cells must not be lost for it.
+                except CANNOT_BE_PLAYED as problem:  # Hours of other cells must not be lost for it.
                     failures.append(f"{cell}: could not be played: {problem}")
                     console.print(failures[-1], style="bold red", markup=False)
             attacked = _attack(state, console, port=options.port, names=attacks)
-    except _CANNOT_BE_PLAYED as problem:
+    except CANNOT_BE_PLAYED as problem:
         console.print(f"trial: {problem}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -121,11 +122,29 @@ def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
     view = LabView(stage, console, watch)
     watch.start()
     try:
+        _as_the_readme_ends(lab, console)
         view.wait("quiet", view.is_quiet, limit_seconds=_READY_SECONDS)
         view.begin()
         yield view
     finally:
         watch.stop()
+
+
+def _as_the_readme_ends(lab: Lab, console: Console) -> None:
+    """Type what the README has an operator type before and after the start; raise DrillError unless both say yes."""
+    for words in (step(README, "ops-pipelines", "check-config"), step(README, "ops-pipelines", "status", "--wait")):
+        done = subprocess.run(
+            [own_program(words[0]), *words[1:]],
+            env=lab.stack.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        line = shlex.join(words)
+        if done.returncode != 0:
+            raise DrillError(f"`{line}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        console.print(f"  {line}: yes", markup=False)
 
 
 if __name__ == "__main__":

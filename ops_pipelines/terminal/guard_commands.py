@@ -33,6 +33,9 @@ def install(
     state: Annotated[
         Path, typer.Option(help="Where starts are written down, on a disk; SlurmUser writes there.")
     ] = Path("/var/lib/ops_pipelines_start_guard"),
+    fallback: Annotated[
+        Path, typer.Option(help="Where starts are written down while that disk takes nothing, in memory.")
+    ] = Path("/run/ops_pipelines_start_guard"),
     user: Annotated[str, typer.Option(help="SlurmUser of slurm.conf.")] = "slurm",
     port: Annotated[int, typer.Option(min=1, max=65535, help="On which node_witness.py listens on each node.")] = 4271,
     addresses: Annotated[
@@ -70,12 +73,13 @@ def install(
         directory=directory,
         settings=Settings(
             state=state,
-            fallback=installation.DEFAULT_FALLBACK,
+            fallback=fallback,
             slurm_conf=str(slurm_conf.absolute()),
             port=port,
             addresses=None if addresses is None else addresses.absolute(),
             power_state=tuple(power_state.split()),
             munge_socket=munge_socket,
+            needs_boot_after=_needs_boot_after(directory, before=before, wrapper=str(wrapper)),
         ),
         python=installation.own_python(),
         next_prolog=installation.next_prolog_of(directory) if before == str(wrapper) else before,
@@ -101,7 +105,8 @@ def install(
     typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}")
     if kept is not None:
         typer.echo(f"{slurm_conf} was changed; as it was, it is {kept}")
-    typer.echo("now: scontrol reconfigure; the unit ops-pipelines-start-guard.service here, and on each node")
+    typer.echo("now: systemctl restart slurmctld, which runs no first PrologSlurmctld before (its jobs go on);")
+    typer.echo("the unit ops-pipelines-start-guard.service here, and on each node")
     typer.echo("ops-pipelines-node-witness.socket (deploy/systemd); then: ops-pipelines guard status")
 
 
@@ -168,6 +173,20 @@ def let_pass(
     except OSError as problem:
         _refuse(f"your word cannot be written down ({problem}); run this as root or as SlurmUser")
     typer.echo(f"job {job} may start once; the guard looks at it within seconds")
+
+
+def _needs_boot_after(directory: Path, *, before: str, wrapper: str) -> float:
+    """Return since when slurmctld must have been restarted; an install over an older guard changes nothing of that."""
+    import time
+
+    from ops_pipelines.resources.slurm.guard import installation, start_guard
+
+    if before != wrapper:
+        return 0.0 if before else time.time()
+    try:
+        return start_guard.read_settings(directory / installation.SETTINGS).needs_boot_after
+    except start_guard.GuardError:  # Of a guard whose settings are broken nothing is known.
+        return time.time()
 
 
 def _settings(directory: Path) -> "Settings":

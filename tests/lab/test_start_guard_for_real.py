@@ -16,7 +16,7 @@ from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, find_overlaps, read_writes
 from ops_pipelines.resources.slurm.guard.installation import JUDGE, SETTINGS
-from ops_pipelines.resources.slurm.guard.start_guard import MARK, let_pass, status
+from ops_pipelines.resources.slurm.guard.start_guard import MARK, let_pass, read_settings, record_paths, status
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 
@@ -340,3 +340,29 @@ def test_the_task_of_an_array_that_has_the_arrays_own_id_is_held_alone(guarded: 
 
 def test_the_guard_says_that_it_works(guarded: Guarded) -> None:
     guarded.wait("the watch to have looked", lambda: status(guarded.guard.settings)["is_well"] is True)
+
+
+def test_a_guard_that_a_running_slurmctld_does_not_ask_is_not_well(guarded: Guarded) -> None:
+    """Slurm 22.05 names a first PrologSlurmctld after `scontrol reconfigure`, and runs it after a restart alone."""
+    guard = guarded.guard
+
+    def problems() -> str:
+        return str(status(read_settings(guard.directory / SETTINGS))["problems"])
+
+    guarded.cluster.uninstall_guard()
+    guarded.cluster.restart_controller()
+    guarded.cluster.install_guard()
+    assert guarded.run("scontrol", "reconfigure").returncode == 0
+    named = guarded.run("scontrol", "show", "config").stdout
+    told = problems()
+    asleep = guarded.cluster.submit_sleeping(name="unseen", account="research", node_count=1)
+    guarded.wait("it to run", lambda: guarded.job(asleep).state is JobState.RUNNING)
+    unseen = record_paths(guard.settings, asleep)
+    guarded.cluster.restart_controller()
+    seen = guarded.train("seen")
+
+    assert str(guard.wrapper) in named
+    assert "restart slurmctld" in told
+    assert not any(path.exists() for path in unseen)
+    assert any(path.exists() for path in record_paths(guard.settings, seen))
+    assert "restart slurmctld" not in problems()

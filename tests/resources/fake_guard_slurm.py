@@ -26,6 +26,13 @@ case "$*" in
     done
     echo ']}'; exit 0 ;;
 esac
+case "$*" in
+*--states=RUNNING*)
+    for job in "$cluster"/jobs/*; do
+        [ -e "$job/started" ] && echo "${job##*/}|$(cat "$job/name")|$(cat "$job/started")"
+    done
+    exit 0 ;;
+esac
 for word in "$@"; do case $word in --jobs=*) asked=${word#--jobs=} ;; esac; done
 found=no
 for job in $(jobs_called "$asked"); do
@@ -46,6 +53,7 @@ case "$1 $2" in
         [ -z "$comment" ] || echo "   AdminComment=$comment"
     done ;;
 'show node') cat "$cluster/nodes" ;;
+'show config') echo "BOOT_TIME               = $(cat "$cluster/booted")" ;;
 'update '*) for job in $(jobs_called "${2#*=}"); do echo "${3#*=}" >"$cluster/jobs/$job/comment"; done ;;
 esac
 """
@@ -103,6 +111,14 @@ class FakeGuardSlurm:
             (place / field).write_text(f"{text}\n")
         (place / "comment").touch()
 
+    def put_running(self, job: str, *, started_at: float, name: str = "") -> None:
+        self.put_job(job, name=name, state="RUNNING")
+        (self._directory / "jobs" / job / "started").write_text(f"{_in_utc(started_at)}\n")
+
+    def boot(self, at: float) -> None:
+        """Let slurmctld have been started so long ago."""
+        (self._directory / "booted").write_text(f"{_in_utc(at)}\n")
+
     def is_held(self, job: str) -> bool:
         return self._read(job, "priority") == "0"
 
@@ -135,6 +151,10 @@ class FakeGuardSlurm:
         with (self._directory / "addresses").open("a") as file:
             file.write(f"{node} 127.0.0.1 {listening.getsockname()[1]}\n")
         threading.Thread(target=_answer, args=(listening, node, tuple(ages_seconds), when), daemon=True).start()
+
+
+def _in_utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def restart(settings: Settings, job: str, at: float, *, nodes: str = "n2") -> int:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ops_pipelines.resources.slurm.guard.start_guard import (
     held_jobs,
     judge,
     look_again,
+    look_for_unseen,
     note,
     status,
 )
@@ -247,3 +249,60 @@ def test_another_user_reads_what_he_may_or_is_told_how(
     assert told["is_well"] is (problem == "")
     assert problem in "; ".join(map(str, [told["problems"]]))
     assert "cannot be used" not in str(told["problems"])
+
+
+# -- a slurmctld that does not ask --
+
+
+def test_a_first_prolog_needs_a_restart_of_slurmctld_and_is_not_well_before(
+    slurm: FakeGuardSlurm, settings: Settings
+) -> None:
+    now = time.time()
+    installed = replace(settings, needs_boot_after=now)
+    look_again(installed)
+
+    told = {}
+    for seconds in (-3600, -2, 0, 60):
+        slurm.boot(now + seconds)
+        told[seconds] = status(installed)["problems"]
+    slurm.boot(now - 3600)
+    note(installed, "7", f"start {now + 1} 0 n1")
+
+    assert ["restart slurmctld" in str(told[seconds]) for seconds in (-3600, -2, 0, 60)] == [True, True, False, False]
+    assert status(installed)["problems"] == []  # It was asked since: another prolog had been there.
+    assert status(settings)["problems"] == []  # So it had at the install.
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "name", "is_told"),
+    [
+        (29, "7", False),  # It may be on its way into the record.
+        (31, "7", True),
+        (3_500, "7", True),
+        (3_601, "7", False),  # So old a start says nothing of now.
+        (60, "7+1", False),  # A component: its leader's record stands for it.
+        (60, "7_3", True),
+    ],
+)
+def test_a_start_that_the_guard_was_not_asked_about_is_told(
+    slurm: FakeGuardSlurm, settings: Settings, age_seconds: float, name: str, is_told: bool
+) -> None:
+    look_again(settings)
+    slurm.put_running("7", started_at=time.time() - age_seconds, name=name)
+
+    assert look_for_unseen(settings) == (("7",) if is_told else ())
+    assert ("1 running job(s) started without the guard, such as 7" in str(status(settings)["problems"])) is is_told
+
+
+def test_a_start_that_is_written_down_or_older_than_the_install_is_not_told(
+    slurm: FakeGuardSlurm, settings: Settings
+) -> None:
+    look_again(settings)
+    slurm.put_running("7", started_at=time.time() - 60)
+    look_for_unseen(settings)
+
+    note(settings, "7", f"start {time.time() - 60} 0 n1")
+    slurm.put_running("8", started_at=time.time() - 60)
+
+    assert look_for_unseen(replace(settings, installed_at=time.time() - 50)) == ()
+    assert look_for_unseen(settings) == ("8",)

@@ -34,6 +34,8 @@ def install(slurm_conf: Path, *words: str, user: str = USER) -> Result:
             str(here / "guard"),
             "--state",
             str(here / "state"),
+            "--fallback",
+            str(here / "fallback"),
         ),
         *("--user", user, *words),
     )
@@ -84,11 +86,8 @@ def test_what_is_not_installed_is_not_taken_out(slurm_conf: Path) -> None:
     assert slurm_conf.read_text() == before
 
 
-def test_slurm_conf_is_not_changed_where_its_user_could_not_run_the_guard(
-    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_conf_is_not_changed_where_its_user_could_not_run_the_guard(slurm_conf: Path) -> None:
     here = slurm_conf.parent
-    monkeypatch.setattr("ops_pipelines.resources.slurm.guard.installation.DEFAULT_FALLBACK", here / "fallback")
     before = slurm_conf.read_text()
     here.chmod(0o700)
 
@@ -99,9 +98,8 @@ def test_slurm_conf_is_not_changed_where_its_user_could_not_run_the_guard(
     assert slurm_conf.read_text() == before
 
 
-def test_the_way_to_the_state_is_open_whatever_roots_umask(slurm_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_to_the_state_is_open_whatever_roots_umask(slurm_conf: Path) -> None:
     here = slurm_conf.parent
-    monkeypatch.setattr("ops_pipelines.resources.slurm.guard.installation.DEFAULT_FALLBACK", here / "fallback")
     before = os.umask(0o077)
     try:
         answer = install(slurm_conf, "--state", str(here / "var" / "lib" / "state"))
@@ -113,11 +111,8 @@ def test_the_way_to_the_state_is_open_whatever_roots_umask(slurm_conf: Path, mon
     assert (here / "var/lib/state").stat().st_mode & 0o027 == 0
 
 
-def test_installed_twice_and_taken_out_the_sites_own_prolog_is_back(
-    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_twice_and_taken_out_the_sites_own_prolog_is_back(slurm_conf: Path) -> None:
     here = slurm_conf.parent
-    monkeypatch.setattr("ops_pipelines.resources.slurm.guard.installation.DEFAULT_FALLBACK", here / "fallback")
     words = ("--slurm-conf", str(slurm_conf), "--directory", str(here / "guard"))
 
     first = install(slurm_conf)

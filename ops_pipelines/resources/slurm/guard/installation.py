@@ -19,7 +19,6 @@ from ops_pipelines.resources.whole_file import put_whole_bytes
 
 WRAPPER, JUDGE, WITNESS = "start_guard.sh", "start_guard.py", "node_witness.py"
 SETTINGS, ENVIRONMENT = "start_guard.json", "start_guard.env"
-DEFAULT_FALLBACK = Path("/run/ops_pipelines_start_guard")
 LIMIT_SECONDS = 9
 """After so long the wrapper gives up the judge: he asks Slurm, then the nodes for 5 s, then holds."""
 PROLOG = "PrologSlurmctld"
@@ -116,6 +115,7 @@ def _as_json(settings: Settings) -> dict[str, object]:
         "munge_socket": settings.munge_socket,
         "ask_seconds": settings.ask_seconds,
         "look_again_seconds": settings.look_again_seconds,
+        "needs_boot_after": settings.needs_boot_after,
     }
 
 

@@ -38,8 +38,13 @@ PROTOCOL = "ops-pipelines-node-witness-1"
 _ANSWER_BYTES = 65_536
 _SAME_START_SECONDS = 2.0
 """A process that is younger than this start by more belongs to it, or to its prolog on the node."""
+_MINUTE_SECONDS = 60.0
 _LATE_HOLD_SECONDS = 60.0
 """A hold whose client gave up may still be done by a busy slurmctld, so much later."""
+_UNSEEN_SECONDS = 3_600.0
+"""A start that the guard was not asked about is looked for so long."""
+_JUST_NOW_SECONDS = 30.0
+"""A start so young may be on its way into the record."""
 _LOOKS_AT_ONCE = 2
 """Each asks slurmctld and a node: with 16 at once on two cores 500 restarts starved their own judges and went round."""
 _ORDERLY = frozenset({"REQUEUED", "PREEMPTED"})
@@ -67,6 +72,11 @@ class Settings:
     munge_socket: str | None = None
     ask_seconds: float = 5.0
     look_again_seconds: float = 10.0
+    needs_boot_after: float = 0.0
+    """Slurm takes up its first PrologSlurmctld at its start alone (22.05): one that runs since before this moment
+    shows the guard in its configuration and asks it nothing. 0: it had one before."""
+    installed_at: float = 0.0
+    """When the settings were written."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,8 @@ def read_settings(path: Path) -> Settings:
             munge_socket=said.get("munge_socket") or None,
             ask_seconds=float(said.get("ask_seconds", 5.0)),
             look_again_seconds=float(said.get("look_again_seconds", 10.0)),
+            needs_boot_after=float(said.get("needs_boot_after", 0.0)),
+            installed_at=path.stat().st_mtime,
         )
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise GuardError(
@@ -725,6 +737,63 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     return [f"job {job} is let go: every node of its attempts is clear"]
 
 
+def look_for_unseen(settings: Settings) -> tuple[str, ...]:
+    """Write down and return the running jobs that slurmctld started lately without a word to the guard.
+
+    Whatever the reason: it was not restarted after the install, somebody changed slurm.conf, or no disk took the
+    record. Raises GuardError if slurmctld does not say what runs, OSError if the answer cannot be kept.
+    """
+    argv = ("squeue", "--noheader", "--all", "--states=RUNNING", "--format=%A|%i|%S")
+    now, unseen = time.time(), []
+    for line in ask_slurm(settings, *argv, seconds=4 * settings.ask_seconds).splitlines():
+        words = line.split("|")
+        started_at = _time(words[2]) if len(words) == 3 and words[0].isdecimal() else None
+        if started_at is None or "+" in words[1]:  # Of a heterogeneous job the components start as one.
+            continue
+        is_due = max(now - _UNSEEN_SECONDS, settings.installed_at) < started_at < now - _JUST_NOW_SECONDS
+        if is_due and not _is_written_down(settings, words[0], since=started_at - _JUST_NOW_SECONDS):
+            unseen.append(words[0])
+    new = settings.state / "unseen.new"
+    new.write_text(" ".join(unseen))
+    new.replace(settings.state / "unseen")
+    return tuple(unseen)
+
+
+def _is_written_down(settings: Settings, job: str, *, since: float) -> bool:
+    for path in record_paths(settings, job):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime >= since:
+                return True
+    return False
+
+
+def _has_not_been_asked(settings: Settings) -> str:
+    """Return why slurmctld starts jobs without the guard; empty if it is not known to. Raises GuardError, OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if unseen := (settings.state / "unseen").read_text().split():
+            return (
+                f"{len(unseen)} running job(s) started without the guard, such as {unseen[0]}: restart slurmctld, and "
+                "see that slurm.conf names the guard and a disk takes its records"
+            )
+    if settings.needs_boot_after == 0.0:
+        return ""
+    shown = ask_slurm(settings, "scontrol", "show", "config", seconds=settings.ask_seconds)
+    booted = re.search(r"^BOOT_TIME\s*=\s*(\S+)", shown, re.MULTILINE)
+    booted_at = _time(booted[1]) if booted is not None else None
+    # slurmctld tells whole seconds, rounded down.
+    if booted_at is None or booted_at + 1.0 > settings.needs_boot_after or _has_a_start(settings):
+        return ""
+    return "slurmctld has not been restarted since the guard was installed, and asks it nothing: restart slurmctld"
+
+
+def _has_a_start(settings: Settings) -> bool:
+    return any(
+        path.stat().st_mtime > settings.needs_boot_after
+        for place in (settings.state, settings.fallback)
+        for path in (place / "starts").glob("*/*")
+    )
+
+
 def prune(settings: Settings) -> int:
     """Delete records that nobody wrote to for RECORD_DAYS, of jobs that Slurm has forgotten; return how many."""
     text = ask_slurm(settings, "squeue", "--noheader", "--all", "--array-unique", "--format=%A", seconds=30.0)
@@ -795,8 +864,12 @@ def status(settings: Settings) -> dict[str, object]:
         )
     try:
         ask_slurm(quick, "scontrol", "ping", seconds=quick.ask_seconds)
+        if why := _has_not_been_asked(quick):
+            problems.append(why)
     except GuardError as problem:
         problems.append(str(problem))
+    except OSError:  # Told above, as the state that cannot be used.
+        pass
     try:
         _munge(quick, "unmunge", _munge(quick, "munge", "probe"))
     except GuardError as problem:
@@ -848,11 +921,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _watch(settings: Settings) -> None:
-    """Look again for ever, and clean up once a day."""
+    """Look again for ever; once a minute for starts that we were not asked about; clean up once a day."""
     pruned_at = time.monotonic()
+    sought_at = -_MINUTE_SECONDS
     while True:
         for line in look_again(settings):
             print(line, flush=True)
+        if time.monotonic() - sought_at > _MINUTE_SECONDS:
+            sought_at = time.monotonic()
+            with contextlib.suppress(GuardError, OSError):
+                look_for_unseen(settings)
         if time.monotonic() - pruned_at > 86_400:
             pruned_at = time.monotonic()
             with contextlib.suppress(GuardError):
