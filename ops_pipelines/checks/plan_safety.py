@@ -1,7 +1,7 @@
-"""Refuses a plan that contradicts its own proof. Blocking: `action_log` does not run after a failure.
+"""Shows what the gate proved of the plans of this pass, new ones and those in force. Blocking where it contradicts.
 
 A plan that the guardrails hold back is no failure (it is a refusal, and waits); these checks fail only on what no
-planner of ours may ever write down.
+planner of ours may ever write down. What blocks an act is not this but the ledger, which begins none without a proof.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.plan_proof import PROOFS
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.plans.carry_out import plans_to_carry_out
 
 
 @dg.multi_asset_check(
@@ -22,14 +23,27 @@ from ops_pipelines.flow.cluster import Cluster
     ]
 )
 def plan_safety(remediation_plan: str, cluster: dg.ResourceParam[Cluster]) -> Iterable[dg.AssetCheckResult]:
-    """Proves every plan against the snapshot that it was made from."""
+    """Reads the recorded proof of every plan that this pass carries out."""
     snapshot = cluster.ledger.load_snapshot(Digest(remediation_plan))
-    plans = decide(snapshot, cluster.rules).plans
-    for name, (_, find_contradictions) in PROOFS.items():
-        problems = find_contradictions(plans, snapshot, cluster.rules)
+    present = cluster.ledger.read_state(cluster.clock.now()).incidents
+    plans = plans_to_carry_out(decide(snapshot, cluster.rules).plans, present, cluster)
+    proofs = {plan.plan: cluster.ledger.proof(plan.plan) for plan in plans}
+    for name in PROOFS:
+        problems = [
+            f"{plan}: {problem}"
+            for plan, proof in proofs.items()
+            for checked in (proof.checked if proof is not None else ())
+            if checked.check == name
+            for problem in checked.contradictions
+        ]
+        problems += [f"{plan}: not proved" for plan, proof in proofs.items() if proof is None]
         yield dg.AssetCheckResult(
             check_name=name,
             asset_key=remediation_plan_asset.key,
             passed=not problems,
-            metadata={"plan_count": len(plans), "contradictions": "; ".join(problems) or "none"},
+            metadata={
+                "plan_count": len(plans),
+                "plans": ", ".join(plan.plan for plan in plans) or "none",
+                "contradictions": "; ".join(problems) or "none",
+            },
         )

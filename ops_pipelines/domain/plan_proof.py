@@ -11,9 +11,10 @@ from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, decide
 from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, prove
 from ops_pipelines.domain.guardrails.job_limits import must_serve, running_replicas, serving_replicas
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
-from ops_pipelines.domain.identity import JobAttempt, JobId
+from ops_pipelines.domain.identity import Digest, JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
 from ops_pipelines.domain.repair.consented import is_forbidden
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
@@ -254,6 +255,69 @@ PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rule
     "only_repairs_touch_nodes": ("A plan that calls for no repair touches nothing.", find_aimless_repairs),
 }
 """Each proof by the name of its check: what must hold, and what finds the contradictions."""
+
+
+def prove_plans(
+    plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules, *, inputs: Digest, contents: Sequence[Digest]
+) -> tuple[Proof, ...]:
+    """Return the proof of each plan, made on a snapshot that is kept as `inputs`; `contents` are digests of the plans.
+
+    What holds for all together holds for each. Where something does not, each is proved by itself, after those before
+    it that passed: their drains count as begun.
+    """
+    checked = _check(plans, snapshot, rules) if plans else ()
+    if not any(each.contradictions for each in checked):
+        return tuple(
+            _proof(plan, content, checked, inputs, snapshot) for plan, content in zip(plans, contents, strict=True)
+        )
+    proofs = []
+    for plan, content in zip(plans, contents, strict=True):
+        proof = _proof(plan, content, _check((plan,), snapshot, rules), inputs, snapshot)
+        proofs.append(proof)
+        if not proof.contradictions:
+            begun = tuple(
+                ActionRecord(action=action, plan=plan.plan, begun_at=snapshot.taken_at)
+                for action in plan.actions
+                if action.verb is Verb.DRAIN
+            )
+            snapshot = replace(snapshot, records=(*snapshot.records, *begun))
+    return tuple(proofs)
+
+
+def _proof(
+    plan: IncidentPlan, content: Digest, checked: tuple[CheckedPlan, ...], inputs: Digest, snapshot: Snapshot
+) -> Proof:
+    return Proof(
+        plan=plan.plan,
+        content=content,
+        inputs=inputs,
+        version=PROVER_VERSION,
+        made_at=snapshot.taken_at,
+        checked=checked,
+    )
+
+
+def _check(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[CheckedPlan, ...]:
+    return tuple(
+        CheckedPlan(check=name, contradictions=_contradictions(find, plans, snapshot, rules))
+        for name, (_, find) in PROOFS.items()
+    )
+
+
+def _contradictions(
+    find: Callable[[Sequence[IncidentPlan], Snapshot, Rules], tuple[str, ...]],
+    plans: Sequence[IncidentPlan],
+    snapshot: Snapshot,
+    rules: Rules,
+) -> tuple[str, ...]:
+    """Return what a check finds; one that raises, or says nothing that can be read, lets nothing pass."""
+    try:
+        found = find(plans, snapshot, rules)
+    except Exception as problem:  # whatever it is, it is no proof
+        return (f"the check itself failed: {problem!r}",)
+    if not isinstance(found, tuple) or not all(isinstance(each, str) for each in found):
+        return (f"the check itself failed: it answered {found!r}",)
+    return found
 
 
 def _acts(plans: Sequence[IncidentPlan]) -> list[tuple[IncidentPlan, Action]]:

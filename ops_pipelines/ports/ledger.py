@@ -21,6 +21,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 
@@ -55,6 +56,8 @@ class EntryKind(Enum):
     DECISION = "decision"
     INCIDENT = "incident"
     PLAN = "plan"
+    PROOF = "proof"
+    """A plan was proved, or contradicted."""
     APPROVAL = "approval"
     ACTION_BEGUN = "action_begun"
     ACTION_RESENT = "action_resent"
@@ -324,8 +327,12 @@ class Ledger(Protocol):
         plans: Collection[IncidentPlan],
         now: datetime,
         refusals: Collection[tuple[IncidentId, Refusal]] | None = None,
+        proofs: Collection[Proof] = (),
     ) -> int:
-        """Write changed incidents and new plans and move `decided_through`; return the new head.
+        """Write changed incidents and new plans with their proofs, and move `decided_through`; return the new head.
+
+        `proofs` may be of plans that are known, too; one that says what the last one of its plan said is not written
+        again before half its time is over.
 
         `refusals` say why the other open incidents have no plan; None where the decision made no plans. They are part
         of its line, and other guardrails than last time are worth a line of their own: a replay then knows what waited
@@ -342,7 +349,10 @@ class Ledger(Protocol):
         ...
 
     def change_incidents(self, incidents: Collection[Incident], *, actor: str, now: datetime) -> None:
-        """Write several incidents as they are now, all or none; raise LedgerConflict as `change_incident` does."""
+        """Write several incidents as they are now, all or none; raise LedgerConflict as `change_incident` does.
+
+        Also for one that would be acted on by a plan without a proof that has passed and holds yet.
+        """
         ...
 
     def incident(self, incident: IncidentId) -> Incident | None:
@@ -355,6 +365,14 @@ class Ledger(Protocol):
 
     def plan(self, plan: PlanId) -> IncidentPlan | None:
         """Return one plan; None if there is none."""
+        ...
+
+    def content_of(self, plan: IncidentPlan) -> Digest:
+        """Return the sha256 of a plan as it is, or would be, stored."""
+        ...
+
+    def proof(self, plan: PlanId) -> Proof | None:
+        """Return the newest proof of a plan; None if nobody has proved it."""
         ...
 
     # -- people ---------------------------------------------------------------------------------------------
@@ -383,8 +401,9 @@ class Ledger(Protocol):
     ) -> Begun | AlreadyBegun | Refusal:
         """Write the before-entry of an action, if its key is new, the lease holds and `guard` lets it pass.
 
-        Key, lease, pause and guard are judged in the same transaction that writes. `lease_token` None means that no
-        lease is asked for (a person at the command line). A refusal is recorded once per (key, reason).
+        Key, lease, pause, the proof of the incident's plan and guard are judged in the same transaction that
+        writes. `lease_token` None means that no lease is asked for (a person at the command line). A refusal is
+        recorded once per (key, reason).
         """
         ...
 

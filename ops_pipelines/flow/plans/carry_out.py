@@ -16,6 +16,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.silence import plan_anew_where_silent
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together
+from ops_pipelines.flow.plans.gate import tell_of_contradictions
 from ops_pipelines.flow.plans.in_force import put_in_force
 from ops_pipelines.flow.plans.plan_progress import PlanReport
 from ops_pipelines.flow.plans.plan_runner import PlanRunner
@@ -36,6 +37,7 @@ def carry_out(
     """
     with suppress(SourceError, LedgerConflict):
         plan_anew_where_silent(cluster)
+    tell_of_contradictions(plans, cluster, lease=lease)
     runners = [PlanRunner(plan, cluster, lease) for plan in plans]
     give_up_at = cluster.clock.now() + patience
     while True:
@@ -52,6 +54,7 @@ def carry_out(
 
 def carry_out_drains(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> tuple[PlanReport, ...]:
     """Begin the plans that open with a drain, carry out the drain and nothing else; the rest is left to a run."""
+    tell_of_contradictions(plans, cluster, lease=lease)
     runners = [PlanRunner(plan, cluster, lease) for plan in plans if plan.actions[0].verb is Verb.DRAIN]
     _advance_drains(runners, cluster, lease=lease)
     return tuple(runner.progress.report() for runner in runners)

@@ -15,6 +15,7 @@ from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.bundle import BundleReport, note_with, save_before_acting
+from ops_pipelines.flow.plans.gate import why_not_passed
 from ops_pipelines.flow.plans.plan_progress import PlanProgress
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
@@ -33,7 +34,7 @@ def put_in_force(plans: Sequence[PlanProgress], cluster: Cluster) -> list[PlanPr
     if waiting:
         facts = read_facts({first_act(each.plan).verb for each, _ in waiting}, cluster)
         for each, incident in waiting:
-            refusal = _why_not_begun(each.plan, facts, state, cluster)
+            refusal = why_not_passed(each.plan, cluster) or _why_not_begun(each.plan, facts, state, cluster)
             if refusal is not None:
                 each.settle(Stage.WAITING, words_of(refusal))
                 continue

@@ -28,6 +28,7 @@ from ops_pipelines.ports.ledger import (
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, RefusedAction, Resent
 from ops_pipelines.resources.ledger.evidence import read_lease
+from ops_pipelines.resources.ledger.proofs import refusal_of_unproved
 from ops_pipelines.resources.ledger.state import action_row, read_records_of, read_state, refusal_identity
 from ops_pipelines.resources.ledger.tables import actions, entries, refusals
 
@@ -69,7 +70,11 @@ def begin_actions(
             if state is None:
                 state = read_state(connection, now)
                 lease_refusal = _judge_lease(connection, lease_token, now)
-            refusal = lease_refusal or _judge_pause(state.pause, record, actor=actor) or guard(record, state)
+            refusal = lease_refusal or (
+                _judge_pause(state.pause, record, actor=actor)
+                or refusal_of_unproved(connection, record)
+                or guard(record, state)
+            )
             if refusal is not None:
                 _write_refusal(writer, RefusedAction(action=record.action, refusal=refusal), actor=actor, now=now)
                 answers.append(refusal)
@@ -104,7 +109,10 @@ def begin_action_again(
         return AlreadyBegun(record=present)
     state = read_state(connection, now)
     refusal = (
-        _judge_lease(connection, lease_token, now) or _judge_pause(state.pause, record, actor=actor) or guard(state)
+        _judge_lease(connection, lease_token, now)
+        or _judge_pause(state.pause, record, actor=actor)
+        or refusal_of_unproved(connection, record)
+        or guard(state)
     )
     if refusal is not None:
         return refusal

@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
 
-KNOWN_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+KNOWN_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Schema versions that this program can open, oldest first; the last is the one it writes."""
 
 _BUSY_TIMEOUT_SECONDS = 10

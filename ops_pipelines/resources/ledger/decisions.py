@@ -12,10 +12,12 @@ from ops_pipelines.domain.action import SOFT
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId, cause_of
 from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head
+from ops_pipelines.resources.ledger.proofs import refuse_unproved, worth_writing, write_proofs
 from ops_pipelines.resources.ledger.rollouts import read_rollout_of_plan
 from ops_pipelines.resources.ledger.state import (
     read_decided_through,
@@ -41,6 +43,7 @@ def write_decision(
     plans: Collection[IncidentPlan],
     now: datetime,
     refusals: Collection[tuple[IncidentId, Refusal]] | None,
+    proofs: Collection[Proof],
 ) -> int:
     """Write a decision with its changed incidents and new plans; return the head. What is unchanged gets no line."""
     head_seq, _ = read_head(connection)
@@ -61,7 +64,8 @@ def write_decision(
     known_plans = read_plans_of(connection, [plan.plan for plan in plans])
     new_plans = [plan for plan in plans if _is_new_plan(known_plans.get(plan.plan), plan)]
     is_refused_anew = refusals is not None and _guardrails_of(refusals) != _guardrails_of(_last_refusals(connection))
-    if not changed and not new_plans and decided_through == decided_before and not is_refused_anew:
+    new_proofs = worth_writing(connection, proofs)
+    if not changed and not new_plans and not new_proofs and decided_through == decided_before and not is_refused_anew:
         return head_seq
     decision = Decision(
         inputs=inputs,
@@ -74,6 +78,7 @@ def write_decision(
         writer.append(encode(decision), kind=EntryKind.DECISION, actor=AUTOPILOT, incident=None, now=now)
         write_incidents(writer, changed, known=present, actor=AUTOPILOT, now=now)
         _write_plans(writer, new_plans, now=now)
+        write_proofs(writer, new_proofs, now=now)
     return writer.head_seq
 
 
@@ -103,6 +108,9 @@ def write_changes(connection: Connection, incidents: Collection[Incident], *, ac
     changed = [item for item in incidents if present.get(item.incident) != item]
     for item in changed:
         _refuse_impossible(present.get(item.incident), item)
+    refuse_unproved(
+        connection, [each for each in changed if _is_put_in_force(present.get(each.incident), each)], now=now
+    )
     with ChainWriter(connection) as writer:
         write_incidents(writer, changed, known=present, actor=actor, now=now)
 
@@ -119,6 +127,10 @@ def _refuse_impossible(present: Incident | None, incident: Incident) -> None:
             f"incident {incident.incident} is {present.state.value} by now, which does not lead to "
             f"{incident.state.value}; read it again and decide again"
         )
+
+
+def _is_put_in_force(present: Incident | None, incident: Incident) -> bool:
+    return present is None or (present.state, present.plan) != (incident.state, incident.plan)
 
 
 def _leads_to(present: Incident, incident: Incident) -> bool:

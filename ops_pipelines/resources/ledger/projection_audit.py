@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Approval, EntryKind
 from ops_pipelines.resources.documents import decode
@@ -36,6 +37,7 @@ from ops_pipelines.resources.ledger.tables import (
     entries,
     incidents,
     plans,
+    proofs,
     refusals,
     utc_text,
 )
@@ -62,6 +64,7 @@ def projection_faults(connection: Connection) -> Iterator[Fault]:
     yield from _incident_faults(connection)
     yield from _action_faults(connection)
     yield from _plan_faults(connection)
+    yield from _proof_faults(connection)
     yield from _approval_faults(connection)
     yield from _refusal_faults(connection)
 
@@ -176,6 +179,22 @@ def _plan_faults(connection: Connection) -> Iterator[Fault]:
         elif row["line_body"] != row["body"] or decode(IncidentPlan, row["line_body"]).plan != row["plan"]:
             yield differs("plan", row["plan"], row["seq"], ["body"])
     yield from lost(connection, EntryKind.PLAN, plans.c.seq == entries.c.seq)
+
+
+def _proof_faults(connection: Connection) -> Iterator[Fault]:
+    newest: dict[str, int] = {}
+    statement = select(entries.c.seq, entries.c.body).where(entries.c.kind == EntryKind.PROOF.value)
+    for page in pages(connection, statement.order_by(entries.c.seq)):
+        newest.update((decode(Proof, row["body"]).plan, row["seq"]) for row in page)
+    for row in _with_lines(connection, proofs, EntryKind.PROOF):
+        seq = newest.pop(row["plan"], None)
+        if row["line_body"] is None:
+            yield invented("proof of", row["plan"], row["seq"])
+        elif row["line_body"] != row["body"] or seq != row["seq"]:
+            yield differs("proof of", row["plan"], row["seq"], ["body"])
+    if newest:
+        seq = min(newest.values())
+        yield Fault(seq=seq, problem=f"what line {seq} ({EntryKind.PROOF.value}) recorded is missing from its table")
 
 
 def _approval_faults(connection: Connection) -> Iterator[Fault]:

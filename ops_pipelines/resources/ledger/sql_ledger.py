@@ -23,6 +23,7 @@ from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import (
@@ -52,6 +53,7 @@ from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
+from ops_pipelines.resources.ledger import proofs as ledger_proofs
 from ops_pipelines.resources.ledger import proposals as ledger_proposals
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
@@ -189,6 +191,7 @@ class SqlLedger:
         plans: Collection[IncidentPlan],
         now: datetime,
         refusals: Collection[tuple[IncidentId, Refusal]] | None = None,
+        proofs: Collection[Proof] = (),
     ) -> int:
         with self._database.write() as connection:
             return ledger_decisions.write_decision(
@@ -200,6 +203,7 @@ class SqlLedger:
                 plans=plans,
                 now=now,
                 refusals=refusals,
+                proofs=proofs,
             )
 
     def change_incident(self, incident: Incident, *, actor: str, now: datetime) -> None:
@@ -221,6 +225,13 @@ class SqlLedger:
     def plan(self, plan: PlanId) -> IncidentPlan | None:
         with self._database.read() as connection:
             return ledger_state.read_plan(connection, plan)
+
+    def content_of(self, plan: IncidentPlan) -> Digest:
+        return ledger_proofs.content_of(plan)
+
+    def proof(self, plan: PlanId) -> Proof | None:
+        with self._database.read() as connection:
+            return ledger_state.read_proofs_of(connection, [plan]).get(plan)
 
     # -- people -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
@@ -27,6 +28,7 @@ from ops_pipelines.resources.ledger.tables import (
     identity_of,
     incidents,
     plans,
+    proofs,
     rollout_nodes,
     rollouts,
 )
@@ -105,6 +107,7 @@ def _bodies_by(identity: Column[str], body: Column[str]) -> Select[str, str]:
 
 _INCIDENTS_BY_NAME = _bodies_by(incidents.c.incident, incidents.c.body)
 _PLANS_BY_NAME = _bodies_by(plans.c.plan, plans.c.body)
+_PROOFS_BY_NAME = _bodies_by(proofs.c.plan, proofs.c.body)
 _RECORDS_BY_KEY = _bodies_by(actions.c.key, actions.c.body)
 
 
@@ -180,6 +183,12 @@ def read_plans_of(connection: Connection, names: Collection[PlanId]) -> dict[Pla
     """Return the plans of these names that there are."""
     found = _bodies_of(connection, _PLANS_BY_NAME, names)
     return {PlanId(name): decode(IncidentPlan, body) for name, body in found.items()}
+
+
+def read_proofs_of(connection: Connection, names: Collection[PlanId]) -> dict[PlanId, Proof]:
+    """Return the newest proofs of these plans that there are."""
+    found = _bodies_of(connection, _PROOFS_BY_NAME, names)
+    return {PlanId(name): _to_proof(body) for name, body in found.items()}
 
 
 def read_records_of(connection: Connection, keys: Collection[ActionKey]) -> dict[ActionKey, ActionRecord]:
@@ -264,6 +273,11 @@ def _to_pause(body: str | None) -> Pause | None:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _to_incident(body: str) -> Incident:
     return decode(Incident, body)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _to_proof(body: str) -> Proof:
+    return decode(Proof, body)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

@@ -115,6 +115,14 @@ class PlanColumns(TypedColumns):
     body: Named[str] = Column(Text())
 
 
+class ProofColumns(TypedColumns):
+    """Projection: the newest proof of each plan."""
+
+    plan: Named[str] = Column(SafeText(), primary_key=True)
+    seq: Named[int] = Column(BigInteger(), unique=True)
+    body: Named[str] = Column(Text())
+
+
 class ApprovalColumns(TypedColumns):
     """Projection: each approval, by the entry that gave it."""
 
@@ -303,6 +311,7 @@ entries = Table("entries", metadata, EntryColumns)
 documents = Table("documents", metadata, DocumentColumns)
 incidents = Table("incidents", metadata, IncidentColumns)
 plans = Table("plans", metadata, PlanColumns)
+proofs = Table("proofs", metadata, ProofColumns)
 approvals = Table("approvals", metadata, ApprovalColumns)
 actions = Table("actions", metadata, ActionColumns)
 refusals = Table("refusals", metadata, RefusalColumns)

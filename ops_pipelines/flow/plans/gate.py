@@ -1,0 +1,88 @@
+"""The one gate between what was decided and what is done: a plan is proved, and recorded with its proof.
+
+What is recorded is what is carried out: of a plan that the ledger knows already its own words count. Nothing passes
+that a check contradicts; that is a fault of ours, so a person is told. The ledger asks for the proof once more in the
+transaction that begins something (`resources.ledger.proofs`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.guardrails.refusal import Refusal, wait
+from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
+from ops_pipelines.domain.proof import Proof, why_unproved
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.flow.acts.perform import perform
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.lease import Lease
+
+_PAGE = "proof"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """Plans as they are recorded, each with its proof."""
+
+    plans: tuple[IncidentPlan, ...]
+    proofs: tuple[Proof, ...]
+
+
+def prove(plans: Sequence[IncidentPlan], snapshot: Snapshot, *, inputs: Digest, cluster: Cluster) -> Proved:
+    """Return plans that were made from a snapshot, kept as `inputs`, with what speaks against each."""
+    kept = tuple(cluster.ledger.plan(plan.plan) or plan for plan in plans)
+    contents = [cluster.ledger.content_of(plan) for plan in kept]
+    proofs = prove_plans(kept, snapshot, cluster.rules, inputs=inputs, contents=contents)
+    return Proved(plans=kept, proofs=proofs)
+
+
+def unproved_in_force(incidents: Sequence[Incident], cluster: Cluster) -> tuple[IncidentPlan, ...]:
+    """Return the plans in force that an older version of this program put there, without a proof that counts now."""
+    found = []
+    for incident in incidents:
+        if incident.state is IncidentState.ACTING and incident.plan is not None:
+            plan = cluster.ledger.plan(incident.plan)
+            if plan is not None and _why_unproved(plan, cluster) is not None and not _is_contradicted(plan, cluster):
+                found.append(plan)
+    return tuple(found)
+
+
+def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
+    """Return why a plan must not be put in force: it was not proved, not as it is, or not lately, or contradicted."""
+    why = _why_unproved(plan, cluster)
+    if why is not None:
+        return wait("proof", why)
+    proof = cluster.ledger.proof(plan.plan)
+    if proof is not None and proof.expires_at <= cluster.clock.now():
+        return wait("proof", "its proof has expired; the next pass proves it anew")
+    return None
+
+
+def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> None:
+    """Page once about each plan that its own proof contradicts: the planner, or the proof, is wrong."""
+    contradicted = [plan for plan in plans if _is_contradicted(plan, cluster)]
+    if not contradicted:
+        return
+    known = {each.action.key for each in cluster.ledger.read_state(cluster.clock.now()).records if each.outcome}
+    for plan in contradicted:
+        page = Action(
+            verb=Verb.PAGE_HUMAN,
+            incident=plan.incident,
+            text=f"{plan.plan} of {plan.incident} is not begun: {_why_unproved(plan, cluster)}. This is a fault of the "
+            "autopilot: do what is needed by hand, and report it.",
+            part=f"{_PAGE} {plan.plan}",
+        )
+        if page.key not in known:
+            perform(page, cluster, plan=None, lease=lease)
+
+
+def _why_unproved(plan: IncidentPlan, cluster: Cluster) -> str | None:
+    return why_unproved(cluster.ledger.proof(plan.plan), content=cluster.ledger.content_of(plan), checks=PROOFS)
+
+
+def _is_contradicted(plan: IncidentPlan, cluster: Cluster) -> bool:
+    proof = cluster.ledger.proof(plan.plan)
+    return proof is not None and bool(proof.contradictions)

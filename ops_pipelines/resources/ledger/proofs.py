@@ -1,0 +1,79 @@
+"""Keeps what was proved of plans, and lets nothing be begun without: asked in the very transaction that would begin it.
+
+Each function runs inside a transaction of its caller.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert
+
+from ops_pipelines.domain.action import MESSAGES, ActionRecord
+from ops_pipelines.domain.guardrails.refusal import Refusal, wait
+from ops_pipelines.domain.identity import Digest, PlanId, digest_of, is_rollout
+from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.plan_proof import PROOFS
+from ops_pipelines.domain.proof import LASTS, Proof, why_unproved
+from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.resources.documents import encode
+from ops_pipelines.resources.ledger.chain import ChainWriter
+from ops_pipelines.resources.ledger.state import read_plans_of, read_proofs_of
+from ops_pipelines.resources.ledger.tables import proofs as proof_rows
+
+
+def content_of(plan: IncidentPlan) -> Digest:
+    """Return the sha256 of a plan as it is written."""
+    return digest_of(encode(plan))
+
+
+def worth_writing(connection: Connection, proofs: Collection[Proof]) -> tuple[Proof, ...]:
+    """Return the proofs that say something new, or are to take the place of one of which half the time is over."""
+    known = read_proofs_of(connection, [each.plan for each in proofs])
+    return tuple(each for each in proofs if _is_news(each, known.get(each.plan)))
+
+
+def _is_news(proof: Proof, known: Proof | None) -> bool:
+    if known is None or (proof.content, proof.version, proof.checked) != (known.content, known.version, known.checked):
+        return True
+    return proof.made_at - known.made_at > LASTS / 2
+
+
+def write_proofs(writer: ChainWriter, proofs: Collection[Proof], *, now: datetime) -> None:
+    """Append proofs of plans that are known, each in place of the one before."""
+    plans = read_plans_of(writer.connection, [each.plan for each in proofs])
+    for proof in proofs:
+        if proof.plan not in plans:
+            raise LedgerError(f"there is no plan {proof.plan} that could be proved; record the plan with its proof")
+        body, incident = encode(proof), plans[proof.plan].incident
+        seq = writer.append(body, kind=EntryKind.PROOF, actor=AUTOPILOT, incident=incident, now=now)
+        writer.connection.execute(delete(proof_rows).where(proof_rows.c.plan == proof.plan))
+        writer.connection.execute(insert(proof_rows), {"plan": proof.plan, "seq": seq, "body": body})
+
+
+def refuse_unproved(connection: Connection, begun: Iterable[Incident], *, now: datetime) -> None:
+    """Raise LedgerConflict if a plan would be put in force without a proof that has passed, and holds yet."""
+    for incident in begun:
+        if incident.state is not IncidentState.ACTING or incident.plan is None:
+            continue
+        why = _why_unproved(connection, incident.plan)
+        if why is None and read_proofs_of(connection, [incident.plan])[incident.plan].expires_at <= now:
+            why = "its proof has expired; the next pass proves it anew"
+        if why is not None:
+            raise LedgerConflict(f"plan {incident.plan} cannot be put in force: {why}")
+
+
+def refusal_of_unproved(connection: Connection, record: ActionRecord) -> Refusal | None:
+    """Return why an act of an incident's plan must not be begun. People are told whatever was proved."""
+    if record.plan is None or is_rollout(record.action.incident) or record.action.verb in MESSAGES:
+        return None
+    why = _why_unproved(connection, record.plan)
+    return None if why is None else wait("proof", why)
+
+
+def _why_unproved(connection: Connection, plan: PlanId) -> str | None:
+    known = read_plans_of(connection, [plan]).get(plan)
+    if known is None:
+        return f"there is no plan {plan}"
+    proof = read_proofs_of(connection, [plan]).get(plan)
+    return why_unproved(proof, content=content_of(known), checks=PROOFS)

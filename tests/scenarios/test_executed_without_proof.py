@@ -1,0 +1,115 @@
+"""Nothing is carried out that was not proved: the second opinion sees each plan before its first act, on every road."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ops_pipelines.domain import plan_proof
+from ops_pipelines.domain.action import MESSAGES, Verb
+from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.plans.reflex import react
+from ops_pipelines.ports.ledger import EntryKind
+from ops_pipelines.simulator.journal import FaultKind
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.small_cluster import TRAINING
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
+    autopilot.let_pass(15)
+    return autopilot
+
+
+def executed_without_proof(autopilot: SmallAutopilot) -> list[str]:
+    """Return each act of a plan that was begun before a proof that nothing contradicts stood in the chain."""
+    proved: set[str] = set()
+    unproved = []
+    for line in autopilot.cluster.ledger.entries(after=0, limit=100_000):
+        body = json.loads(line.body)
+        if line.kind is EntryKind.PROOF and not any(each["contradictions"] for each in body["checked"]):
+            proved.add(body["plan"])
+        if line.kind is EntryKind.ACTION_BEGUN and body["plan"] is not None:
+            verb = Verb(body["action"]["verb"])
+            if verb not in MESSAGES and body["plan"] not in proved:
+                unproved.append(f"{verb.value} of {body['plan']}")
+    return unproved
+
+
+def test_every_act_on_an_xid_79_was_proved_on_the_road_of_the_reflex(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(1)
+    take_in_logs(autopilot.cluster)
+    react(autopilot.cluster, lease=autopilot.lease)
+    autopilot.run_until(IncidentState.RESOLVED, seconds=600)
+
+    verbs = {each.action.verb for each in autopilot.cluster.ledger.records(autopilot.incident().incident)}
+    assert {Verb.DRAIN, Verb.HOLD, Verb.FENCE, Verb.RELEASE, Verb.REBOOT} <= verbs
+    assert executed_without_proof(autopilot) == []
+    assert autopilot.cluster.ledger.verify_chain().problem == ""
+
+
+def _says_no(*_: object) -> tuple[str, ...]:
+    return ("gpu001 is none of ours",)
+
+
+def _raises(*_: object) -> tuple[str, ...]:
+    raise ZeroDivisionError
+
+
+def _nonsense(*_: object) -> tuple[str, ...]:
+    return None  # type: ignore[return-value]  # on purpose
+
+
+@pytest.mark.parametrize("find", [_says_no, _raises, _nonsense])
+@pytest.mark.parametrize("is_reflex", [True, False], ids=["reflex", "run"])
+def test_plan_that_its_proof_contradicts_is_not_begun_and_a_person_is_told(
+    autopilot: SmallAutopilot,
+    monkeypatch: pytest.MonkeyPatch,
+    find: Callable[..., tuple[str, ...]],
+    is_reflex: bool,
+) -> None:
+    checks = {**plan_proof.PROOFS, "targets_are_known": ("", find)}
+    monkeypatch.setattr(plan_proof, "PROOFS", checks)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(1)
+
+    for _ in range(3):
+        if is_reflex:
+            take_in_logs(autopilot.cluster)
+            react(autopilot.cluster, lease=autopilot.lease)
+        else:
+            autopilot.run_once()
+        autopilot.let_pass(3)
+
+    assert autopilot.commands() == []
+    assert autopilot.incident().state is IncidentState.OPEN
+    (page,) = autopilot.pages()
+    assert "This is a fault of the autopilot" in page.body
+
+
+def test_plan_of_an_older_version_in_force_is_proved_before_its_next_act(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(1)
+    take_in_logs(autopilot.cluster)
+    react(autopilot.cluster, lease=autopilot.lease)
+    forget_proofs(autopilot)
+    before = autopilot.commands()
+
+    autopilot.act_and_verify()
+    waiting = autopilot.commands()
+    autopilot.run_until(IncidentState.RESOLVED, seconds=600)
+
+    assert waiting == before
+    assert executed_without_proof(autopilot) == []
+
+
+def forget_proofs(autopilot: SmallAutopilot) -> None:
+    """Take away what was proved, as in a ledger of before."""
+    import sqlite3
+
+    with sqlite3.connect(autopilot.directory / "ledger.sqlite") as database:
+        database.execute("DELETE FROM proofs")
