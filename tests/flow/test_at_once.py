@@ -17,6 +17,7 @@ from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind
+from tests.ports.proved_plans import keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 PLAN = PlanId("PLAN-000000000001")
@@ -48,6 +49,7 @@ class Reluctant:
 def autopilot(tmp_path: Path) -> SmallAutopilot:
     autopilot = SmallAutopilot(tmp_path, node_count=12)
     autopilot.let_pass(5)
+    keep_proved(autopilot.cluster.ledger, plan_named(PLAN, "INC-0001"), at=autopilot.clock.now())
     return autopilot
 
 
@@ -108,6 +110,7 @@ def test_many_reasons_are_all_sent(tmp_path: Path, count: int) -> None:
     no_storm = replace(POLICY.mass_event, min_node_count=12)
     policy = replace(POLICY, drain_budget=budget, blast_caps=caps, mass_event=no_storm)
     autopilot = SmallAutopilot(tmp_path, node_count=12, gpus_per_node=1, policy=policy)
+    keep_proved(autopilot.cluster.ledger, plan_named(PLAN, "INC-0001"), at=autopilot.clock.now())
     autopilot.let_pass(5)
 
     stages = [each.stage for each in drain(autopilot, *(order(number) for number in range(1, count + 1)))]
@@ -178,8 +181,9 @@ def test_silent_scheduler_begins_nothing(autopilot: SmallAutopilot) -> None:
             raise SourceUnavailable("slurmctld did not answer")
 
     autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", Silent()))
+    before = autopilot.cluster.ledger.read_state(autopilot.clock.now())
 
     with pytest.raises(SourceUnavailable):
         drain(autopilot, order(1))
 
-    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == 0
+    assert autopilot.cluster.ledger.read_state(autopilot.clock.now()) == before

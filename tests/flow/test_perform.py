@@ -21,6 +21,7 @@ from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.ports.proved_plans import keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2, TRAINING
 
@@ -454,6 +455,7 @@ def test_act_of_a_plan_that_is_not_in_force_any_more_is_not_begun(autopilot: Sma
     (plan,) = autopilot._plans
     acting = replace(advance(incident, IncidentEvent.PLAN_BEGUN, at=now, note=""), plan=plan.plan, plan_count=1)
     after = advance(acting, IncidentEvent.SUPERSEDED, at=now, note="")
+    keep_proved(autopilot.cluster.ledger, plan_named("PLAN-2", incident.incident), at=now)
     if what == "another plan":
         after = replace(advance(after, IncidentEvent.PLAN_BEGUN, at=now, note=""), plan=PlanId("PLAN-2"))
     for state in (acting, after):

@@ -25,6 +25,7 @@ from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.ports.ledger_check_contract import node_check
 from tests.ports.ledger_samples import decide, incident, plan
+from tests.ports.proved_plans import keep_proved
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 NODE = NodeName("gpu003")
@@ -269,6 +270,7 @@ def planned(autopilot: SmallAutopilot, *timings: JobTiming, account: str = "rese
     made = replace(plan(1, Action(verb=Verb.DRAIN, incident=NAME, node=NODE)), timings=timings, proof=proof)
     given = replace(incident(1, at=autopilot.clock.now()), plan_count=1, plan=made.plan)
     decide(autopilot.cluster.ledger, given, plans=(made,), at=autopilot.clock.now())
+    keep_proved(autopilot.cluster.ledger, made, at=autopilot.clock.now())
 
 
 AT_CHECKPOINT = ((Moment.NEXT_CHECKPOINT, 0.5), (Moment.NOW, 7.5))

@@ -10,6 +10,7 @@ from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind, Guard, Ledger, LedgerState, Pause
+from tests.ports.proved_plans import keep_proved
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -138,6 +139,7 @@ def fill(ledger: Ledger) -> None:
     ledger.begin_again(record(drain(2)), after=0, guard=allow, lease_token=None, actor="autopilot", now=NOW)
     ledger.mark_sent(drain(2).key, actor="autopilot", now=NOW)
     ledger.begin(record(page(2)), guard=refusing("too many"), lease_token=None, actor="autopilot", now=NOW)
+    keep_proved(ledger, plan(1, drain(1)), at=NOW)
     ledger.pause(Pause(actor="ada", since=NOW, reason="maintenance"))
     ledger.resume_autopilot(actor="ada", now=NOW)
     acting = advance(incident(1), IncidentEvent.PLAN_BEGUN, at=NOW, note="begun")

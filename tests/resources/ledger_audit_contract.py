@@ -73,7 +73,7 @@ class LedgerAuditContract:
                     "INSERT INTO entries SELECT seq + 1, written_at, kind, actor, incident, body, entry_hash, "
                     "entry_hash FROM entries ORDER BY seq DESC LIMIT 1"
                 ],
-                20,
+                21,
                 "was changed",
                 id="a line after the last",
             ),

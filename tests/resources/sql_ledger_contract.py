@@ -41,6 +41,7 @@ from tests.resources.outbox_contract import OutboxContract
 
 REPOSITORY = Path(__file__).parents[2]
 TO_VERSION_0005 = (
+    "DROP TABLE proofs",
     "DROP TABLE identity",
     "ALTER TABLE leases DROP COLUMN epoch",
     "ALTER TABLE leases DROP COLUMN taken_at",
@@ -299,6 +300,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         with_lease.close()
         change(
             url,
+            "DROP TABLE proofs",
             "DROP TABLE identity",
             "ALTER TABLE leases DROP COLUMN epoch",
             "ALTER TABLE leases DROP COLUMN taken_at",
@@ -322,6 +324,7 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
         older.close()
         change(
             url,
+            "DROP TABLE proofs",
             "DROP TABLE identity",
             "ALTER TABLE leases DROP COLUMN epoch",
             "ALTER TABLE leases DROP COLUMN taken_at",

@@ -65,17 +65,19 @@ def write_decision(
     new_plans = [plan for plan in plans if _is_new_plan(known_plans.get(plan.plan), plan)]
     is_refused_anew = refusals is not None and _guardrails_of(refusals) != _guardrails_of(_last_refusals(connection))
     new_proofs = worth_writing(connection, proofs)
-    if not changed and not new_plans and not new_proofs and decided_through == decided_before and not is_refused_anew:
+    is_news = changed or new_plans or decided_through != decided_before or is_refused_anew
+    if not is_news and not new_proofs:
         return head_seq
-    decision = Decision(
-        inputs=inputs,
-        decided_through=decided_through,
-        incidents=tuple(item.incident for item in changed),
-        plans=tuple(plan.plan for plan in new_plans),
-        refusals=None if refusals is None else tuple(refusals),
-    )
     with ChainWriter(connection) as writer:
-        writer.append(encode(decision), kind=EntryKind.DECISION, actor=AUTOPILOT, incident=None, now=now)
+        if is_news:
+            decision = Decision(
+                inputs=inputs,
+                decided_through=decided_through,
+                incidents=tuple(item.incident for item in changed),
+                plans=tuple(plan.plan for plan in new_plans),
+                refusals=None if refusals is None else tuple(refusals),
+            )
+            writer.append(encode(decision), kind=EntryKind.DECISION, actor=AUTOPILOT, incident=None, now=now)
         write_incidents(writer, changed, known=present, actor=AUTOPILOT, now=now)
         _write_plans(writer, new_plans, now=now)
         write_proofs(writer, new_proofs, now=now)
