@@ -9,7 +9,7 @@ from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.flow.plans.gate import prove, unproved_in_force
+from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.flow.timeliness import note_run_start
 
 GROUP = "act"
@@ -20,17 +20,14 @@ def remediation_plan(incidents: str, cluster: dg.ResourceParam[Cluster]) -> dg.O
     """For each open incident its ordered actions with their cost, new or in force, or why not now."""
     snapshot = cluster.ledger.load_snapshot(Digest(incidents))
     decision = decide(snapshot, cluster.rules)
-    in_force = unproved_in_force(cluster.ledger.read_state(cluster.clock.now()).incidents, cluster)
-    proved = prove((*in_force, *decision.plans), snapshot, inputs=Digest(incidents), cluster=cluster)
-    cluster.ledger.record_decision(
+    prove_and_record(
+        decision,
+        snapshot,
         inputs=Digest(incidents),
-        decided_through=snapshot.evidence_through,
+        cluster=cluster,
         expected_head=None,
         incidents=(),
-        plans=decision.plans,
-        now=snapshot.taken_at,
-        refusals=decision.refusals,
-        proofs=proved.proofs,
+        also=unproved_in_force(snapshot.incidents, cluster),
     )
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
     plans = plans_to_carry_out(decision.plans, present, cluster)

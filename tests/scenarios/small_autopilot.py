@@ -20,7 +20,7 @@ from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes.verify import verify_repaired
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.flow.plans.gate import prove, unproved_in_force
+from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -185,18 +185,14 @@ class SmallAutopilot:
         """Do what the assets up to `remediation_plan` do."""
         snapshot = take_snapshot(self.cluster).snapshot
         decision = decide(snapshot, self.cluster.rules)
-        ledger = self.cluster.ledger
-        digest = ledger.store_snapshot(snapshot)
-        in_force = unproved_in_force(ledger.read_state(self.clock.now()).incidents, self.cluster)
-        proved = prove((*in_force, *decision.plans), snapshot, inputs=digest, cluster=self.cluster)
-        ledger.record_decision(
-            inputs=digest,
-            decided_through=snapshot.evidence_through,
+        prove_and_record(
+            decision,
+            snapshot,
+            inputs=self.cluster.ledger.store_snapshot(snapshot),
+            cluster=self.cluster,
             expected_head=snapshot.ledger_head,
             incidents=decision.incidents,
-            plans=decision.plans,
-            now=snapshot.taken_at,
-            proofs=proved.proofs,
+            also=unproved_in_force(snapshot.incidents, self.cluster),
         )
         self._plans, self._refusals = decision.plans, decision.refusals
 

@@ -23,6 +23,7 @@ from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
 from ops_pipelines.flow.people.orders import approve
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.chronicle import Decided
 from ops_pipelines.ports.ledger import EntryKind, Ledger, LedgerError
@@ -49,14 +50,13 @@ class RecordingAutopilot(SmallAutopilot):
         snapshot = take_snapshot(self.cluster).snapshot
         decision = decide(snapshot, self.cluster.rules)
         digest = self.cluster.ledger.store_snapshot(snapshot)
-        self.cluster.ledger.record_decision(
+        prove_and_record(
+            decision,
+            snapshot,
             inputs=digest,
-            decided_through=snapshot.evidence_through,
+            cluster=self.cluster,
             expected_head=snapshot.ledger_head,
             incidents=decision.incidents,
-            plans=decision.plans,
-            now=snapshot.taken_at,
-            refusals=decision.refusals,
         )
         self.decided.append((digest, decision))
         self._plans, self._refusals = decision.plans, decision.refusals
@@ -143,15 +143,7 @@ def test_what_the_reflex_and_the_run_after_it_decided_comes_out_the_same(tmp_pat
         decided_on, _ = record_findings(ledger.store_snapshot(take_snapshot(cluster).snapshot), cluster)
         snapshot = ledger.load_snapshot(decided_on)
         decision = decide(snapshot, cluster.rules)
-        ledger.record_decision(
-            inputs=decided_on,
-            decided_through=snapshot.evidence_through,
-            expected_head=None,
-            incidents=(),
-            plans=decision.plans,
-            now=snapshot.taken_at,
-            refusals=decision.refusals,
-        )
+        prove_and_record(decision, snapshot, inputs=decided_on, cluster=cluster, expected_head=None, incidents=())
         present = ledger.read_state(autopilot.clock.now()).incidents
         plans = plans_to_carry_out(decision.plans, present, cluster)
         carry_out(plans, cluster, lease=autopilot.lease, patience=timedelta(seconds=6))

@@ -18,6 +18,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.carry_out import carry_out
+from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.adapters import SimulatedScheduler
@@ -109,13 +110,13 @@ class Desk:
     def decide(self) -> PlanId:
         observed = take_snapshot(self.cluster)
         decision = decide(observed.snapshot, self.cluster.rules)
-        self.cluster.ledger.record_decision(
+        prove_and_record(
+            decision,
+            observed.snapshot,
             inputs=self.cluster.ledger.store_snapshot(observed.snapshot),
-            decided_through=observed.snapshot.evidence_through,
+            cluster=self.cluster,
             expected_head=None,
             incidents=decision.incidents,
-            plans=decision.plans,
-            now=self.clock.now(),
         )
         return decision.plans[0].plan
 

@@ -5,16 +5,15 @@ that a check contradicts; that is a fault of ours, so a person is told. The ledg
 transaction that begins something (`resources.ledger.proofs`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.decision import Snapshot
+from ops_pipelines.domain.decision import Decision, Snapshot
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
-from ops_pipelines.domain.proof import Proof, why_unproved
+from ops_pipelines.domain.proof import why_unproved
 from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
@@ -23,20 +22,36 @@ from ops_pipelines.flow.lease import Lease
 _PAGE = "proof"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proved:
-    """Plans as they are recorded, each with its proof."""
+def prove_and_record(
+    decision: Decision,
+    snapshot: Snapshot,
+    *,
+    inputs: Digest,
+    cluster: Cluster,
+    expected_head: int | None,
+    incidents: Collection[Incident],
+    also: Sequence[IncidentPlan] = (),
+) -> tuple[IncidentPlan, ...]:
+    """Prove the plans of a decision and record it, all in one transaction; return the plans as they are recorded.
 
-    plans: tuple[IncidentPlan, ...]
-    proofs: tuple[Proof, ...]
-
-
-def prove(plans: Sequence[IncidentPlan], snapshot: Snapshot, *, inputs: Digest, cluster: Cluster) -> Proved:
-    """Return plans that were made from a snapshot, kept as `inputs`, with what speaks against each."""
-    kept = tuple(cluster.ledger.plan(plan.plan) or plan for plan in plans)
-    contents = [cluster.ledger.content_of(plan) for plan in kept]
-    proofs = prove_plans(kept, snapshot, cluster.rules, inputs=inputs, contents=contents)
-    return Proved(plans=kept, proofs=proofs)
+    `inputs` is where the snapshot is kept, `incidents` those of the decision that are to be written, `also` further
+    plans to be proved. Raises LedgerConflict as `Ledger.record_decision` does.
+    """
+    ledger = cluster.ledger
+    kept = tuple(ledger.plan(plan.plan) or plan for plan in decision.plans)
+    to_prove = (*also, *kept)
+    contents = [ledger.content_of(plan) for plan in to_prove]
+    ledger.record_decision(
+        inputs=inputs,
+        decided_through=snapshot.evidence_through,
+        expected_head=expected_head,
+        incidents=incidents,
+        plans=decision.plans,
+        now=snapshot.taken_at,
+        refusals=decision.refusals,
+        proofs=prove_plans(to_prove, snapshot, cluster.rules, inputs=inputs, contents=contents),
+    )
+    return kept
 
 
 def unproved_in_force(incidents: Sequence[Incident], cluster: Cluster) -> tuple[IncidentPlan, ...]:

@@ -27,7 +27,7 @@ from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import EVIDENCE_AT_ONCE, Reading, begin_reading, glance
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.carry_out import carry_out_drains
-from ops_pipelines.flow.plans.gate import prove
+from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.flow.plans.plan_progress import PlanReport
 from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
@@ -124,19 +124,15 @@ def react(
         reading = None
         decision = decide(snapshot, cluster.rules)
         with suppress(LedgerConflict):  # A run wrote in between: what is left is decided on anew.
-            inputs = cluster.ledger.store_snapshot(snapshot)
-            proved = prove(decision.plans, snapshot, inputs=inputs, cluster=cluster)
-            cluster.ledger.record_decision(
-                inputs=inputs,
-                decided_through=snapshot.evidence_through,
+            plans = prove_and_record(
+                decision,
+                snapshot,
+                inputs=cluster.ledger.store_snapshot(snapshot),
+                cluster=cluster,
                 expected_head=snapshot.ledger_head,
                 incidents=decision.incidents,
-                plans=decision.plans,
-                now=snapshot.taken_at,
-                refusals=decision.refusals,
-                proofs=proved.proofs,
             )
-            drains = carry_out_drains(proved.plans, cluster, lease=lease)
+            drains = carry_out_drains(plans, cluster, lease=lease)
             attention.take_note(decision.findings, now=cluster.clock.now())
             return Reaction(incident_count=len(decision.incidents), drains=drains)
     return None
