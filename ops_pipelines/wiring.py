@@ -12,10 +12,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.site_means import within_means
 from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.domain.policy import Policy, under
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.hindsight.replay.history import History

@@ -11,9 +11,8 @@ import dagster as dg
 
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, TouchedJob
 from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import BlastRadius, IncidentPlan, TouchedJob
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.repairs import WaitingRepair, queue_of

@@ -4,9 +4,7 @@ Everything that a decision depends on is in the snapshot (or named there by its 
 gives the same decision for ever: that is what makes replay and audit exact.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.diagnosis.correlation import correlate
@@ -14,61 +12,17 @@ from ops_pipelines.domain.diagnosis.world import World
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
 from ops_pipelines.domain.guardrails.ownership import times_of_change
-from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, NodeName, RolloutId
+from ops_pipelines.domain.identity import IncidentId, JobAttempt
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import (
-    JobStatus,
     NodeState,
-    NodeStatus,
-    Observation,
-    TelemetryStatus,
     seen_by_ourselves,
 )
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
-from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.domain.topology import Topology
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the operator and the catalogue say: constant between restarts."""
-
-    policy: Policy
-    topology: Topology
-    catalogue: Catalogue
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Everything observed that a decision depends on, at one instant."""
-
-    taken_at: datetime
-    rules_digest: Digest
-    """sha256 of the policy, topology and catalogue that held."""
-    ledger_head: int
-    evidence_through: int
-    """The highest evidence sequence number in `observations`, or where the last decision stopped."""
-    observations: tuple[Observation, ...]
-    """Evidence that no decision has seen yet."""
-    conditions: tuple[Observation, ...]
-    """Conditions that hold now, each with the time it began."""
-    nodes: tuple[NodeStatus, ...]
-    jobs: tuple[JobStatus, ...]
-    telemetry: tuple[TelemetryStatus, ...]
-    is_telemetry_available: bool
-    incidents: tuple[Incident, ...]
-    """Every incident that is not final."""
-    incident_count: int
-    records: tuple[ActionRecord, ...]
-    is_paused: bool
-    costs: RestartCosts = RestartCosts()
-    """How long an interruption takes here, as far as it was measured."""
-    owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
-    """Nodes that a rollout has in hand."""
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.repair.remediation import plan_remediation
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
-from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, decide
-from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, prove
+from ops_pipelines.domain.decision import cluster_facts, decide
+from ops_pipelines.domain.guardrails.blast_radius import prove
 from ops_pipelines.domain.guardrails.job_limits import must_serve, running_replicas, serving_replicas
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
 from ops_pipelines.domain.identity import Digest, JobAttempt, JobId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
 from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
 from ops_pipelines.domain.repair.consented import is_forbidden
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 
 _ORDER = {
     # On a silent node no hold waits for a reservation: either of the two may come first.

@@ -13,7 +13,7 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, ActionRecord, OutcomeKin
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView, saved_step
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, Write, read_writes
 from ops_pipelines.simulator.journal import FaultKind

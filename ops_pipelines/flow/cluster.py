@@ -6,10 +6,10 @@ A pass keeps the rules that it was given; the next one is given those that hold 
 from dataclasses import dataclass
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.site_means import SiteMeans
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.policy import ConfigTrouble, Fallback
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.bundles import Bundles, Recollection
 from ops_pipelines.ports.fleet import Fleet

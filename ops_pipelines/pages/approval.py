@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.guardrails.blast_radius import TouchedJob
 from ops_pipelines.domain.guardrails.consents import CLASS_OF, needs_yes
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.plan import IncidentPlan, TouchedJob
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.people.approval_links import LinkClaim
 from ops_pipelines.pages.render import render

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Protocol
 
 from ops_pipelines.domain.action import Action, ActionRecord
-from ops_pipelines.domain.decision import Rules, Snapshot
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

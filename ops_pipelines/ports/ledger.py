@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Protocol
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
-from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -20,10 +19,11 @@ from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Snapshot
 
 AUTOPILOT = "autopilot"
 KEPT_ACTS = "acts kept in sight"

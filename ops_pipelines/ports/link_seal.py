@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 
 
 class LinkSeal(Protocol):

@@ -14,8 +14,8 @@ from pathlib import Path
 from itsdangerous import BadData, URLSafeSerializer
 
 from ops_pipelines.domain.identity import Digest
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.resources.documents import encode
 
 SHORTEST_KEY_BYTES = 32

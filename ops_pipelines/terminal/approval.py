@@ -6,8 +6,8 @@ from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused

@@ -10,7 +10,7 @@ from enum import Enum
 from ops_pipelines.domain.action import MESSAGES, Action
 from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.domain.overlap import Certainty, Overlap, tell, what_to_do
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.ports.ledger import Approval
 from ops_pipelines.terminal.diagnosis_views import DiagnosisView, view_diagnosis

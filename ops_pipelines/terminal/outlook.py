@@ -10,18 +10,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import Action
-from ops_pipelines.domain.decision import Snapshot, plan_all
+from ops_pipelines.domain.decision import plan_all
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import judge_health
 from ops_pipelines.domain.identity import IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import standing_marks
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import count_outcomes, explain_action
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
 from ops_pipelines.flow.plans.awaited import awaited_act

@@ -16,10 +16,9 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.domain.decision import Snapshot
-    from ops_pipelines.domain.guardrails.blast_radius import BlastRadius
     from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.domain.repair.remediation import IncidentPlan
+    from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
+    from ops_pipelines.domain.snapshot import Snapshot
     from ops_pipelines.flow.cluster import Cluster
 
 _ENTRIES_AT_ONCE = 1000

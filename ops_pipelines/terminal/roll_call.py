@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.fleet import NOT_OFFERED
 from ops_pipelines.ports.ledger import LedgerError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.decision import Decision, Rules, Snapshot, decide
+from ops_pipelines.domain.decision import Decision, decide
 from ops_pipelines.domain.identity import Digest, IncidentId, JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.observation import (
@@ -25,7 +25,8 @@ from ops_pipelines.domain.observation import (
     Signal,
     Workload,
 )
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.domain.topology import Place, Topology
 

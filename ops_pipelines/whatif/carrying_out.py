@@ -18,8 +18,8 @@ from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
 from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState
 from ops_pipelines.domain.observation import Observation
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import is_moment
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.autopilot import Autopilot

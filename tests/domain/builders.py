@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.decision import Rules, Snapshot
 from ops_pipelines.domain.diagnosis.response import response_of
 from ops_pipelines.domain.diagnosis.world import World
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
@@ -33,6 +32,7 @@ from ops_pipelines.domain.observation import (
     Workload,
 )
 from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.domain.topology import Place, Topology
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.decision import Rules, Snapshot, cluster_facts, find_all
+from ops_pipelines.domain.decision import cluster_facts, find_all
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
@@ -25,8 +25,10 @@ from ops_pipelines.domain.observation import (
     Observation,
     Signal,
 )
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -13,10 +13,11 @@ from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts,
 from ops_pipelines.domain.guardrails.policy_lint import lint_policy
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import find_forbidden_acts
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.repair.consented import is_forbidden
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import (
     GPU,
     NODE,

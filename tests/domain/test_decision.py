@@ -6,21 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, NODE_VERBS, Verb
-from ops_pipelines.domain.decision import (
-    Decision,
-    Rules,
-    Snapshot,
-    cluster_facts,
-    correlate_all,
-    decide,
-    find_all,
-    plan_all,
-)
+from ops_pipelines.domain.decision import Decision, cluster_facts, correlate_all, decide, find_all, plan_all
 from ops_pipelines.domain.guardrails.judge import drain_owner, nodes_out_of_service
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import Observation, Signal, Workload
 from ops_pipelines.domain.policy import DrainBudget
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 from tests.domain import builders

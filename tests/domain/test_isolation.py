@@ -18,9 +18,10 @@ from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import ALERT_SOURCE, DETECTOR_SOURCE, HISTORY_SOURCE, Checkpointing, Signal
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import LadderLimits
 from ops_pipelines.domain.repair.isolation import ISOLATED_AT, isolation_for, may_be_shared
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.steps.ladder import Rung, next_repair, position_of
 from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (

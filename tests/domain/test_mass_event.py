@@ -12,8 +12,9 @@ from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Finding, Response
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import (
     NODE,
     NOW,

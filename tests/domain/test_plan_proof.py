@@ -7,10 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.decision import Rules, Snapshot, decide
+from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import (
     PROOFS,
     find_acts_in_freeze,
@@ -25,7 +26,7 @@ from ops_pipelines.domain.plan_proof import (
     re_prove,
 )
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from tests.domain.builders import (
     GPU,
     INCIDENT,

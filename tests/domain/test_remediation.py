@@ -13,8 +13,9 @@ from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
     GPU,

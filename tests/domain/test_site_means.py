@@ -6,8 +6,9 @@ from ops_pipelines.domain.action import SOFT, Verb
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.guardrails.site_means import SiteMeans, find_gaps, within_means
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import facts, incident, job, node, policy, topology, unreachable, xid
 
 ALL = frozenset(SiteMeans)

@@ -6,7 +6,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.identity import JobId, NodeName, digest_of
 from ops_pipelines.domain.observation import JobState, Workload
 from ops_pipelines.domain.policy import Mode, Policy
@@ -15,6 +14,7 @@ from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposedQuota, Q
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.teams_desk import TeamsDesk

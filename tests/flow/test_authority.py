@@ -10,8 +10,8 @@ from ops_pipelines.domain.guardrails.judge import Authority
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.acts.judgement import authority_of
 from ops_pipelines.flow.plans.awaited import awaited_act
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, LedgerState

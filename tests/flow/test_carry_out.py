@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.carry_out import carry_out, carry_out_drains, plans_to_carry_out

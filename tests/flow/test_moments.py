@@ -13,7 +13,7 @@ from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.hazard import Hazard
 from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from ops_pipelines.flow.plans.moments import is_begun, why_it_waits
 from tests.domain.builders import NODE, action, after, ago, attempt, begun, ended, facts, incident, job, xid

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, TouchedJob
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import JobStatus, NodeInspection
+from ops_pipelines.domain.plan import BlastRadius, TouchedJob
 from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.steps.ladder import Rung
 from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option

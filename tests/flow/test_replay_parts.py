@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.refusal import wait
 from ops_pipelines.domain.identity import IncidentId, NodeName, PciAddress
 from ops_pipelines.domain.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.hindsight.replay.compare import mark_counterfactual
 from ops_pipelines.flow.hindsight.replay.course import Standing, courses_of
 from ops_pipelines.flow.hindsight.replay.history import History

@@ -16,7 +16,7 @@ from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
 from ops_pipelines.domain.identity import JobAttempt, JobId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
 from ops_pipelines.flow.hindsight.story.timeline import EventKind
 from ops_pipelines.pages.incident_report import write_incident_page

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.observation import Rejected, Signal
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.ports.ledger import Ledger, LedgerError
 from tests.ports.ledger_samples import (
     HOSTILE,

@@ -8,7 +8,7 @@ from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, JobId,
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind, Guard, Ledger, LedgerState, Pause
 from tests.ports.proved_plans import keep_proved
 

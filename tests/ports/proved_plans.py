@@ -5,9 +5,9 @@ from datetime import datetime
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
 from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
 from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Ledger
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.fault import AtFault, Family, FirstAction
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.resources.documents import decode, decode_all, encode

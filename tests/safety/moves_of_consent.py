@@ -12,8 +12,8 @@ from enum import Enum
 from urllib.parse import quote, unquote
 
 from ops_pipelines.domain.identity import Digest, PlanId, digest_of
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import link_for, read_link

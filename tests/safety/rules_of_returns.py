@@ -13,8 +13,8 @@ from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.node_health.node_check import TestResult
 from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction, has_moved_on
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from tests.safety.rules_of_rollouts import is_of_rollout, why_unproven
 from tests.safety.scene import Rule, Scene

@@ -13,8 +13,8 @@ from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeNam
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeStatus
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth

@@ -11,7 +11,7 @@ from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.hardware import slot_address

@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from ops_pipelines.domain.decision import Rules, decide
+from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import IncidentId, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import take_snapshot

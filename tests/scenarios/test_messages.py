@@ -9,8 +9,8 @@ import pytest
 
 from ops_pipelines.domain.identity import Digest, PlanId, digest_of
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, MassEvent, Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.ports.link_seal import ApprovalLinks

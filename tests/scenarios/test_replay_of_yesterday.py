@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.decision import Decision, Snapshot, decide
+from ops_pipelines.domain.decision import Decision, decide
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.observation import Workload
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.evidence.observe import record_findings, take_snapshot

@@ -6,7 +6,6 @@ node, this counts every part of the cluster before and after. Limits on it are p
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
 from ops_pipelines.domain.guardrails.facts import ClusterFacts, expected_loss
@@ -17,10 +16,11 @@ from ops_pipelines.domain.guardrails.job_limits import (
     running_replicas,
     serving_replicas,
 )
-from ops_pipelines.domain.guardrails.redundancy import Remaining, count_parts
+from ops_pipelines.domain.guardrails.redundancy import count_parts
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
+from ops_pipelines.domain.plan import BlastRadius, Remaining, TouchedJob
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.steps.timing import JobTiming
 from ops_pipelines.domain.topology import Topology
@@ -28,33 +28,6 @@ from ops_pipelines.domain.topology import Topology
 __all__ = ["BlastRadius", "Remaining", "TouchedJob", "judge_proof", "prove"]
 
 _TAKES_NODE = (DESTRUCTIVE_VERBS & NODE_VERBS) - {Verb.CHECK}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TouchedJob:
-    """One job that a plan interrupts, or whose node it takes."""
-
-    job: str
-    account: str
-    gpu_count: int
-    lost_gpu_hours: float | None
-    """Expected loss by our own act; None: unknown."""
-    is_interrupted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlastRadius:
-    """The proof of a plan: what it touches, what remains, which limits it keeps."""
-
-    jobs: tuple[TouchedJob, ...]
-    teams: tuple[str, ...]
-    """Each account that is touched, with its share: `research: 16 of 64 running GPUs`."""
-    lost_gpu_hours: float
-    """Of the jobs whose loss is known."""
-    unknown_loss_count: int
-    remaining: tuple[Remaining, ...]
-    violations: tuple[str, ...]
-    """Limits that it would break, in words; empty: it may be begun."""
 
 
 def prove(

@@ -12,24 +12,11 @@ from ops_pipelines.domain.guardrails.budgets import out_limit
 from ops_pipelines.domain.guardrails.facts import ClusterFacts
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeState
+from ops_pipelines.domain.plan import Remaining
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.topology import Place, Topology
 
 _DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
-    """What stays healthy of one part of the cluster."""
-
-    kind: str
-    """`cluster`, `partition`, `rack`, `nvlink_domain`, `leaf_switch` or `service`."""
-    name: str
-    total_count: int
-    out_before_count: int
-    out_after_count: int
-    limit: str
-    """The limit that holds for it, in words; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.diagnosis.mass_event import is_hard
-from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proof, prove
+from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason, judge
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import Incident, driving
+from ops_pipelines.domain.plan import BlastRadius
 from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.job_moves import ActionMaker
 from ops_pipelines.domain.topology import Topology

@@ -4,18 +4,18 @@ A plan is data: it can be read, checked, dry-run, approved and replayed. It is m
 until it is done or superseded. Limits are `guardrails`' business; sending and witnessing are `flow.acts.perform`'s.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from ops_pipelines.domain.action import SOFT, Action, Verb
 from ops_pipelines.domain.diagnosis.response import response_of
 from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.guardrails.blast_radius import BlastRadius, judge_proof, prove
+from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.budgets import leaves_no_place
 from ops_pipelines.domain.guardrails.facts import held_and_not_released
 from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
 from ops_pipelines.domain.guardrails.ownership import holder_of
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, PlanId, digest_of
+from ops_pipelines.domain.identity import JobAttempt, PlanId, digest_of
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import (
@@ -26,6 +26,7 @@ from ops_pipelines.domain.observation import (
     Signal,
     has_moved_on,
 )
+from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
 from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.repair.aftermath import answer_struck
 from ops_pipelines.domain.repair.consented import drain_first, up_to_forbidden, within_consents
@@ -41,28 +42,6 @@ from ops_pipelines.domain.topology import Topology
 _CAUSE_SHOWS = timedelta(seconds=60)
 """A hung job or a lost peer may be the first sign of a broken part, whose own is sampled some seconds later.
 Assumption: four samples of 15 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncidentPlan:
-    """What is to be done about one incident, in this order. An empty plan means nothing, never everything."""
-
-    plan: PlanId
-    incident: IncidentId
-    response: Response
-    actions: tuple[Action, ...]
-    reason: str
-    effects: tuple[str, ...]
-    """What it costs whom, one sentence each."""
-    rejected_alternatives: tuple[str, ...]
-    timings: tuple[JobTiming, ...] = ()
-    """When each job on the node is interrupted. Its hold waits for that moment."""
-    proof: BlastRadius | None = None
-    """What it touches and what stays healthy, as computed when it was made."""
-    left_to: str = ""
-    """The reason of somebody else's drain that the node is left to: nothing of it is repaired. Empty: it is ours."""
-    calls_for: Response | None = None
-    """What the incident called for when it was made; `response` may stand above it on the ladder. None: the same."""
 
 
 def plan_remediation(

@@ -18,7 +18,7 @@ from ops_pipelines.domain.fault import ComponentKind
 from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import NO_NODE, JobStatus, NodeStatus
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, Recollection, SavedBundle
 from ops_pipelines.ports.ledger import LedgerError

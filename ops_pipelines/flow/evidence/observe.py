@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ops_pipelines.domain.decision import Snapshot, correlate_all, find_all
+from ops_pipelines.domain.decision import correlate_all, find_all
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts

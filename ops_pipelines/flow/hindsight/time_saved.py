@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobAttempt, PlanId
 from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from ops_pipelines.ports.ledger import Ledger
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from ops_pipelines.domain.identity import IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.people.approval_links import LinkClaim, LinkRefused, plan_of

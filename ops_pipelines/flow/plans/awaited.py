@@ -12,8 +12,8 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, Ve
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Authority
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.acts.judgement import authority_of
 from ops_pipelines.flow.plans.in_force import first_act
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState

@@ -10,7 +10,7 @@ from datetime import timedelta
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.silence import plan_anew_where_silent

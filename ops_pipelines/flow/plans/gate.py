@@ -8,13 +8,14 @@ transaction that begins something (`resources.ledger.proofs`).
 from collections.abc import Collection, Sequence
 
 from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.decision import Decision, Snapshot
+from ops_pipelines.domain.decision import Decision
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
 from ops_pipelines.domain.proof import why_unproved
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, judge
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage

@@ -8,7 +8,7 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.guardrails.facts import jobs_on
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.cluster import Cluster
 

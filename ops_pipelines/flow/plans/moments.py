@@ -13,9 +13,10 @@ from ops_pipelines.domain.identity import JobAttempt, digest_of
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.repair.job_fate import hazard_for
 from ops_pipelines.domain.repair.job_moves import is_leaving, noticed_at, time_jobs
-from ops_pipelines.domain.repair.remediation import IncidentPlan, plan_remediation
+from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.steps.timing import JobTiming, Moment, is_moment
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.cluster import Cluster

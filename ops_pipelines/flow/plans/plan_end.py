@@ -8,7 +8,7 @@ from dataclasses import replace
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.returning.verification import REPAIR_MARKS
 from ops_pipelines.domain.steps.ladder import climb
 from ops_pipelines.flow.cluster import Cluster

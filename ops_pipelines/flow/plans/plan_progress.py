@@ -6,7 +6,7 @@ Only notes; what is done next is `plan_runner`'s, whether the plan may begin `in
 from dataclasses import dataclass
 
 from ops_pipelines.domain.action import Action
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.perform import Progress, Stage
 
 

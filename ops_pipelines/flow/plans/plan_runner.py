@@ -9,7 +9,7 @@ from datetime import datetime
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Urgency, Verb
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster

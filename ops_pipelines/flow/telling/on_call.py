@@ -10,8 +10,8 @@ from datetime import datetime
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.message_words import (

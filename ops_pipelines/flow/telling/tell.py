@@ -14,8 +14,8 @@ from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.identity import IncidentId, JobId, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.nodes.probation import with_moved
 from ops_pipelines.flow.plans.awaited import awaited_act, waits_for_yes, will_wait_for_yes

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.decision import Rules, Snapshot
 from ops_pipelines.domain.identity import Digest, IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.ports.chronicle import Approved, Began, Decided, Ended, Event, RefusedAct, Unreadable
 from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerDamaged, LedgerError
 from ops_pipelines.resources.documents import decode, encode

@@ -12,8 +12,8 @@ from ops_pipelines.domain.action import SOFT
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId, cause_of
 from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head

@@ -25,8 +25,8 @@ from sqlalchemy import (
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import Approval, EntryKind
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import CHANGES, RefusedAction

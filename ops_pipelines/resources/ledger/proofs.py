@@ -12,9 +12,9 @@ from ops_pipelines.domain.action import MESSAGES, ActionRecord
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import Digest, PlanId, digest_of, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
 from ops_pipelines.domain.proof import LASTS, Proof, why_unproved
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ops_pipelines.domain.action import ActionRecord, Outcome
-from ops_pipelines.domain.decision import Snapshot
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -22,10 +21,11 @@ from ops_pipelines.domain.lifecycle.release import Release
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.ports.ledger import (
     AlreadyBegun,
     Approval,

@@ -13,8 +13,8 @@ from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.repair.remediation import IncidentPlan
 from ops_pipelines.ports.ledger import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, RefusedAction

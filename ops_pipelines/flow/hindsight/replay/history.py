@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.decision import Rules
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.ports.chronicle import Chronicle
 from ops_pipelines.ports.lake import Lake
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.decision import Rules, Snapshot
 from ops_pipelines.domain.identity import Digest, IncidentId
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import (
@@ -20,6 +19,7 @@ from ops_pipelines.domain.observation import (
     Signal,
 )
 from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.flow.hindsight.from_lake import evidence_from_lake
 from ops_pipelines.flow.hindsight.past_incidents import LOOK_EVERY
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ops_pipelines.domain.decision import Decision, Rules, Snapshot
+from ops_pipelines.domain.decision import Decision
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.flow.hindsight.replay.compare import Done, compare
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Reproduction, Source

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, Action, Verb
-from ops_pipelines.domain.guardrails.blast_radius import TouchedJob
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan, TouchedJob
 from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.hindsight.replay.course import SAID_BY_POLICY, Course, Courses, Standing
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.ports.ledger import Entry, EntryKind, Ledger
 
 

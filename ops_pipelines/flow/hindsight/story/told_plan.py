@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.repair.remediation import IncidentPlan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import MadePlan
 
