@@ -1,24 +1,42 @@
-"""Proves a plan against the state it was made from, by other means than those that made it.
+"""The second opinion on a plan: what may never be done, found by other means than those that made the plan.
 
-Whatever is found here is a fault of ours, never a wish of the operator's: the planner refuses, this contradicts.
+Shares with the planner and the guardrails the nouns alone, and counts everything itself: from the snapshot, on its own
+way. Whatever is found here is a fault of ours, never a wish of the operator's: the planner refuses, this contradicts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from math import ceil
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
-from ops_pipelines.domain.decision import cluster_facts, decide
-from ops_pipelines.domain.guardrails.blast_radius import prove
-from ops_pipelines.domain.guardrails.job_limits import must_serve, running_replicas, serving_replicas
-from ops_pipelines.domain.guardrails.judge import ClusterFacts, nodes_out_of_service
-from ops_pipelines.domain.identity import Digest, JobAttempt, JobId
+from ops_pipelines.domain.identity import Digest, JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
+from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
-from ops_pipelines.domain.repair.consented import is_forbidden
 from ops_pipelines.domain.snapshot import Rules, Snapshot
 
+_SHOWS_WITHIN = timedelta(minutes=10)
+"""So long what was begun may not show in the scheduler yet."""
+_NOT_OVER = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
+_CLASSES = {
+    Verb.DRAIN: ActionClass.ISOLATE,
+    Verb.RESERVE: ActionClass.ISOLATE,
+    Verb.HOLD: ActionClass.MOVE_JOBS,
+    Verb.RESET_GPU: ActionClass.RESET_GPU,
+    Verb.REBOOT: ActionClass.REBOOT,
+    Verb.POWER_OFF: ActionClass.POWER,
+    Verb.DECLARE_DOWN: ActionClass.POWER,
+    Verb.POWER_ON: ActionClass.POWER,
+    Verb.REIMAGE: ActionClass.REIMAGE,
+    Verb.CHECK: ActionClass.CHECK,
+    Verb.RESUME: ActionClass.RETURN_NODE,
+}
+"""Whose consent an act of a plan needs. What gives back to a job what was taken, and messages, need none."""
 _ORDER = {
     # On a silent node no hold waits for a reservation: either of the two may come first.
     Verb.RESERVE: 1,
@@ -98,13 +116,33 @@ def _steps_of(attempt: JobAttempt, actions: Sequence[Action]) -> Iterator[Action
 
 def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
     """Return by how much all plans together would pass the drain budget."""
-    out = nodes_out_of_service(cluster_facts(snapshot, rules), rules.topology)
-    drained = frozenset(action.node for _, action in _acts(plans) if action.verb is Verb.DRAIN and action.node)
-    new = drained - out
+    out = _out_of_service(snapshot, rules)
+    new = _drained(plans) - out
     budget = rules.policy.drain_budget
     if new and len(out | new) > budget.max_out_count:
         return (f"{len(out | new)} nodes would be out of service; max_out_count is {budget.max_out_count}",)
     return ()
+
+
+def _drained(plans: Sequence[IncidentPlan]) -> frozenset[NodeName]:
+    return frozenset(action.node for _, action in _acts(plans) if action.verb is Verb.DRAIN and action.node is not None)
+
+
+def _out_of_service(snapshot: Snapshot, rules: Rules) -> frozenset[NodeName]:
+    """Return the declared nodes that take no work, and those whose drain was just begun and may not show yet."""
+    out = {node.node for node in snapshot.nodes if node.node in rules.topology.places and not _takes_work(node)}
+    begun = {
+        record.action.node
+        for record in snapshot.records
+        if record.action.verb is Verb.DRAIN
+        and record.outcome is None
+        and snapshot.taken_at - record.begun_at <= _SHOWS_WITHIN
+    }
+    return frozenset(name for name in out | begun if name is not None)
+
+
+def _takes_work(node: NodeStatus) -> bool:
+    return node.is_responding and not node.is_drained and node.state is not NodeState.DOWN
 
 
 def find_acts_in_mass_event(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
@@ -130,11 +168,116 @@ def find_aimless_repairs(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
 
 def find_passed_blast_caps(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
     """Return each cap on parts of the cluster, jobs and GPU-hours that a plan would pass, and all drains together."""
-    problems = [f"{plan.plan}: {broken}" for plan in plans for broken in _prove(plan, snapshot, rules).violations]
-    drains = tuple(action for _, action in _acts(plans) if action.verb is Verb.DRAIN)
-    facts = cluster_facts(snapshot, rules)
-    together = prove(drains, (), facts, policy=rules.policy, topology=rules.topology)
-    return (*problems, *(f"all plans together: {broken}" for broken in together.violations))
+    alone = [
+        f"{plan.plan}: {broken}"
+        for plan in plans
+        for broken in (*_passed_parts((plan,), snapshot, rules), *_passed_losses(plan, snapshot, rules.policy))
+    ]
+    return (*alone, *(f"all plans together: {broken}" for broken in _passed_parts(plans, snapshot, rules)))
+
+
+def _passed_parts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> Iterator[str]:
+    """Yield each part of the cluster of which too much would be out by what these plans newly drain."""
+    out = _out_of_service(snapshot, rules)
+    new = (_drained(plans) - out) & rules.topology.places.keys()
+    if not new:
+        return
+    for (kind, name), members in _parts(snapshot, rules).items():
+        if members.isdisjoint(new):
+            continue
+        gone, total = len(members & (out | new)), len(members)
+        for is_passed, limit in _caps_on(kind, gone, total, rules.policy):
+            if is_passed:
+                yield f"{gone} of {total} nodes of {f'{kind} {name}'.strip()} would be out; {limit}"
+
+
+def _parts(snapshot: Snapshot, rules: Rules) -> Mapping[tuple[str, str], set[NodeName]]:
+    """Return the declared nodes of each part of the cluster that may share a fate."""
+    parts: defaultdict[tuple[str, str], set[NodeName]] = defaultdict(set)
+    partitions = {node.node: node.partitions for node in snapshot.nodes}
+    for node, place in rules.topology.places.items():
+        parts["the cluster", ""].add(node)
+        parts["rack", place.rack].add(node)
+        parts["leaf switch", place.leaf_switch].add(node)
+        parts["nvlink domain", place.nvlink_domain].add(node)
+        for partition in partitions.get(node, ()):
+            parts["partition", partition].add(node)
+    return parts
+
+
+def _caps_on(kind: str, gone: int, total: int, policy: Policy) -> tuple[tuple[bool, str], ...]:
+    """Return each limit on a part of a kind, with whether `gone` of `total` nodes pass it."""
+    budget, caps = policy.drain_budget, policy.blast_caps
+    if kind == "the cluster":
+        is_thin = (total - gone) / total < budget.min_in_service_ratio
+        return (
+            (gone > budget.max_out_count, f"max_out_count is {budget.max_out_count}"),
+            (is_thin, f"min_in_service_ratio is {budget.min_in_service_ratio}"),
+        )
+    if kind == "rack":
+        return ((gone > budget.max_out_per_rack_count, f"max_out_per_rack_count is {budget.max_out_per_rack_count}"),)
+    if kind == "partition":
+        ratio = caps.max_out_per_partition_ratio
+        # One node may always be out, however small the partition is.
+        return ((gone > 1 and gone / total > ratio + 1e-9, f"max_out_per_partition_ratio is {ratio}"),)
+    if kind == "leaf switch":
+        cap, name = caps.max_out_per_leaf_count, "max_out_per_leaf_count"
+    else:
+        cap, name = caps.max_out_per_nvlink_domain_count if total > 1 else None, "max_out_per_nvlink_domain_count"
+    return () if cap is None else ((gone > cap, f"{name} is {cap}"),)
+
+
+def _passed_losses(plan: IncidentPlan, snapshot: Snapshot, policy: Policy) -> Iterator[str]:
+    """Yield each cap on jobs that one plan interrupts, and on the work that it throws away, that it would pass."""
+    caps, jobs = policy.blast_caps, {job.job: job for job in snapshot.jobs}
+    held = {each.attempt: each for each in plan.actions if each.verb is Verb.HOLD and each.attempt is not None}
+    if len(held) > caps.max_jobs_per_plan_count:
+        yield f"{len(held)} jobs would be interrupted; max_jobs_per_plan_count is {caps.max_jobs_per_plan_count}"
+    lost = sum(
+        _loss_of(attempt, jobs.get(attempt.job), plan, snapshot)
+        for attempt, hold in held.items()
+        if not hold.has_ended  # What the fault has ended is not lost by us.
+    )
+    if lost > caps.max_gpu_hours_per_plan:
+        yield f"{lost:.1f} GPU-hours would be lost; max_gpu_hours_per_plan is {caps.max_gpu_hours_per_plan:g}"
+    before = _lost_within_hour(snapshot, jobs, but=held)
+    if lost > 0 and before + lost > caps.max_gpu_hours_per_hour:
+        yield (
+            f"{before:.1f} GPU-hours were lost within the hour, and {lost:.1f} would be added; "
+            f"max_gpu_hours_per_hour is {caps.max_gpu_hours_per_hour:g}"
+        )
+
+
+def _loss_of(attempt: JobAttempt, job: JobStatus | None, plan: IncidentPlan, snapshot: Snapshot) -> float:
+    """Return the GPU-hours that a hold costs: at its moment, where the plan chose one, else now; 0 if unknown."""
+    for timing in plan.timings:
+        if timing.attempt == attempt:
+            chosen = [each.lost_gpu_hours for each in timing.options if each.moment is timing.moment]
+            if chosen:
+                return chosen[0] or 0.0
+    if job is None or job.checkpointed_at is None:
+        return 0.0
+    kept_until = max(job.checkpointed_at, job.started_at or job.checkpointed_at)
+    idle_seconds = snapshot.costs.restart_seconds + snapshot.costs.queue_seconds
+    return (max(0.0, (snapshot.taken_at - kept_until).total_seconds()) + idle_seconds) * job.gpu_count / 3600
+
+
+def _lost_within_hour(snapshot: Snapshot, jobs: Mapping[JobId, JobStatus], *, but: Collection[JobAttempt]) -> float:
+    """Return the GPU-hours that our holds of the last hour cost; what was not known counts as the whole attempt."""
+    lost: dict[JobAttempt, float] = {}
+    for record in snapshot.records:
+        attempt = record.action.attempt
+        is_recent = record.begun_at > snapshot.taken_at - timedelta(hours=1)
+        if record.action.verb is not Verb.HOLD or not is_recent or attempt is None or attempt in but:
+            continue
+        cost = record.lost_gpu_hours
+        if cost is None:
+            job = jobs.get(attempt.job)
+            keeps_nothing = record.action.has_ended or (job is not None and job.workload is Workload.INFERENCE)
+            age = max(0.0, (record.begun_at - attempt.started_at).total_seconds())
+            cost = 0.0 if keeps_nothing else age * record.gpu_count / 3600
+        lost[attempt] = max(cost, lost.get(attempt, 0.0))
+    return sum(lost.values())
 
 
 def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
@@ -158,66 +301,46 @@ def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
 
 def find_unserved_services(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
     """Return each plan that holds several replicas of a service at once, with fewer left than must serve."""
-    facts = cluster_facts(snapshot, rules)
+    jobs = {job.job: job for job in snapshot.jobs}
     problems = []
     for plan in plans:
         held: set[JobId] = set()
         for action in plan.actions:
-            job = None if action.attempt is None else facts.jobs.get(action.attempt.job)
+            job = None if action.attempt is None else jobs.get(action.attempt.job)
             if job is None or not job.service or action.verb not in (Verb.HOLD, Verb.RELEASE):
                 continue
             held ^= {job.job}
-            serving = {each.job for each in serving_replicas(job, facts)}
-            running = {each.job for each in running_replicas(job, facts)}
-            must = must_serve(job, facts, policy=rules.policy)
-            if len(held & running) > 1 and len(serving - held) < must:
-                problems.append(f"{plan.plan}: {len(serving - held)} of {job.service} would serve, and {must} must")
+            running, must = _service_of(job, snapshot, rules.policy)
+            left = len(running - held)
+            if len(held & running) > 1 and left < must:
+                problems.append(f"{plan.plan}: {left} of {job.service} would serve, and {must} must")
     return tuple(problems)
 
 
-def re_prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
-    """Return what a stored proof says otherwise than the facts that its plan was made from, and limits it breaks."""
-    found = prove_again(plan, snapshot, rules)
-    problems = [f"it breaks a limit: {broken}" for broken in found.violations]
-    if plan.proof is None:
-        touches = any(action.verb in DESTRUCTIVE_VERBS for action in plan.actions)
-        return (*(["no proof is stored with it, although it touches the cluster"] if touches else []), *problems)
-    for name in BlastRadius.__dataclass_fields__:
-        stored, present = getattr(plan.proof, name), getattr(found, name)
-        if stored != present:
-            problems.append(f"{name.replace('_', ' ')}: stored {_shown(stored)}; computed anew {_shown(present)}")
-    return tuple(problems)
-
-
-def prove_again(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> BlastRadius:
-    """Return the proof of a plan anew, from the snapshot that it was made from.
-
-    The drains of plans that were made before it in the same decision count as begun, as they did then.
-    """
-    facts = facts_behind(plan, snapshot, rules)
-    return prove(plan.actions, plan.timings, facts, policy=rules.policy, topology=rules.topology)
-
-
-def facts_behind(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> ClusterFacts:
-    """Return the facts on which a plan was judged when it was made."""
-    facts = cluster_facts(snapshot, rules)
-    earlier = [each for each in decide(snapshot, rules).plans if each.incident < plan.incident]
-    drains = tuple(
-        ActionRecord(action=action, plan=each.plan, begun_at=snapshot.taken_at)
-        for each, action in _acts(earlier)
-        if action.verb is Verb.DRAIN
-    )
-    return replace(facts, records=(*facts.records, *drains))
-
-
-def _prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> BlastRadius:
-    facts = cluster_facts(snapshot, rules)
-    return prove(plan.actions, plan.timings, facts, policy=rules.policy, topology=rules.topology)
-
-
-def _shown(value: object) -> str:
-    text = "; ".join(str(each) for each in value) if isinstance(value, tuple) else str(value)
-    return text or "none"
+def _service_of(job: JobStatus, snapshot: Snapshot, policy: Policy) -> tuple[set[JobId], int]:
+    """Return the replicas of a job's service that seem to serve, and how many of them must."""
+    works = {node.node for node in snapshot.nodes if node.is_responding and node.state is not NodeState.DOWN}
+    ending = {
+        record.action.attempt
+        for record in snapshot.records
+        if record.action.verb is Verb.HOLD
+        and record.outcome is None
+        and snapshot.taken_at - record.begun_at <= _SHOWS_WITHIN
+    }
+    owner = job.account or job.user
+    replicas = [
+        each
+        for each in snapshot.jobs
+        if each.service == job.service and (each.account or each.user) == owner and each.state in _NOT_OVER
+    ]
+    running = [each for each in replicas if each.state is JobState.RUNNING]
+    serving = {
+        each.job
+        for each in running
+        if not each.is_held and works.issuperset(each.nodes) and (each.job == job.job or each.attempt not in ending)
+    }
+    declared = min(max((each.min_serving_count for each in running), default=0), len(running))
+    return serving, declared or ceil(policy.recovery.default_min_serving_ratio * len(replicas) - 1e-9)
 
 
 def find_forbidden_acts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
@@ -225,7 +348,7 @@ def find_forbidden_acts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
     return tuple(
         f"{plan.plan}: {action.verb.value} of {action.target}, which consents in policy.yaml forbid"
         for plan, action in _acts(plans)
-        if is_forbidden(action, rules.policy)
+        if action.verb in _CLASSES and rules.policy.consent_to(_CLASSES[action.verb]) is Consent.FORBID
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.domain.counted_again import re_prove
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.identity import NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
@@ -23,7 +24,6 @@ from ops_pipelines.domain.plan_proof import (
     find_passed_blast_caps,
     find_unknown_targets,
     find_unserved_services,
-    re_prove,
 )
 from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode
 from ops_pipelines.domain.snapshot import Rules, Snapshot
