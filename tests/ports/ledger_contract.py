@@ -18,6 +18,7 @@ from tests.ports.ledger_check_contract import LedgerCheckContract
 from tests.ports.ledger_decision_contract import LedgerDecisionContract
 from tests.ports.ledger_evidence_contract import LedgerEvidenceContract
 from tests.ports.ledger_heartbeat_contract import LedgerHeartbeatContract
+from tests.ports.ledger_proof_contract import LedgerProofContract
 from tests.ports.ledger_quota_contract import LedgerQuotaContract
 from tests.ports.ledger_rollout_contract import LedgerRolloutContract
 from tests.ports.ledger_samples import (
@@ -43,6 +44,7 @@ class LedgerContract(
     LedgerEvidenceContract,
     LedgerDecisionContract,
     LedgerApprovalContract,
+    LedgerProofContract,
     LedgerActionContract,
     LedgerRolloutContract,
     LedgerQuotaContract,
