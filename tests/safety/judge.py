@@ -67,6 +67,7 @@ class Judge:
             record=record,
             state=state,
             plan=None if record is None or record.plan is None else self._ledger.plan(record.plan),
+            proof=None if record is None or record.plan is None else self._ledger.proof(record.plan),
             lease=self._ledger.current_lease(command.said_at),
             nodes={each.node: each for each in scheduler.read_nodes()},
             jobs={each.job: each for each in scheduler.read_jobs()},

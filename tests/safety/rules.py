@@ -171,6 +171,14 @@ def _fresh_reading(scene: Scene) -> str | None:
     return None if is_fresh else "nodes and jobs were read too long ago"
 
 
+def _executed_without_proof(scene: Scene) -> str | None:
+    if scene.plan is None:
+        return None
+    if scene.proof is None:
+        return f"nobody has proved {scene.plan.plan}"
+    return "; ".join(scene.proof.contradictions) or None
+
+
 RULES: Mapping[str, Rule] = {
     "mode": _mode,
     "pause": _pause,
@@ -189,5 +197,6 @@ RULES: Mapping[str, Rule] = {
     "before_entry": _before_entry,
     "twice": _twice,
     "fresh_reading": _fresh_reading,
+    "executed_without_proof": _executed_without_proof,
 }
 """Named as the guardrail that stops it; the three limits of `drain_budget` by their keys in policy.yaml."""

@@ -15,6 +15,7 @@ from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeStatus
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.proof import Proof
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.ports.ledger import LedgerState
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
@@ -56,6 +57,8 @@ class Scene:
     state: LedgerState
     plan: IncidentPlan | None
     """The plan that the command belongs to."""
+    proof: Proof | None
+    """What was proved of that plan."""
     lease: str | None
     """The lease that runs by the sender's clock."""
     nodes: Mapping[NodeName, NodeStatus]
