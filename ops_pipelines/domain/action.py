@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 
-from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
+from ops_pipelines.domain.identity import (
+    ActionKey,
+    Digest,
+    IncidentId,
+    JobAttempt,
+    NodeName,
+    PciAddress,
+    PlanId,
+    digest_of,
+)
 from ops_pipelines.domain.policy import Policy
 
 
@@ -289,6 +298,21 @@ def witness_limit(verb: Verb, policy: Policy) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActProof:
+    """The second opinion on one act, made right before it is begun. `act_proof` makes it, the before-entry keeps it."""
+
+    act: ActionKey
+    version: int
+    """Of the program's proofs (`proof.PROVER_VERSION`)."""
+    made_at: datetime
+    seen: Digest
+    """Of the facts that it rests on."""
+    checks: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    """Empty: each of the checks let it pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRecord:
     """An action in the ledger: its before-entry, and its outcome once there is one.
 
@@ -315,6 +339,8 @@ class ActionRecord:
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None
+    proof: ActProof | None = None
+    """What was proved of it right before it was begun; None: a message, or begun by an older version."""
 
     @property
     def took_effect(self) -> bool:

@@ -5,9 +5,9 @@ way. Whatever is found here is a fault of ours, never a wish of the operator's: 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
@@ -23,7 +23,7 @@ from ops_pipelines.domain.snapshot import Rules, Snapshot
 _SHOWS_WITHIN = timedelta(minutes=10)
 """So long what was begun may not show in the scheduler yet."""
 _NOT_OVER = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
-_CLASSES = {
+CLASSES = {
     Verb.DRAIN: ActionClass.ISOLATE,
     Verb.RESERVE: ActionClass.ISOLATE,
     Verb.HOLD: ActionClass.MOVE_JOBS,
@@ -116,7 +116,7 @@ def _steps_of(attempt: JobAttempt, actions: Sequence[Action]) -> Iterator[Action
 
 def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
     """Return by how much all plans together would pass the drain budget."""
-    out = _out_of_service(snapshot, rules)
+    out = out_of_service(snapshot.nodes, snapshot.records, rules, at=snapshot.taken_at)
     new = _drained(plans) - out
     budget = rules.policy.drain_budget
     if new and len(out | new) > budget.max_out_count:
@@ -128,15 +128,15 @@ def _drained(plans: Sequence[IncidentPlan]) -> frozenset[NodeName]:
     return frozenset(action.node for _, action in _acts(plans) if action.verb is Verb.DRAIN and action.node is not None)
 
 
-def _out_of_service(snapshot: Snapshot, rules: Rules) -> frozenset[NodeName]:
+def out_of_service(
+    nodes: Iterable[NodeStatus], records: Iterable[ActionRecord], rules: Rules, *, at: datetime
+) -> frozenset[NodeName]:
     """Return the declared nodes that take no work, and those whose drain was just begun and may not show yet."""
-    out = {node.node for node in snapshot.nodes if node.node in rules.topology.places and not _takes_work(node)}
+    out = {node.node for node in nodes if node.node in rules.topology.places and not _takes_work(node)}
     begun = {
         record.action.node
-        for record in snapshot.records
-        if record.action.verb is Verb.DRAIN
-        and record.outcome is None
-        and snapshot.taken_at - record.begun_at <= _SHOWS_WITHIN
+        for record in records
+        if record.action.verb is Verb.DRAIN and record.outcome is None and at - record.begun_at <= _SHOWS_WITHIN
     }
     return frozenset(name for name in out | begun if name is not None)
 
@@ -178,23 +178,23 @@ def find_passed_blast_caps(plans: Sequence[IncidentPlan], snapshot: Snapshot, ru
 
 def _passed_parts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> Iterator[str]:
     """Yield each part of the cluster of which too much would be out by what these plans newly drain."""
-    out = _out_of_service(snapshot, rules)
+    out = out_of_service(snapshot.nodes, snapshot.records, rules, at=snapshot.taken_at)
     new = (_drained(plans) - out) & rules.topology.places.keys()
     if not new:
         return
-    for (kind, name), members in _parts(snapshot, rules).items():
+    for (kind, name), members in parts_of_cluster(snapshot.nodes, rules).items():
         if members.isdisjoint(new):
             continue
         gone, total = len(members & (out | new)), len(members)
-        for is_passed, limit in _caps_on(kind, gone, total, rules.policy):
+        for is_passed, limit in caps_on(kind, gone, total, rules.policy):
             if is_passed:
                 yield f"{gone} of {total} nodes of {f'{kind} {name}'.strip()} would be out; {limit}"
 
 
-def _parts(snapshot: Snapshot, rules: Rules) -> Mapping[tuple[str, str], set[NodeName]]:
+def parts_of_cluster(nodes: Iterable[NodeStatus], rules: Rules) -> Mapping[tuple[str, str], set[NodeName]]:
     """Return the declared nodes of each part of the cluster that may share a fate."""
     parts: defaultdict[tuple[str, str], set[NodeName]] = defaultdict(set)
-    partitions = {node.node: node.partitions for node in snapshot.nodes}
+    partitions = {node.node: node.partitions for node in nodes}
     for node, place in rules.topology.places.items():
         parts["the cluster", ""].add(node)
         parts["rack", place.rack].add(node)
@@ -205,7 +205,7 @@ def _parts(snapshot: Snapshot, rules: Rules) -> Mapping[tuple[str, str], set[Nod
     return parts
 
 
-def _caps_on(kind: str, gone: int, total: int, policy: Policy) -> tuple[tuple[bool, str], ...]:
+def caps_on(kind: str, gone: int, total: int, policy: Policy) -> tuple[tuple[bool, str], ...]:
     """Return each limit on a part of a kind, with whether `gone` of `total` nodes pass it."""
     budget, caps = policy.drain_budget, policy.blast_caps
     if kind == "the cluster":
@@ -348,7 +348,7 @@ def find_forbidden_acts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
     return tuple(
         f"{plan.plan}: {action.verb.value} of {action.target}, which consents in policy.yaml forbid"
         for plan, action in _acts(plans)
-        if action.verb in _CLASSES and rules.policy.consent_to(_CLASSES[action.verb]) is Consent.FORBID
+        if action.verb in CLASSES and rules.policy.consent_to(CLASSES[action.verb]) is Consent.FORBID
     )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
-from ops_pipelines.domain.action import ActionRecord, Outcome
+from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -210,11 +210,11 @@ class ChainVerdict:
     problem: str
 
 
-Guard = Callable[[LedgerState], Refusal | None]
-"""Judges an action on the ledger's state inside the budget transaction; None lets it pass."""
+Guard = Callable[[ActionRecord, LedgerState], Refusal | ActProof | None]
+"""Judges an action on the ledger's state inside the budget transaction: a refusal, or what was proved of it.
 
-GuardOfEach = Callable[[ActionRecord, LedgerState], Refusal | None]
-"""As `Guard`, for several actions that are begun together."""
+None lets a message pass, and nothing else.
+"""
 
 
 class Ledger(Protocol):
@@ -401,14 +401,14 @@ class Ledger(Protocol):
     ) -> Begun | AlreadyBegun | Refusal:
         """Write the before-entry of an action, if its key is new, the lease holds and `guard` lets it pass.
 
-        Key, lease, pause, the proof of the incident's plan and guard are judged in the same transaction that
-        writes. `lease_token` None means that no lease is asked for (a person at the command line). A refusal is
-        recorded once per (key, reason).
+        Key, lease, pause, guard, the proof of the act and that of the plan behind it are judged in the same transaction
+        that writes; the record returned carries the proof. `lease_token` None means that no lease is asked for (a
+        person at the command line). A refusal is recorded once per (key, reason).
         """
         ...
 
     def begin_all(
-        self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
+        self, records: Sequence[ActionRecord], *, guard: Guard, lease_token: str | None, actor: str, now: datetime
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         """Write several before-entries as `begin` does, in order and in one transaction, with an answer for each.
 

@@ -10,14 +10,15 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together
+from ops_pipelines.flow.plans.at_once import carry_out_together
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind
-from tests.ports.proved_plans import keep_proved, plan_named
+from tests.ports.proved_plans import allow, keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 PLAN = PlanId("PLAN-000000000001")
@@ -57,7 +58,7 @@ def order(number: int, *, incident: int | None = None, text: str | None = None) 
     name = IncidentId(f"INC-{incident if incident is not None else number:04d}")
     why = text if text is not None else drain_reason(name, "a test")
     action = Action(verb=Verb.DRAIN, incident=name, node=NodeName(f"gpu{number:03d}"), text=why)
-    return Order(action=action, plan=PLAN)
+    return Order(action=action, behind=PLAN)
 
 
 def drain(autopilot: SmallAutopilot, *orders: Order, lease: Lease | None = None) -> list[Progress]:
@@ -152,7 +153,7 @@ def test_command_without_an_answer_is_judged_by_its_witness(
 def test_what_was_begun_before_is_neither_sent_nor_ended_here(autopilot: SmallAutopilot) -> None:
     autopilot.cluster.ledger.begin(
         ActionRecord(action=order(1).action, plan=PLAN, begun_at=autopilot.clock.now()),
-        guard=lambda _: None,
+        guard=allow,
         lease_token=None,
         actor=AUTOPILOT,
         now=autopilot.clock.now(),
@@ -162,7 +163,7 @@ def test_what_was_begun_before_is_neither_sent_nor_ended_here(autopilot: SmallAu
 
     assert progress.stage is Stage.UNDER_WAY
     assert autopilot.commands() == []
-    assert perform(order(1).action, autopilot.cluster, plan=PLAN, lease=autopilot.lease).stage is Stage.UNDER_WAY
+    assert perform(order(1), autopilot.cluster, lease=autopilot.lease).stage is Stage.UNDER_WAY
     assert autopilot.commands() == [EntryKind.DRAIN]
 
 

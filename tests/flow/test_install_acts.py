@@ -14,6 +14,7 @@ from ops_pipelines.domain.identity import ActionKey, NodeName, RolloutId, cause_
 from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.ports.fleet import Fleet
@@ -22,6 +23,7 @@ from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.ports.ledger_samples import NOW
+from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
@@ -50,7 +52,7 @@ class Visit:
         return Action(verb=verb, incident=cause_of(self.node.rollout), node=self.node.node, part=part, text=text)
 
     def step(self, action: Action) -> Stage:
-        return perform(action, self.autopilot.cluster, plan=self.plan, lease=self.autopilot.lease).stage
+        return perform(Order(action=action, behind=self.plan), self.autopilot.cluster, lease=self.autopilot.lease).stage
 
     def finish(self, action: Action, *, seconds: float = 90) -> ActionRecord:
         """Perform an act to its end and return its record."""
@@ -68,7 +70,7 @@ class Visit:
         """Write the before-entry and send nothing, as a process that is killed in between."""
         ledger, now = self.autopilot.cluster.ledger, self.autopilot.clock.now()
         record = ActionRecord(action=action, plan=None, begun_at=now)
-        begun = ledger.begin(record, guard=lambda _: None, lease_token=None, actor=AUTOPILOT, now=now)
+        begun = ledger.begin(record, guard=allow, lease_token=None, actor=AUTOPILOT, now=now)
         assert isinstance(begun, Begun)
 
     def running(self, component: Component) -> str:

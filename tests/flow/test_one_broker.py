@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.domain.action import Action, ActionRecord, ActProof, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import Authority, Patience, Refusal, drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.policy import Mode, RolloutLimits
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.fresh_facts import read_facts
-from ops_pipelines.flow.acts.judgement import authority_of, judge_on
+from ops_pipelines.flow.acts.judgement import authority_of, judge_on, sight_of
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.flow.nodes.probation import put_back_what_was_left
 from ops_pipelines.flow.plans.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3
@@ -57,9 +59,9 @@ def of_rollout(verb: Verb, *, on: NodeName = GPU1) -> Action:
 
 
 def do(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) -> Progress:
-    progress = perform(action, autopilot.cluster, plan=plan, lease=autopilot.lease)
+    progress = perform(Order(action=action, behind=plan), autopilot.cluster, lease=autopilot.lease)
     if progress.stage is Stage.UNDER_WAY:
-        progress = perform(action, autopilot.cluster, plan=plan, lease=autopilot.lease)
+        progress = perform(Order(action=action, behind=plan), autopilot.cluster, lease=autopilot.lease)
     return progress
 
 
@@ -67,7 +69,7 @@ def begin(autopilot: SmallAutopilot, action: Action) -> None:
     """Write a before-entry, and send nothing."""
     ledger, now = autopilot.cluster.ledger, autopilot.clock.now()
     record = ActionRecord(action=action, plan=PLAN, begun_at=now)
-    answer = ledger.begin(record, guard=lambda _: None, lease_token=None, actor=AUTOPILOT, now=now)
+    answer = ledger.begin(record, guard=allow, lease_token=None, actor=AUTOPILOT, now=now)
     assert isinstance(answer, Begun)
 
 
@@ -76,9 +78,15 @@ def state_of(autopilot: SmallAutopilot) -> LedgerState:
 
 
 def judged(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) -> Refusal | None:
+    """Return why an act would be refused; the second opinion has nothing against one that is not."""
     cluster = autopilot.cluster
     facts = read_facts({action.verb}, cluster)
-    return judge_on(state_of(autopilot), action, plan, facts, cluster, shown=(), lateness=None, actor=AUTOPILOT)
+    sight = sight_of(facts, cluster)
+    found = judge_on(
+        state_of(autopilot), action, plan, facts, cluster, sight=sight, shown=(), lateness=None, actor=AUTOPILOT
+    )
+    assert not (isinstance(found, ActProof) and found.contradictions)
+    return found if isinstance(found, Refusal) else None
 
 
 # -- the rollout's own acts --

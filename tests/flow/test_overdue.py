@@ -16,6 +16,7 @@ from ops_pipelines.ports.ledger import Begun
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.ports.proved_plans import allow
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, SESSION, TRAINING
 
@@ -38,7 +39,7 @@ def begin_return(autopilot: SmallAutopilot, incident: Incident, *, plan: PlanId 
     action = Action(verb=Verb.RESUME, incident=incident.incident, node=GPU1)
     begun = autopilot.cluster.ledger.begin(
         ActionRecord(action=action, plan=plan, begun_at=autopilot.clock.now()),
-        guard=lambda _: None,
+        guard=allow,
         lease_token=None,
         actor="day-shift",
         now=autopilot.clock.now(),

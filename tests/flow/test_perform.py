@@ -12,6 +12,7 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentEvent, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.people import orders
@@ -21,7 +22,7 @@ from ops_pipelines.ports.notifier import Message
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from tests.ports.proved_plans import keep_proved, plan_named
+from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2, TRAINING
 
@@ -73,7 +74,8 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def step(autopilot: SmallAutopilot, action: Action, *, lease: Lease | None = None) -> Stage:
-    return perform(action, autopilot.cluster, plan=None, lease=lease or autopilot.lease).stage
+    order = order_of(action, autopilot.cluster.ledger, at=autopilot.clock.now())
+    return perform(order, autopilot.cluster, lease=lease or autopilot.lease).stage
 
 
 def record_of(autopilot: SmallAutopilot, action: Action) -> ActionRecord:
@@ -82,9 +84,10 @@ def record_of(autopilot: SmallAutopilot, action: Action) -> ActionRecord:
 
 def begin_and_die(autopilot: SmallAutopilot, action: Action) -> None:
     """Write the before-entry and send nothing, as a process that is killed in between."""
-    begun = autopilot.cluster.ledger.begin(
-        ActionRecord(action=action, plan=None, begun_at=autopilot.clock.now()),
-        guard=lambda _: None,
+    ledger = autopilot.cluster.ledger
+    begun = ledger.begin(
+        as_step(ActionRecord(action=action, plan=None, begun_at=autopilot.clock.now()), ledger),
+        guard=allow,
         lease_token=None,
         actor=AUTOPILOT,
         now=autopilot.clock.now(),
@@ -240,14 +243,15 @@ def test_slow_command_is_sent_again_only_after_the_grace(
 ) -> None:
     empty_and_drain(autopilot)
     reboot = Action(verb=Verb.REBOOT, incident=INCIDENT, node=GPU1, text="a test")
+    record = ActionRecord(
+        action=reboot,
+        plan=None,
+        begun_at=autopilot.clock.now(),
+        boot_id_before=autopilot.cluster.fleet.inspect(GPU1).boot_id,
+    )
     autopilot.cluster.ledger.begin(
-        ActionRecord(
-            action=reboot,
-            plan=None,
-            begun_at=autopilot.clock.now(),
-            boot_id_before=autopilot.cluster.fleet.inspect(GPU1).boot_id,
-        ),
-        guard=lambda _: None,
+        as_step(record, autopilot.cluster.ledger),
+        guard=allow,
         lease_token=None,
         actor=AUTOPILOT,
         now=autopilot.clock.now(),
@@ -461,7 +465,7 @@ def test_act_of_a_plan_that_is_not_in_force_any_more_is_not_begun(autopilot: Sma
     for state in (acting, after):
         autopilot.cluster.ledger.change_incident(state, actor=AUTOPILOT, now=now)
 
-    progress = perform(plan.actions[0], autopilot.cluster, plan=plan.plan, lease=autopilot.lease)
+    progress = perform(Order(action=plan.actions[0], behind=plan.plan), autopilot.cluster, lease=autopilot.lease)
 
     assert progress.stage is Stage.WAITING
     assert "another plan has taken its place" in progress.reason
@@ -473,7 +477,7 @@ def test_act_on_a_verdict_that_new_evidence_has_overtaken_is_not_begun(autopilot
     autopilot.observe_and_decide()
     as_read = replace(autopilot.incident(), note="as it was a moment ago")
 
-    progress = perform(DRAIN, autopilot.cluster, plan=None, lease=autopilot.lease, judged_on=as_read)
+    progress = perform(Order(action=DRAIN), autopilot.cluster, lease=autopilot.lease, judged_on=as_read)
 
     assert progress.stage is Stage.WAITING
     assert autopilot.commands() == []
@@ -505,7 +509,8 @@ def test_job_that_was_only_marked_is_requeued_when_its_nodes_answer_again(autopi
         begun_at=cluster.clock.now(),
         attempt_nodes=autopilot.job().nodes,
     )
-    cluster.ledger.begin(hold, guard=lambda _: None, lease_token=None, actor="test", now=cluster.clock.now())
+    begun = as_step(hold, cluster.ledger)
+    cluster.ledger.begin(begun, guard=allow, lease_token=None, actor="test", now=cluster.clock.now())
     autopilot.cluster = replace(cluster, scheduler=cast("Scheduler", OneMarkedJob(cluster.scheduler)))
 
     step(autopilot, fence)

@@ -25,7 +25,7 @@ from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.ports.ledger_check_contract import node_check
 from tests.ports.ledger_samples import decide, incident, plan
-from tests.ports.proved_plans import keep_proved
+from tests.ports.proved_plans import allow, as_step, keep_proved
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 NODE = NodeName("gpu003")
@@ -58,7 +58,7 @@ def done(autopilot: SmallAutopilot, verb: Verb, *, plan: str | None = None, minu
     act = Action(verb=verb, incident=NAME, **of)
     record = ActionRecord(action=act, plan=None if plan is None else PlanId(plan), begun_at=at)
     ledger = autopilot.cluster.ledger
-    ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=at)
+    ledger.begin(as_step(record, ledger), guard=allow, lease_token=None, actor="autopilot", now=at)
     ledger.finish(act.key, Outcome(kind=OutcomeKind.DONE, witness="seen", finished_at=at), actor="autopilot")
 
 
@@ -267,7 +267,9 @@ def planned(autopilot: SmallAutopilot, *timings: JobTiming, account: str = "rese
     proof = BlastRadius(
         jobs=(touched,), teams=(account,), lost_gpu_hours=1.0, unknown_loss_count=0, remaining=(), violations=()
     )
-    made = replace(plan(1, Action(verb=Verb.DRAIN, incident=NAME, node=NODE)), timings=timings, proof=proof)
+    drain = Action(verb=Verb.DRAIN, incident=NAME, node=NODE)
+    hold = Action(verb=Verb.HOLD, incident=NAME, attempt=ATTEMPT)
+    made = replace(plan(1, drain, hold), timings=timings, proof=proof)
     given = replace(incident(1, at=autopilot.clock.now()), plan_count=1, plan=made.plan)
     decide(autopilot.cluster.ledger, given, plans=(made,), at=autopilot.clock.now())
     keep_proved(autopilot.cluster.ledger, made, at=autopilot.clock.now())

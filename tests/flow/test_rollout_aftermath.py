@@ -18,6 +18,7 @@ from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.domain.builders import job
+from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2
@@ -84,7 +85,7 @@ def record(
     act = Action(verb=verb, incident=cause_of(FIRST), node=on, try_number=try_number)
     ledger.begin(
         ActionRecord(action=act, plan=None, begun_at=now),
-        guard=lambda _: None,
+        guard=allow,
         lease_token=None,
         actor=AUTOPILOT,
         now=now,

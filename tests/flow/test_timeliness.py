@@ -15,6 +15,7 @@ from ops_pipelines.domain.health import HealthWord, judge_health
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Risk
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.evidence.intake import _unreachable, take_in_conditions
@@ -330,10 +331,10 @@ def test_while_late_a_job_is_held_on_a_yes_only_and_a_drain_goes_on(autopilot: S
     drain = Action(verb=Verb.DRAIN, incident=incident, node=GPU1, text=drain_reason(incident, "a test"))
     hold = Action(verb=Verb.HOLD, incident=incident, attempt=autopilot.job().attempt)
 
-    drained = perform(drain, autopilot.cluster, plan=None, lease=autopilot.lease)
-    held = perform(hold, autopilot.cluster, plan=None, lease=autopilot.lease)
+    drained = perform(Order(action=drain), autopilot.cluster, lease=autopilot.lease)
+    held = perform(Order(action=hold), autopilot.cluster, lease=autopilot.lease)
     autopilot.let_pass(STEADY.total_seconds())
-    on_time = perform(hold, autopilot.cluster, plan=None, lease=autopilot.lease)
+    on_time = perform(Order(action=hold), autopilot.cluster, lease=autopilot.lease)
 
     assert drained.stage is Step.UNDER_WAY
     assert held.stage is Step.WAITING

@@ -11,10 +11,11 @@ import pytest
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together
+from ops_pipelines.flow.plans.at_once import carry_out_together
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import GPU1
 
@@ -54,7 +55,7 @@ def act(autopilot: SmallAutopilot, meanwhile: Callable[[], None], *, together: b
     cluster: Cluster = replace(autopilot.cluster, ledger=ledger)
     if together:
         return carry_out_together([Order(action=DRAIN)], cluster, lease=autopilot.lease)[DRAIN.key]
-    return perform(DRAIN, cluster, plan=None, lease=autopilot.lease)
+    return perform(Order(action=DRAIN), cluster, lease=autopilot.lease)
 
 
 def pause(autopilot: SmallAutopilot) -> None:
@@ -66,7 +67,7 @@ def test_what_another_process_of_the_lease_has_ended_is_not_sent_again(
     autopilot: SmallAutopilot, together: bool
 ) -> None:
     def go_on() -> None:
-        while perform(DRAIN, autopilot.cluster, plan=None, lease=autopilot.lease).stage is not Stage.DONE:
+        while perform(Order(action=DRAIN), autopilot.cluster, lease=autopilot.lease).stage is not Stage.DONE:
             autopilot.let_pass(0.5)
         autopilot.let_pass(3)
 
@@ -82,7 +83,7 @@ def test_what_another_process_of_the_lease_has_begun_again_is_left_to_it(
 ) -> None:
     def begin_again() -> None:
         autopilot.let_pass(3)
-        perform(DRAIN, autopilot.cluster, plan=None, lease=autopilot.lease)
+        perform(Order(action=DRAIN), autopilot.cluster, lease=autopilot.lease)
 
     progress = act(autopilot, begin_again, together=together)
 
@@ -120,7 +121,7 @@ def test_verdict_that_is_given_again_counts_no_act_as_a_second_one_of_itself(
 def test_act_that_rests_on_an_old_look_is_not_begun(autopilot: SmallAutopilot, age: int, stage: Stage) -> None:
     looked_at = autopilot.clock.now() - timedelta(seconds=age)
 
-    progress = perform(DRAIN, autopilot.cluster, plan=None, lease=autopilot.lease, looked_at=looked_at)
+    progress = perform(Order(action=DRAIN), autopilot.cluster, lease=autopilot.lease, looked_at=looked_at)
 
     assert progress.stage is stage
     assert len(autopilot.cluster.ledger.records(INCIDENT)) == (stage is Stage.UNDER_WAY)

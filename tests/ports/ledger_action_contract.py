@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind
+from ops_pipelines.domain.action import ActionRecord, ActProof, OutcomeKind
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import IncidentState
@@ -73,7 +73,7 @@ class LedgerActionContract:
         begin(ledger, drain(1))
         seen: list[LedgerState] = []
 
-        def guard(state: LedgerState) -> Refusal | None:
+        def guard(act: ActionRecord, state: LedgerState) -> Refusal | None:
             seen.append(state)
             return refuse(f"{len(state.records)} node(s) are out")
 
@@ -89,7 +89,7 @@ class LedgerActionContract:
         assert ledger.records(IncidentId("INC-0002")) == ()
 
     def test_guard_that_fails_leaves_nothing_behind(self, ledger: Ledger) -> None:
-        def guard(state: LedgerState) -> Refusal | None:
+        def guard(act: ActionRecord, state: LedgerState) -> Refusal | None:
             raise ZeroDivisionError("a fault of ours")
 
         with pytest.raises(ZeroDivisionError):
@@ -113,8 +113,8 @@ class LedgerActionContract:
     ) -> None:
         begin(ledger, drain(1))
 
-        def room_for_two(_: ActionRecord, state: LedgerState) -> Refusal | None:
-            return refuse("no room") if len(state.records) >= 2 else None
+        def room_for_two(act: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+            return refuse("no room") if len(state.records) >= 2 else act.proof
 
         answers = ledger.begin_all(
             [record(drain(number)) for number in (1, 2, 3)],
@@ -129,10 +129,10 @@ class LedgerActionContract:
         assert ledger.begin_all([], guard=room_for_two, lease_token=None, actor="autopilot", now=NOW) == ()
 
     def test_actions_begun_together_begin_together_or_not_at_all(self, ledger: Ledger) -> None:
-        def fails_on_the_second(begun: ActionRecord, state: LedgerState) -> Refusal | None:
+        def fails_on_the_second(begun: ActionRecord, state: LedgerState) -> ActProof | None:
             if begun.action == drain(2):
                 raise ZeroDivisionError("a fault of ours")
-            return None
+            return begun.proof
 
         with pytest.raises(ZeroDivisionError):
             ledger.begin_all(

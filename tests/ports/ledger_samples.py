@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
@@ -10,7 +10,7 @@ from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind, Guard, Ledger, LedgerState, Pause
-from tests.ports.proved_plans import keep_proved
+from tests.ports.proved_plans import allow, keep_proved, passed_act
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -83,15 +83,14 @@ def plan(number: int, *actions: Action) -> IncidentPlan:
 
 def record(action: Action, *, at: datetime = NOW) -> ActionRecord:
     booted_at = at - timedelta(days=9)
-    return ActionRecord(action=action, plan=None, begun_at=at, boot_id_before="b-1", booted_before=booted_at)
+    proof = None if action.verb in MESSAGES else passed_act(action, at=at)
+    return ActionRecord(
+        action=action, plan=None, begun_at=at, boot_id_before="b-1", booted_before=booted_at, proof=proof
+    )
 
 
 def outcome(kind: OutcomeKind = OutcomeKind.DONE, *, at: datetime = NOW) -> Outcome:
     return Outcome(kind=kind, witness="the flag was read back", finished_at=at, witnessed_at=at)
-
-
-def allow(state: LedgerState) -> Refusal | None:
-    return None
 
 
 def refuse(reason: str) -> Refusal:
@@ -99,7 +98,7 @@ def refuse(reason: str) -> Refusal:
 
 
 def refusing(reason: str) -> Guard:
-    def guard(state: LedgerState) -> Refusal | None:
+    def guard(record: ActionRecord, state: LedgerState) -> Refusal | None:
         return refuse(reason)
 
     return guard

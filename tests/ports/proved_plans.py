@@ -1,14 +1,16 @@
-"""Plans as the gate leaves them in a ledger: recorded, each with a proof that has passed."""
+"""Plans and acts as the gate leaves them in a ledger: recorded, each with a proof that has passed."""
 
+from dataclasses import replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action
+from ops_pipelines.domain.act_proof import ACT_CHECKS
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, ActProof
 from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.domain.proof import PROVER_VERSION, STEPS, CheckedPlan, Order, Proof, ProvedPlan
+from ops_pipelines.ports.ledger import Ledger, LedgerState
 
 
 def passed(plan: IncidentPlan, ledger: Ledger, *, at: datetime) -> Proof:
@@ -47,3 +49,37 @@ def plan_named(name: str, incident: str, *actions: Action) -> IncidentPlan:
         effects=(),
         rejected_alternatives=(),
     )
+
+
+def passed_act(action: Action, *, at: datetime) -> ActProof:
+    """Return a proof in which nothing contradicts the act."""
+    return ActProof(
+        act=action.key,
+        version=PROVER_VERSION,
+        made_at=at,
+        seen=digest_of("the facts"),
+        checks=tuple(ACT_CHECKS),
+        contradictions=(),
+    )
+
+
+def allow(record: ActionRecord, _: LedgerState) -> ActProof | None:
+    """Let an act pass, as a guard with nothing against it does."""
+    if record.action.verb in MESSAGES:
+        return None
+    return record.proof or passed_act(record.action, at=record.begun_at)
+
+
+def order_of(action: Action, ledger: Ledger, *, at: datetime) -> Order:
+    """Return an order for an act, as the one step of a plan that was proved where it takes one."""
+    if action.verb not in STEPS:
+        return Order(action=action)
+    plan = plan_named(f"PLAN-{action.key}", action.incident, action)
+    keep_proved(ledger, plan, at=at)
+    return ProvedPlan(plan=plan, content=ledger.content_of(plan), proof=passed(plan, ledger, at=at)).step(action)
+
+
+def as_step(record: ActionRecord, ledger: Ledger) -> ActionRecord:
+    """Return a before-entry with a proved plan behind it, where it is of what only a plan may ask for."""
+    order = order_of(record.action, ledger, at=record.begun_at) if record.plan is None else None
+    return record if order is None else replace(record, plan=order.plan)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from ops_pipelines.domain.action import ActionRecord, ActProof
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import RolloutId
 from ops_pipelines.domain.incident import IncidentState
@@ -52,8 +53,8 @@ def spend_budget(url: str, name: str) -> int:
     """Try to begin ten drains where only BUDGET of all processes' may pass; return how many did."""
     ledger = SqlLedger(url)
 
-    def guard(state: LedgerState) -> Refusal | None:
-        return refuse("no room") if len(state.records) >= BUDGET else None
+    def guard(act: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+        return refuse("no room") if len(state.records) >= BUDGET else act.proof
 
     answers = [
         ledger.begin(record(drain(1, node=f"gpu{name}-{number}")), guard=guard, lease_token=None, actor=name, now=NOW)
@@ -89,7 +90,7 @@ def die_while_judging(url: str, name: str) -> NoReturn:
     """Be killed inside the budget transaction, with the write lock held."""
     ledger = SqlLedger(url)
 
-    def guard(state: LedgerState) -> Refusal | None:
+    def guard(act: ActionRecord, state: LedgerState) -> Refusal | None:
         die()
 
     ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor=name, now=NOW)

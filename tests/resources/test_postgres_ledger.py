@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, insert, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.domain.action import ActionRecord, ActProof
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
 from ops_pipelines.resources.backup import BackupError, make_backup
@@ -216,9 +216,9 @@ class TestPostgresThatFails:
     def test_restart_while_an_action_is_judged_lets_it_begin_later(
         self, ledger: SqlLedger, server: PostgresServer
     ) -> None:
-        def guard(state: LedgerState) -> Refusal | None:
+        def guard(act: ActionRecord, state: LedgerState) -> ActProof | None:
             server.restart()
-            return None
+            return act.proof
 
         with pytest.raises(LedgerError, match="the server went away"):
             ledger.begin(record(drain(1)), guard=guard, lease_token=None, actor="autopilot", now=NOW)

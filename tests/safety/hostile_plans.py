@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId
+from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, digest_of
 from ops_pipelines.domain.observation import Checkpointing, Workload
 from ops_pipelines.domain.policy import (
     ActionClass,
@@ -23,12 +23,14 @@ from ops_pipelines.domain.policy import (
     Mode,
     RecoveryLimits,
 )
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.hardware import slot_address
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import JobSpec
+from tests.ports.proved_plans import order_of, plan_named
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import SchedulerLie, TelemetryLie
 from tests.safety.moves import Move, MoveKind, make
@@ -44,18 +46,22 @@ WEDGE, NO_JOBS = tuple(FaultKind).index(FaultKind.NODE_UNREACHABLE), tuple(Sched
 class HostilePlan:
     """One action that must not be sent, and the world in which it is tried."""
 
-    arrange: Callable[[Stage], Action]
+    arrange: Callable[[Stage], Action | Order]
     setting: Setting = Setting(budget=WIDE)
     also: tuple[str, ...] = ()
     """Other checks that refuse the same: with any one of them in place the action is not sent."""
 
 
-def attempt_to_send(action: Action, stage: Stage, *, times: int = 3) -> None:
-    """Let the program try an action, over and over, as it does with a step that waits."""
+def attempt_to_send(asked: Action | Order, stage: Stage, *, times: int = 3) -> None:
+    """Let the program try an action, over and over, as it does with a step that waits.
+
+    It stands in a plan that was proved, as if prover and planner were wrong alike; an order is taken as it is.
+    """
     process = stage.process("first")
     for number in range(times):
         stage.true_clock.wait(min(number, 1))
-        perform(action, process.cluster, plan=None, lease=process.lease)
+        order = asked if isinstance(asked, Order) else order_of(asked, process.cluster.ledger, at=process.clock.now())
+        perform(order, process.cluster, lease=process.lease)
 
 
 def on_node(verb: Verb, index: int, *, gpu: int | None = None) -> Action:
@@ -72,6 +78,21 @@ def on_job(verb: Verb, stage: Stage, position: int = 0, *, earlier: timedelta = 
 
 def _plain_drain(stage: Stage) -> Action:
     return on_node(Verb.DRAIN, 3)
+
+
+def _unproved(stage: Stage) -> Order:
+    """Order an act in the name of a plan that was recorded, and that nobody has proved."""
+    action = on_node(Verb.DRAIN, 3)
+    plan = plan_named("PLAN-7", INCIDENT, action)
+    stage.process("first").cluster.ledger.record_decision(
+        inputs=digest_of("a snapshot"),
+        decided_through=0,
+        expected_head=None,
+        incidents=(),
+        plans=(plan,),
+        now=stage.true_clock.now(),
+    )
+    return Order(action=action, behind=plan.plan)
 
 
 def _pause(stage: Stage) -> Action:
@@ -308,6 +329,7 @@ def _limits(**limits: float) -> Setting:
 
 HOSTILE_PLANS: Mapping[str, HostilePlan] = {
     "mode": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, mode=Mode.OBSERVE)),
+    "executed_without_proof": HostilePlan(arrange=_unproved),
     "pause": HostilePlan(arrange=_pause, also=("ledger_pause",)),
     "approval": HostilePlan(arrange=_plain_drain, setting=Setting(budget=WIDE, mode=Mode.APPROVE)),
     "approval of one class": HostilePlan(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
+from ops_pipelines.domain import act_proof, plan_proof
 from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails import blast_radius
 from ops_pipelines.domain.guardrails import judge as guardrails
@@ -22,6 +23,7 @@ from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.acts import judgement
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.resources.ledger import proofs as ledger_proofs
 from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot
 
@@ -273,15 +275,18 @@ OF_ROLLOUTS: Mapping[str, Relaxation] = {
 }
 """Guardrails that rollouts alone meet: `slips_of_rollouts` has what breaks them."""
 
-ELSEWHERE = frozenset({"ledger_pause", "lease", "is_moot"})
-"""Checks that stand outside of `judge`: two in the ledger, and what makes an action needless."""
+ELSEWHERE = frozenset({"ledger_pause", "lease", "is_moot", "executed_without_proof"})
+"""Checks that stand outside of `judge`: three in the ledger, and what makes an action needless."""
 PLANNED = frozenset({"judge_proof"})
 """Checks that keep a plan from being made: a hostile plan has passed them by."""
 
 
 @contextmanager
-def without(*names: str) -> Iterator[None]:
-    """Take the named checks out while the block runs."""
+def without(*names: str, keeps_second_opinion: bool = False) -> Iterator[None]:
+    """Take the named checks out while the block runs.
+
+    With them goes the second opinion, which would hide what they alone keep, but where it is what is looked at.
+    """
     there = {**RELAXATIONS, **OF_ROLLOUTS}
     unknown = set(names) - there.keys() - ELSEWHERE - PLANNED
     if unknown:
@@ -295,6 +300,11 @@ def without(*names: str) -> Iterator[None]:
         if "lease" in names:
             # It is asked twice: in the ledger (`without_in_ledger`), and right before the command.
             stack.enter_context(replaced(judgement.why_too_late, _why_stale))
+        if names and not keeps_second_opinion:
+            for proofs in (plan_proof, act_proof):
+                stack.enter_context(replaced(proofs._contradictions, lambda *_: ()))
+        if "executed_without_proof" in names:
+            stack.enter_context(replaced(ledger_proofs.refusal_of_unproved, lambda *_, **__: None))
         if "judge_proof" in names:
             stack.enter_context(replaced(blast_radius.judge_proof, lambda *_: None))
         yield

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
 from ops_pipelines.domain.identity import ActionKey, is_rollout
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.domain.proof import STEPS
 from tests.safety.rules_of_drains import NEEDS_OUR_DRAIN, RULES_OF_DRAINS
 from tests.safety.rules_of_isolation import RULES_OF_ISOLATION
 from tests.safety.rules_of_jobs import RULES_OF_JOBS
@@ -172,11 +173,16 @@ def _fresh_reading(scene: Scene) -> str | None:
 
 
 def _executed_without_proof(scene: Scene) -> str | None:
-    if scene.plan is None:
+    record = scene.record
+    if record is None or record.action.verb in MESSAGES:
         return None
-    if scene.proof is None:
+    if record.proof is None or record.proof.contradictions or record.proof.act != record.action.key:
+        return "nobody has proved the act, or its proof contradicts it"
+    if scene.plan is not None and scene.proof is None:
         return f"nobody has proved {scene.plan.plan}"
-    return "; ".join(scene.proof.contradictions) or None
+    if scene.plan is None and record.action.verb in STEPS and not is_rollout(record.action.incident):
+        return "no plan has it"
+    return None if scene.proof is None else "; ".join(scene.proof.contradictions) or None
 
 
 RULES: Mapping[str, Rule] = {

@@ -10,11 +10,12 @@ import pytest
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobId, PlanId
+from ops_pipelines.domain.identity import IncidentId, JobId, PlanId, is_rollout
 from ops_pipelines.domain.policy import BlastCaps, MassEvent, Mode
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.ports.proved_plans import allow, as_step
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, wait
 from tests.safety.hostile_plans import WEDGE, WIDE, attempt_to_send, on_job, on_node
 from tests.safety.lies import SchedulerLie
@@ -45,7 +46,7 @@ def test_commands_of_a_rollout_are_judged_by_what_the_ledger_has_of_them(stage: 
     restart = replace(on_node(Verb.REBOOT, 3), incident=cause, part="0 forward")
     for action in (drain, restart):
         record = ActionRecord(action=action, plan=PlanId("PLAN-R1"), begun_at=now)
-        cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=now)
+        cluster.ledger.begin(record, guard=allow, lease_token=None, actor="autopilot", now=now)
 
     cluster.scheduler.drain([name_of(3)], reason=drain.text)
     cluster.fleet.reboot(name_of(3), reason=restart.text)
@@ -59,8 +60,9 @@ def _send(stage: Stage, verb: Verb, index: int, *, cause: str) -> None:
     cluster, incident = stage.process("first").cluster, IncidentId(cause)
     text = drain_reason(incident, "driver") if verb is Verb.DRAIN else "driver"
     action = replace(on_node(verb, index), incident=incident, text=text, part="0 forward")
-    record = ActionRecord(action=action, plan=PlanId("PLAN-R1"), begun_at=stage.own_clock.now())
-    cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=stage.own_clock.now())
+    plan = PlanId("PLAN-R1") if is_rollout(incident) else None
+    record = as_step(ActionRecord(action=action, plan=plan, begun_at=stage.own_clock.now()), cluster.ledger)
+    cluster.ledger.begin(record, guard=allow, lease_token=None, actor="autopilot", now=stage.own_clock.now())
     if verb is Verb.DRAIN:
         cluster.scheduler.drain([name_of(index)], reason=text)
     elif verb is Verb.RESUME:
@@ -98,7 +100,7 @@ def test_return_of_an_updated_node_without_a_test_is_seen(stage: Stage) -> None:
     install = replace(on_node(Verb.REBOOT, 3), verb=Verb.INSTALL, incident=IncidentId("ROLL-0001"), part="0 forward")
     cluster, now = stage.process("first").cluster, stage.own_clock.now()
     record = ActionRecord(action=install, plan=PlanId("PLAN-R1"), begun_at=now)
-    cluster.ledger.begin(record, guard=lambda _: None, lease_token=None, actor="autopilot", now=now)
+    cluster.ledger.begin(record, guard=allow, lease_token=None, actor="autopilot", now=now)
     cluster.scheduler.read_nodes()
     _send(stage, Verb.RESUME, 3, cause="ROLL-0001")
 

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together
+from ops_pipelines.flow.plans.at_once import carry_out_together
 from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot
 
 HOLDER = "the one that is stopped"
@@ -45,6 +46,6 @@ def act_and_be_stopped(directory: Path, at: datetime, action: Action, *, togethe
     lease = Lease(holder=HOLDER, given=token)
     cluster = replace(autopilot.cluster, ledger=cast("Any", StoppedAfterBeforeEntry(autopilot.cluster.ledger)))
     if together:
-        carry_out_together([Order(action=action, plan=PLAN)], cluster, lease=lease)
+        carry_out_together([Order(action=action, behind=PLAN)], cluster, lease=lease)
     else:
-        perform(action, cluster, plan=None, lease=lease)
+        perform(Order(action=action), cluster, lease=lease)

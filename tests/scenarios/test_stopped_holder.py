@@ -11,6 +11,7 @@ import pytest
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from tests.forked import CONTEXT
@@ -86,7 +87,7 @@ def test_what_was_withheld_is_sent_once_by_the_next_holder(autopilot: SmallAutop
     lease = take_over(autopilot)
     let_go_on(process)
 
-    while perform(DRAIN, autopilot.cluster, plan=None, lease=lease).stage is not Stage.DONE:
+    while perform(Order(action=DRAIN), autopilot.cluster, lease=lease).stage is not Stage.DONE:
         autopilot.let_pass(0.2)
 
     assert len(autopilot.commands()) == 1
@@ -100,7 +101,7 @@ def test_next_holder_that_has_sent_it_meanwhile_is_not_followed_by_the_one_that_
 ) -> None:
     process = stopped(autopilot, DRAIN)
     lease = take_over(autopilot)
-    while perform(DRAIN, autopilot.cluster, plan=None, lease=lease).stage is not Stage.DONE:
+    while perform(Order(action=DRAIN), autopilot.cluster, lease=lease).stage is not Stage.DONE:
         autopilot.let_pass(0.2)
 
     let_go_on(process)

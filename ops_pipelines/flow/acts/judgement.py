@@ -8,19 +8,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.domain.act_proof import Sight, prove_act
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, ActProof, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
 from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
+from ops_pipelines.domain.guardrails.refusal import wait
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId, cause_of, is_rollout
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
+from ops_pipelines.domain.proof import SECOND_OPINION
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import Lateness, in_force
-from ops_pipelines.ports.ledger import AUTOPILOT, GuardOfEach, LedgerState
+from ops_pipelines.ports.ledger import AUTOPILOT, Guard, LedgerState
 
 NO_LEASE = Refusal(
     guardrail="lease",
@@ -79,11 +82,14 @@ def judge_on(
     facts: ClusterFacts,
     cluster: Cluster,
     *,
+    sight: Sight,
     shown: Collection[ActionKey],
     lateness: Lateness | None,
     actor: str,
-) -> Refusal | None:
-    """Return why `action` must not be begun on these facts and the ledger as it is inside the transaction.
+) -> Refusal | ActProof | None:
+    """Judge `action` on these facts and the ledger as it is inside the transaction: a refusal, or what was proved.
+
+    `sight` is what the second opinion sees of the same facts (`sight_of`); None is for messages that may go out.
 
     `shown` are the acts that were over before the nodes were read (`fresh_facts.over_by`). A drain that somebody else
     finished since does not show in them: it counts as under way. `lateness` is what was read of ours just before.
@@ -121,7 +127,22 @@ def judge_on(
     refusal = judge(action, current, policy=policy, topology=topology, authority=authority, origin=origin)
     if refusal is not None and refusal.guardrail == "approval" and policy is not cluster.rules.policy:
         return replace(refusal, reason="we are late, so auto is approve for now, and nobody has approved this plan yet")
-    return refusal
+    if refusal is not None or action.verb in MESSAGES:
+        return refusal
+    is_by_hand = authority is Authority.PERSON
+    return prove_act(action, sight, records=state.records, is_by_hand=is_by_hand, now=cluster.clock.now())
+
+
+def sight_of(facts: ClusterFacts, cluster: Cluster) -> Sight:
+    """Return what the second opinion sees of facts: for all acts that are judged on them."""
+    return Sight(
+        node_list=tuple(facts.nodes.values()),
+        job_list=tuple(facts.jobs.values()),
+        taken_at=facts.taken_at,
+        rules=cluster.rules,
+        rules_digest=cluster.rules_digest,
+        without_power=facts.without_power,
+    )
 
 
 def why_too_late(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:
@@ -141,9 +162,7 @@ class Verdicts:
     or been told to pause. Verdicts older than a second are therefore given again, on the ledger as it is by then.
     """
 
-    def __init__(
-        self, guard: GuardOfEach, facts: ClusterFacts, cluster: Cluster, *, token: str, given_at: datetime
-    ) -> None:
+    def __init__(self, guard: Guard, facts: ClusterFacts, cluster: Cluster, *, token: str, given_at: datetime) -> None:
         self._guard, self._facts, self._cluster, self._token = guard, facts, cluster, token
         self._given_at = given_at
         self._state: LedgerState | None = None
@@ -171,7 +190,10 @@ class Verdicts:
         if any(each.outcome is not None for each in own) or len(self._cluster.ledger.resent_at(key)) > sending:
             return _OVERTAKEN
         # The first time it was judged without its own entry, each further time with it.
-        return self._guard(record, replace(state, records=others) if sending == 0 else state)
+        found = self._guard(record, replace(state, records=others) if sending == 0 else state)
+        if isinstance(found, ActProof):
+            return wait(SECOND_OPINION, "; ".join(found.contradictions)) if found.contradictions else None
+        return found
 
 
 def _rollout_of(cause: IncidentId, state: LedgerState) -> Rollout | None:

@@ -15,6 +15,7 @@ from ops_pipelines.domain.action import (
     NOT_NEEDED,
     Action,
     ActionRecord,
+    ActProof,
     Outcome,
     OutcomeKind,
     Verb,
@@ -25,10 +26,11 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusa
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobState
+from ops_pipelines.domain.proof import SECOND_OPINION, Order
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.commands import send_command
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, words_of
+from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
 from ops_pipelines.flow.acts.witnesses import inspect_node, look
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -89,22 +91,22 @@ class Progress:
 
 
 def perform(
-    action: Action,
+    order: Order,
     cluster: Cluster,
     *,
-    plan: PlanId | None,
     lease: Lease,
     actor: str = AUTOPILOT,
     judged_on: Incident | None = None,
     looked_at: datetime | None = None,
 ) -> Progress:
-    """Bring an action one step further and return at once.
+    """Bring what was ordered one step further and return at once.
 
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
     what was begun, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
     as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun; and `looked_at` is when it
     looked at what else it rests on, which grows as old as the facts themselves may.
     """
+    action = order.action
     facts = read_facts({action.verb}, cluster)
     facts = facts if looked_at is None else replace(facts, taken_at=min(facts.taken_at, looked_at))
     moot = is_moot(action, facts) or _why_told(action, facts)
@@ -114,21 +116,25 @@ def perform(
     token = lease.token(cluster.ledger, cluster.clock.now())
     if token is None:
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
-    record = known if known is not None else new_record(action, cluster, facts, plan=plan)
+    record = known if known is not None else new_record(action, cluster, facts, plan=order.plan)
 
+    sight = sight_of(facts, cluster)
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
-    def guard(state: LedgerState) -> Refusal | None:
+    def guard(_: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
         if judged_on is not None and judged_on not in state.incidents:
             return Refusal(
                 guardrail="evidence", reason="new evidence came in; it is judged anew", patience=Patience.WAIT
             )
-        return judge_on(state, action, plan, facts, cluster, shown=shown, lateness=lateness, actor=actor)
+        return judge_on(
+            state, action, order.plan, facts, cluster, sight=sight, shown=shown, lateness=lateness, actor=actor
+        )
 
     now = cluster.clock.now()
-    verdicts = Verdicts(lambda _, state: guard(state), facts, cluster, token=token, given_at=now)
+    verdicts = Verdicts(guard, facts, cluster, token=token, given_at=now)
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=now)
     if isinstance(begun, Refusal):
+        tell_of_fault(action, begun, cluster, lease=lease)
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
         return Progress(stage=stage, reason=words_of(begun))
     if isinstance(begun, Begun):
@@ -139,6 +145,21 @@ def perform(
         return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
 
     return _follow_up(begun.record, cluster, facts, begin_again=begin_again, verdicts=verdicts, actor=actor)
+
+
+def tell_of_fault(action: Action, refusal: Refusal, cluster: Cluster, *, lease: Lease) -> None:
+    """Page once about an act that every guardrail let pass and the second opinion contradicts: one of us is wrong."""
+    if refusal.guardrail != SECOND_OPINION:
+        return
+    page = Action(
+        verb=Verb.PAGE_HUMAN,
+        incident=action.incident,
+        text=f"{action.verb.value} of {action.target} for {action.incident} is not begun: {refusal.reason}. This is a "
+        "fault of the autopilot: do what is needed by hand, and report it.",
+        part=f"proof {action.key}",
+    )
+    if not any(each.action.key == page.key and each.outcome for each in cluster.ledger.records(action.incident)):
+        perform(Order(action=page), cluster, lease=lease)
 
 
 def _why_told(action: Action, facts: ClusterFacts) -> str | None:

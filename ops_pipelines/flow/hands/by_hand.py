@@ -15,6 +15,7 @@ from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -227,7 +228,7 @@ def _status(node: NodeName, cluster: Cluster) -> NodeStatus:
 def _until_settled(action: Action, cluster: Cluster, *, lease: Lease, actor: str) -> Progress:
     give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit + timedelta(seconds=2)
     while True:
-        progress = perform(action, cluster, plan=None, lease=lease, actor=actor)
+        progress = perform(Order(action=action), cluster, lease=lease, actor=actor)
         if progress.stage is not Stage.UNDER_WAY or cluster.clock.now() >= give_up_at:
             return progress
         cluster.clock.wait(_POLL_SECONDS)

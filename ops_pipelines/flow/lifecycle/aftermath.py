@@ -12,6 +12,7 @@ from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.lifecycle.gang_cap import gang_cap
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -59,7 +60,7 @@ def put_back_canaries(rollout: Rollout, nodes: Collection[RolloutNode], cluster:
         put_back = Action(
             verb=Verb.PUT_BACK, incident=cause_of(rollout.rollout), node=node.node, try_number=node.try_number
         )
-        perform(put_back, cluster, plan=rollout.plan, lease=lease)
+        perform(Order(action=put_back, behind=rollout.plan), cluster, lease=lease)
 
 
 def keep_wide_jobs_off(

@@ -25,6 +25,7 @@ from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stag
 from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Step, Wait, Way
 from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict, judge_check, suite_named
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.errand import Errand
@@ -56,7 +57,7 @@ def advance_node(
             node = take_step(node, move, errand)
             has_moved = True
             continue
-        progress = perform(move.action, errand.cluster, plan=errand.rollout.plan, lease=errand.lease)
+        progress = perform(Order(action=move.action, behind=errand.rollout.plan), errand.cluster, lease=errand.lease)
         if progress.stage is Stage.DONE:
             has_moved = True
             if not _has_outcome(move.action, errand):

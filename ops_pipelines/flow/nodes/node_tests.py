@@ -10,6 +10,7 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.node_health.health_gates import CheckState, is_settling, judge_check, suite_for, suite_named
 from ops_pipelines.domain.node_health.node_check import BY_HAND
 from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
@@ -46,7 +47,7 @@ def see_to_tests(incident: Incident, node: NodeName, cluster: Cluster, *, lease:
         return TestsStanding(proofs=("no tests on the node: policy.yaml says consents.check: forbid",))
     if check is None:
         return TestsStanding(proofs=("no tests on the node: the catalogue knows none",))
-    progress = perform(check, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    progress = perform(Order(action=check, behind=incident.plan), cluster, lease=lease, judged_on=incident)
     if progress.stage is Stage.WAITING and not progress.reason.startswith(_NODE_IS_BUSY):
         return TestsStanding(waits_for=progress.reason)
     if progress.stage in (Stage.UNDER_WAY, Stage.WAITING):

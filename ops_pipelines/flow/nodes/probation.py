@@ -14,6 +14,7 @@ from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, Recovery, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.policy import Durations
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
 from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
 from ops_pipelines.domain.steps.ladder import climb
@@ -93,14 +94,14 @@ def _say_again(incident: Incident, node: NodeName, cluster: Cluster, *, lease: L
         return
     number = incident.plan_count + _NUMBERS_APART * len(said)
     action = Action(verb=Verb.PUT_LAST, incident=incident.incident, node=node, try_number=number)
-    perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    perform(Order(action=action, behind=incident.plan), cluster, lease=lease, judged_on=incident)
 
 
 def _put_back(incident: Incident, node: NodeName, cluster: Cluster, verdict: Verdict, *, lease: Lease) -> Progress:
     action = Action(verb=Verb.PUT_BACK, incident=incident.incident, node=node, try_number=incident.plan_count)
-    progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+    progress = perform(Order(action=action, behind=incident.plan), cluster, lease=lease, judged_on=incident)
     if progress.stage is Stage.UNDER_WAY:
-        progress = perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident)
+        progress = perform(Order(action=action, behind=incident.plan), cluster, lease=lease, judged_on=incident)
     now = cluster.clock.now()
     if progress.stage is Stage.DONE:
         note = f"healed: {'; '.join(verdict.facts)}"
@@ -144,7 +145,7 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
         ]
         if marks and marks[-1].verb is Verb.PUT_LAST:
             put_back = replace(marks[-1], verb=Verb.PUT_BACK)
-            perform(put_back, cluster, plan=None, lease=lease)
+            perform(Order(action=put_back), cluster, lease=lease)
 
 
 def follow_jobs(cluster: Cluster, *, lease: Lease) -> None:
@@ -256,4 +257,4 @@ def _tell_owner(incident: Incident, recovery: Recovery, cluster: Cluster, *, lea
         text=text,
         try_number=_NUMBER_OF_NOTICE,
     )
-    return perform(notice, cluster, plan=None, lease=lease)
+    return perform(Order(action=notice), cluster, lease=lease)

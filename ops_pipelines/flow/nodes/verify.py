@@ -15,6 +15,7 @@ from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus, seen_by_ourselves
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
@@ -213,7 +214,9 @@ def _until_settled(
     """Do it while the verdict lasts; a node that was looked at too long ago is looked at again in the next pass."""
 
     def step() -> Progress:
-        return perform(action, cluster, plan=incident.plan, lease=lease, judged_on=incident, looked_at=looked_at)
+        return perform(
+            Order(action=action, behind=incident.plan), cluster, lease=lease, judged_on=incident, looked_at=looked_at
+        )
 
     give_up_at = cluster.clock.now() + cluster.rules.policy.durations.command_limit
     progress = step()

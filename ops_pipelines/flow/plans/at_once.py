@@ -10,15 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PlanId
+from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
-from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, words_of
-from ops_pipelines.flow.acts.perform import Progress, Stage, new_record
+from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
+from ops_pipelines.flow.acts.perform import Progress, Stage, new_record, tell_of_fault
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.timeliness import read_lateness
@@ -29,14 +30,6 @@ AT_ONCE_COUNT = 1_000
 """So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
 _SENDER_COUNT = 4
 _ENOUGH_FOR_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One act, of a plan or of the reflex itself."""
-
-    action: Action
-    plan: PlanId | None = None
 
 
 def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Lease) -> Mapping[ActionKey, Progress]:
@@ -52,7 +45,7 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
         facts = read_facts({order.action.verb for order in batch}, cluster)
-        begun, others, verdicts = _begin(batch, facts, cluster, token=token)
+        begun, others, verdicts = _begin(batch, facts, cluster, token=token, lease=lease)
         told = _send(begun, facts, cluster, verdicts)
         sent = [record for record in begun if record.action.key not in told.withheld]
         late = {key: Progress(stage=Stage.WAITING, reason=words_of(why)) for key, why in told.withheld.items()}
@@ -61,14 +54,23 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
 
 
 def _begin(
-    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
+    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str, lease: Lease
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts]:
     """Write the before-entries; return those that may be sent, what is to be said of the others, and the verdicts."""
+    sight = sight_of(facts, cluster)
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
-    def guard(record: ActionRecord, state: LedgerState) -> Refusal | None:
+    def guard(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
         return judge_on(
-            state, record.action, record.plan, facts, cluster, shown=shown, lateness=lateness, actor=AUTOPILOT
+            state,
+            record.action,
+            record.plan,
+            facts,
+            cluster,
+            sight=sight,
+            shown=shown,
+            lateness=lateness,
+            actor=AUTOPILOT,
         )
 
     records = [new_record(order.action, cluster, facts, plan=order.plan) for order in orders]
@@ -79,8 +81,9 @@ def _begin(
     others: dict[ActionKey, Progress] = {}
     for record, answer in zip(records, answers, strict=True):
         if isinstance(answer, Begun):
-            begun.append(record)
+            begun.append(answer.record)
         elif isinstance(answer, Refusal):
+            tell_of_fault(record.action, answer, cluster, lease=lease)
             stage = Stage.WAITING if answer.patience is Patience.WAIT else Stage.FAILED
             others[record.action.key] = Progress(stage=stage, reason=words_of(answer))
         else:

@@ -12,6 +12,7 @@ from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentEvent, advance, handed_to_people
 from ops_pipelines.domain.policy import ConfigTrouble
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import RESTART_SOURCE
@@ -106,7 +107,7 @@ def _page(trouble: ConfigTrouble, cluster: Cluster, state: LedgerState, *, lease
     told = {record.action.key for record in state.records if record.outcome is not None}
     for page in pages:
         if page.key not in told:
-            perform(page, cluster, plan=None, lease=lease)
+            perform(Order(action=page), cluster, lease=lease)
 
 
 def _close_what_is_mended(cluster: Cluster, state: LedgerState) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, advance
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -27,7 +28,7 @@ def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) ->
         text=f"{incident.incident} needs you: {why}. Nothing more is done by itself.{left}",
         try_number=incident.plan_count + 1,
     )
-    if perform(page, cluster, plan=None, lease=lease).stage is not Stage.DONE:
+    if perform(Order(action=page), cluster, lease=lease).stage is not Stage.DONE:
         return False
     now = cluster.clock.now()
     given_up = advance(incident, IncidentEvent.NEEDS_HUMAN, at=now, note=why)

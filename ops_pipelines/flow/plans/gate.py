@@ -14,7 +14,7 @@ from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
-from ops_pipelines.domain.proof import why_unproved
+from ops_pipelines.domain.proof import Order, ProvedPlan, why_unproved
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
@@ -77,6 +77,15 @@ def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
     return None
 
 
+def as_proved(plan: IncidentPlan, cluster: Cluster) -> ProvedPlan | Refusal:
+    """Return a plan as its steps may be ordered, or why they may not be."""
+    content, proof = cluster.ledger.content_of(plan), cluster.ledger.proof(plan.plan)
+    why = why_unproved(proof, content=content, checks=PROOFS)
+    if proof is None or why is not None:
+        return wait("proof", why or "nobody has proved this plan; the next pass does")
+    return ProvedPlan(plan=plan, content=content, proof=proof)
+
+
 def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> None:
     """Page once about each plan that its own proof contradicts: the planner, or the proof, is wrong."""
     contradicted = [plan for plan in plans if _is_contradicted(plan, cluster)]
@@ -92,7 +101,7 @@ def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, l
             part=f"{_PAGE} {plan.plan}",
         )
         if page.key not in known:
-            perform(page, cluster, plan=None, lease=lease)
+            perform(Order(action=page), cluster, lease=lease)
 
 
 def _why_unproved(plan: IncidentPlan, cluster: Cluster) -> str | None:

@@ -15,12 +15,13 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, digest_of
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together, read_back
+from ops_pipelines.flow.plans.at_once import carry_out_together, read_back
 from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerConflict, LedgerState
 
 _MOST_A_MINUTE = 500
@@ -84,7 +85,7 @@ def _follow_unfinished(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -
         for action in sorted(left, key=lambda action: digest_of(action.key, began_at.isoformat())):
             if cluster.clock.now() - began_at >= _FOLLOWED_FOR:
                 break
-            perform(action, cluster, plan=None, lease=lease)
+            perform(Order(action=action), cluster, lease=lease)
     return frozenset(each.action.key for each in unfinished)
 
 
@@ -135,4 +136,4 @@ def _page_of_storm(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -> No
     (incident, _), *_ = counts.most_common(1)
     # The storm itself has its page: this list need wake nobody.
     page = Action(verb=Verb.PAGE_HUMAN, incident=incident, text=text, part=_PAGE, urgency=Urgency.WHEN_READ)
-    perform(page, cluster, plan=None, lease=lease)
+    perform(Order(action=page), cluster, lease=lease)

@@ -28,6 +28,7 @@ from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.domain.steps.timing import Moment
@@ -120,7 +121,7 @@ def remind_of_waiting(cluster: Cluster, *, lease: Lease) -> tuple[IncidentId, ..
             f"{incident.incident} has waited for {minutes:.0f} min: {incident.cause}. What it waits for: {why}. "
             "It goes on by itself when it may; until then nothing is done."
         )
-        if perform(_reminder(incident, text), cluster, plan=None, lease=lease).stage is Stage.DONE:
+        if perform(Order(action=_reminder(incident, text)), cluster, lease=lease).stage is Stage.DONE:
             told.append(incident.incident)
     return tuple(told)
 
@@ -243,7 +244,7 @@ def _page_once(note: str, text: str, cluster: Cluster, *, since: datetime, lease
         cluster.ledger.change_incident(incident, actor=AUTOPILOT, now=now)
     page = Action(verb=Verb.PAGE_HUMAN, incident=incident.incident, text=text)
     if not _is_told(page, state.records):
-        perform(page, cluster, plan=None, lease=lease)
+        perform(Order(action=page), cluster, lease=lease)
 
 
 def page_if_late(cluster: Cluster, *, lease: Lease) -> None:

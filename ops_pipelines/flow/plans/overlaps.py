@@ -26,6 +26,7 @@ from ops_pipelines.domain.overlap import (
     what_to_do,
 )
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake
@@ -181,14 +182,14 @@ def _tell_people(incident: Incident, cluster: Cluster, *, lease: Lease) -> None:
         pages.append(_page(incident, untold, now=cluster.clock.now()))
     for page in pages:
         if page.key not in over:
-            perform(page, cluster, plan=None, lease=lease)
+            perform(Order(action=page), cluster, lease=lease)
     if cluster.rules.policy.mode is Mode.OBSERVE:
         return  # Owners hear nothing of us then.
     begun = {each.action.attempt: each.action for each in records if each.action.verb is Verb.NOTIFY_OWNER}
     for each in told_now:
         notice = begun.get(each.later) or _notice(incident, each, now=cluster.clock.now())
         if notice.key not in over:
-            perform(notice, cluster, plan=None, lease=lease)
+            perform(Order(action=notice), cluster, lease=lease)
 
 
 def _page(incident: Incident, overlaps: Iterable[Overlap], *, now: datetime) -> Action:

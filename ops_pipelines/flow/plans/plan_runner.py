@@ -7,15 +7,18 @@ for it. Each step is `perform`'s. Several plans side by side are `carry_out`'s.
 from datetime import datetime
 
 from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Urgency, Verb
+from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
+from ops_pipelines.flow.acts.judgement import words_of
 from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import Order
 from ops_pipelines.flow.plans.escalation import escalate, held_jobs
+from ops_pipelines.flow.plans.gate import as_proved
 from ops_pipelines.flow.plans.in_force import is_in_force, is_yet_to_begin, put_in_force
 from ops_pipelines.flow.plans.isolation import why_isolation_waits
 from ops_pipelines.flow.plans.moments import calls_for_a_move, why_it_waits
@@ -51,7 +54,10 @@ class PlanRunner:
         ):
             return None
         action = self._plan.actions[self._position]
-        return Order(action=action, plan=self._plan.plan) if action.verb is Verb.DRAIN else None
+        if action.verb is not Verb.DRAIN:
+            return None
+        proved = as_proved(self._plan, self._cluster)
+        return None if isinstance(proved, Refusal) else proved.step(action)
 
     def take_drain(self, progress: Progress) -> None:
         """Take note of a drain that was carried out together with others."""
@@ -112,7 +118,10 @@ class PlanRunner:
         not_yet = self._waits_for_its_moment(incident, action)
         if not_yet is not None:
             return self._wait(incident, action, not_yet)
-        progress = perform(action, self._cluster, plan=self._plan.plan, lease=self._lease)
+        proved = as_proved(self._plan, self._cluster)
+        if isinstance(proved, Refusal):
+            return self._wait(incident, action, words_of(proved))
+        progress = perform(proved.step(action), self._cluster, lease=self._lease)
         if action.verb in SOFT and progress.stage in (Stage.WAITING, Stage.FAILED):
             # Room kept free is a kindness to the job; without it the job waits in the queue like any other.
             self.progress.add_step(action, progress)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Outcome
+from ops_pipelines.domain.action import MESSAGES, ActionRecord, ActProof, Outcome
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey
 from ops_pipelines.ports.ledger import (
@@ -19,7 +19,6 @@ from ops_pipelines.ports.ledger import (
     Begun,
     EntryKind,
     Guard,
-    GuardOfEach,
     LedgerConflict,
     LedgerError,
     LedgerState,
@@ -47,7 +46,7 @@ def begin_actions(
     connection: Connection,
     records: Sequence[ActionRecord],
     *,
-    guard: GuardOfEach,
+    guard: Guard,
     lease_token: str | None,
     actor: str,
     now: datetime,
@@ -58,7 +57,8 @@ def begin_actions(
     rows: list[dict[str, object]] = []
     state: LedgerState | None = None
     with ChainWriter(connection) as writer:
-        for record in records:
+        for asked in records:
+            record = asked
             before = known.get(record.action.key)
             if before is not None:
                 answers.append(AlreadyBegun(record=before))
@@ -70,11 +70,9 @@ def begin_actions(
             if state is None:
                 state = read_state(connection, now)
                 lease_refusal = _judge_lease(connection, lease_token, now)
-            refusal = lease_refusal or (
-                _judge_pause(state.pause, record, actor=actor)
-                or refusal_of_unproved(connection, record)
-                or guard(record, state)
-            )
+            refusal = lease_refusal or _judge_pause(state.pause, record, actor=actor)
+            if refusal is None:
+                record, refusal = _proved(connection, record, guard(record, state), now=now)
             if refusal is not None:
                 _write_refusal(writer, RefusedAction(action=record.action, refusal=refusal), actor=actor, now=now)
                 answers.append(refusal)
@@ -108,18 +106,25 @@ def begin_action_again(
     if present != record or present.outcome is not None or len(read_resent_at(connection, key)) != after:
         return AlreadyBegun(record=present)
     state = read_state(connection, now)
-    refusal = (
-        _judge_lease(connection, lease_token, now)
-        or _judge_pause(state.pause, record, actor=actor)
-        or refusal_of_unproved(connection, record)
-        or guard(state)
-    )
+    refusal = _judge_lease(connection, lease_token, now) or _judge_pause(state.pause, record, actor=actor)
+    again = record
+    if refusal is None:
+        again, refusal = _proved(connection, record, guard(record, state), now=now)
     if refusal is not None:
         return refusal
-    body = encode(Resent(key=key, at=now))
+    body = encode(Resent(key=key, at=now, proof=again.proof))
     with ChainWriter(connection) as writer:
         writer.append(body, kind=EntryKind.ACTION_RESENT, actor=actor, incident=record.action.incident, now=now)
     return Begun(record=record)
+
+
+def _proved(
+    connection: Connection, record: ActionRecord, found: Refusal | ActProof | None, *, now: datetime
+) -> tuple[ActionRecord, Refusal | None]:
+    """Return the record with what was proved of it, and why it must not be begun all the same."""
+    if isinstance(found, Refusal):
+        return record, found
+    return replace(record, proof=found), refusal_of_unproved(connection, record, found, now=now)
 
 
 def read_resent_at(connection: Connection, key: ActionKey) -> tuple[datetime, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, union, update
 
-from ops_pipelines.domain.action import Action
+from ops_pipelines.domain.action import Action, ActProof
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
@@ -63,6 +63,8 @@ class Resent:
 
     key: ActionKey
     at: datetime
+    proof: ActProof | None = None
+    """What was proved of it once more; None: a message, or sent by an older version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord
+from ops_pipelines.domain.act_proof import ACT_CHECKS
+from ops_pipelines.domain.action import MESSAGES, ActionRecord, ActProof
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import Digest, PlanId, digest_of, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.domain.proof import LASTS, Proof, why_unproved
+from ops_pipelines.domain.proof import LASTS, SECOND_OPINION, Proof, why_act_unproved, why_no_step, why_unproved
 from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter
@@ -63,12 +64,28 @@ def refuse_unproved(connection: Connection, begun: Iterable[Incident], *, now: d
             raise LedgerConflict(f"plan {incident.plan} cannot be put in force: {why}")
 
 
-def refusal_of_unproved(connection: Connection, record: ActionRecord) -> Refusal | None:
-    """Return why an act of an incident's plan must not be begun. People are told whatever was proved."""
-    if record.plan is None or is_rollout(record.action.incident) or record.action.verb in MESSAGES:
+def refusal_of_unproved(
+    connection: Connection, record: ActionRecord, proof: ActProof | None, *, now: datetime
+) -> Refusal | None:
+    """Return why an act must not be begun: its plan was not proved, does not hold it, or the act itself was not proved.
+
+    People are told whatever was proved. Of a rollout the acts alone are proved: its waves have a yes of their own.
+    """
+    action = record.action
+    if action.verb in MESSAGES:
         return None
-    why = _why_unproved(connection, record.plan)
+    why = None if is_rollout(action.incident) else _why_unplanned(connection, record)
+    if why is None and proof is not None and proof.contradictions:
+        return wait(SECOND_OPINION, "; ".join(proof.contradictions))
+    why = why or why_act_unproved(proof, act=action.key, checks=ACT_CHECKS, now=now)
     return None if why is None else wait("proof", why)
+
+
+def _why_unplanned(connection: Connection, record: ActionRecord) -> str | None:
+    if record.plan is None:
+        return why_no_step(record.action, None)
+    known = read_plans_of(connection, [record.plan]).get(record.plan)
+    return _why_unproved(connection, record.plan) or why_no_step(record.action, known)
 
 
 def _why_unproved(connection: Connection, plan: PlanId) -> str | None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ops_pipelines.domain.action import ActionRecord, Outcome
+from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -35,7 +35,6 @@ from ops_pipelines.ports.ledger import (
     EntryKind,
     Evidence,
     Guard,
-    GuardOfEach,
     HeldLease,
     LedgerConflict,
     LedgerError,
@@ -273,20 +272,17 @@ class SqlLedger:
     def begin(
         self, record: ActionRecord, *, guard: Guard, lease_token: str | None, actor: str, now: datetime
     ) -> Begun | AlreadyBegun | Refusal:
-        def guard_of_each(_: ActionRecord, state: LedgerState) -> Refusal | None:
-            return guard(state)
-
-        (answer,) = self.begin_all([record], guard=guard_of_each, lease_token=lease_token, actor=actor, now=now)
+        (answer,) = self.begin_all([record], guard=guard, lease_token=lease_token, actor=actor, now=now)
         return answer
 
     def begin_all(
-        self, records: Sequence[ActionRecord], *, guard: GuardOfEach, lease_token: str | None, actor: str, now: datetime
+        self, records: Sequence[ActionRecord], *, guard: Guard, lease_token: str | None, actor: str, now: datetime
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
             refused = self._watch.refused_in(connection)
 
-            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | None:
+            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
                 return refusal_of(record, refused) or guard(record, state)
 
             return ledger_actions.begin_actions(
@@ -300,8 +296,8 @@ class SqlLedger:
             self._take_in_pause(connection, now)
             refused = self._watch.refused_in(connection)
 
-            def guard_too(state: LedgerState) -> Refusal | None:
-                return refusal_of(record, refused) or guard(state)
+            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+                return refusal_of(record, refused) or guard(record, state)
 
             return ledger_actions.begin_action_again(
                 connection, record, after=after, guard=guard_too, lease_token=lease_token, actor=actor, now=now
