@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from ops_pipelines.domain.identity import (
     ActionKey,
-    Digest,
     IncidentId,
     JobAttempt,
     NodeName,
@@ -20,6 +19,7 @@ from ops_pipelines.domain.identity import (
     digest_of,
 )
 from ops_pipelines.domain.policy import Policy
+from ops_pipelines.domain.proof import ActProof
 
 
 class Verb(Enum):
@@ -295,21 +295,6 @@ def witness_limit(verb: Verb, policy: Policy) -> timedelta:
     if verb in (Verb.REBOOT, Verb.POWER_ON):
         return durations.reboot_limit
     return durations.command_limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActProof:
-    """The second opinion on one act, made right before it is begun. `act_proof` makes it, the before-entry keeps it."""
-
-    act: ActionKey
-    version: int
-    """Of the program's proofs (`proof.PROVER_VERSION`)."""
-    made_at: datetime
-    seen: Digest
-    """Of the facts that it rests on."""
-    checks: tuple[str, ...]
-    contradictions: tuple[str, ...]
-    """Empty: each of the checks let it pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

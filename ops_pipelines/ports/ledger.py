@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
-from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome
+from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -21,8 +21,8 @@ from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
+from ops_pipelines.domain.proof import ActProof, Proof, QuotaProof
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, QuotaProposal, SentChange
 from ops_pipelines.domain.snapshot import Snapshot
 
 AUTOPILOT = "autopilot"
@@ -367,8 +367,8 @@ class Ledger(Protocol):
         """Return one plan; None if there is none."""
         ...
 
-    def content_of(self, plan: IncidentPlan) -> Digest:
-        """Return the sha256 of a plan as it is, or would be, stored."""
+    def content_of(self, decided: IncidentPlan | QuotaProposal) -> Digest:
+        """Return the sha256 of a plan, or a proposal of quotas, as it is, or would be, stored."""
         ...
 
     def proof(self, plan: PlanId) -> Proof | None:
@@ -535,10 +535,12 @@ class Ledger(Protocol):
         lease_token: str | None,
         now: datetime,
         sent: Sequence[SentChange] = (),
+        proof: QuotaProof | None = None,
     ) -> ProposalRecord:
         """Write one event of a proposal and return it as it is from now on.
 
-        `sent`: what will be set, told when it is begun; of one that is half in, what was told first stays.
+        `sent`: what will be set, told when it is begun; of one that is half in, what was told first stays. `proof`:
+        what was proved of it just now: without one that has passed nothing is applied.
 
         Raises LedgerError for one that is not known, LedgerConflict if its state does not take the event, if another
         is half-way (`applying`, `undoing`), or if it would be completed or undone after a newer one was applied.

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together

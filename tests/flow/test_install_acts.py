@@ -14,7 +14,7 @@ from ops_pipelines.domain.identity import ActionKey, NodeName, RolloutId, cause_
 from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
 from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.ports.fleet import Fleet

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, ActProof, OutcomeKind, Verb
+from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import Authority, Patience, Refusal, drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutState
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import Mode, RolloutLimits
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, judge_on, sight_of
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform

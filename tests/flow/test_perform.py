@@ -12,7 +12,7 @@ from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.domain.incident import IncidentEvent, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.people import orders

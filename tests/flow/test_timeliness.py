@@ -14,8 +14,8 @@ from ops_pipelines.domain.guardrails.site_means import SiteMeans
 from ops_pipelines.domain.health import HealthWord, judge_health
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Risk
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.evidence.intake import _unreachable, take_in_conditions

@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.people import orders

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, ActProof, OutcomeKind
+from ops_pipelines.domain.action import ActionRecord, OutcomeKind
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.ports.ledger import (
     KEPT_ACTS,
     AlreadyBegun,

@@ -4,12 +4,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.domain.act_proof import ACT_CHECKS
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, ActProof
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
 from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
 from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.domain.order import STEPS, Order, ProvedPlan
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.domain.proof import PROVER_VERSION, STEPS, CheckedPlan, Order, Proof, ProvedPlan
+from ops_pipelines.domain.proof import PROVER_VERSION, ActProof, CheckedPlan, Proof, QuotaProof
+from ops_pipelines.domain.quota.proposal import QuotaProposal
+from ops_pipelines.domain.quota.proposal_proof import PROOFS as QUOTA_PROOFS
 from ops_pipelines.ports.ledger import Ledger, LedgerState
 
 
@@ -59,6 +62,18 @@ def passed_act(action: Action, *, at: datetime) -> ActProof:
         made_at=at,
         seen=digest_of("the facts"),
         checks=tuple(ACT_CHECKS),
+        contradictions=(),
+    )
+
+
+def passed_quotas(proposal: QuotaProposal, ledger: Ledger, *, at: datetime) -> QuotaProof:
+    """Return a proof in which nothing contradicts the proposal."""
+    return QuotaProof(
+        content=ledger.content_of(proposal),
+        inputs=digest_of("what was agreed"),
+        version=PROVER_VERSION,
+        made_at=at,
+        checks=tuple(QUOTA_PROOFS),
         contradictions=(),
     )
 

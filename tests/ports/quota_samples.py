@@ -14,6 +14,7 @@ from ops_pipelines.domain.quota.proposal import (
 )
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.ports.ledger import AUTOPILOT, Ledger
+from tests.ports.proved_plans import passed_quotas
 
 DAY = date(2026, 3, 1)
 MADE_AT = datetime(2026, 3, 1, 5, 0, tzinfo=UTC)
@@ -95,5 +96,6 @@ def move(
             lease_token=token,
             now=at,
             sent=() if number else sent,
+            proof=passed_quotas(record.proposal, ledger, at=at) if event is ProposalEvent.BEGIN else None,
         )
     return record

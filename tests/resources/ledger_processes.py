@@ -7,11 +7,12 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from ops_pipelines.domain.action import ActionRecord, ActProof
+from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import RolloutId
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import RolloutNode
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.ports.ledger import Begun, LedgerConflict, LedgerState
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

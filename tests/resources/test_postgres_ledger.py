@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import create_engine, insert, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from ops_pipelines.domain.action import ActionRecord, ActProof
+from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
 from ops_pipelines.resources.backup import BackupError, make_backup

@@ -12,6 +12,7 @@ from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, digest_of
 from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import (
     ActionClass,
     BlastCaps,
@@ -23,7 +24,6 @@ from ops_pipelines.domain.policy import (
     Mode,
     RecoveryLimits,
 )
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.simulator.adapters import SimulatedScheduler

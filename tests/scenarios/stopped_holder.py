@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together

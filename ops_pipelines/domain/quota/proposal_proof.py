@@ -10,7 +10,10 @@ stay within the day's step.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from ops_pipelines.domain.identity import Digest, digest_of
+from ops_pipelines.domain.proof import PROVER_VERSION, QuotaProof
 from ops_pipelines.domain.quota.forced_moves import ROUNDING, Agreed
 from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal, SupplyLine
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
@@ -39,6 +42,40 @@ class ProofInputs:
 
 Proof = Callable[[QuotaProposal, ProofInputs], tuple[str, ...]]
 """Returns each contradiction in words."""
+
+
+def prove_proposal(proposal: QuotaProposal, inputs: ProofInputs, *, content: Digest, made_at: datetime) -> QuotaProof:
+    """Return what every proof finds, each contradiction with the name of its proof; `content` is the proposal's digest.
+
+    A proof that raises, or says nothing that can be read, contradicts.
+    """
+    supplies = {line.gpu_type: inputs.supply_of(line) for line in proposal.supplies}
+    terms = [str(each) for kind in sorted(inputs.terms) for each in inputs.terms[kind]]
+    return QuotaProof(
+        content=content,
+        inputs=digest_of(*(f"{kind} {supplies[kind]}" for kind in sorted(supplies)), *terms),
+        version=PROVER_VERSION,
+        made_at=made_at,
+        checks=tuple(PROOFS),
+        contradictions=contradictions_in(proposal, inputs),
+    )
+
+
+def contradictions_in(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[str, ...]:
+    """Return what every proof finds, each with the name of its proof."""
+    return tuple(
+        f"{name}: {found}" for name, (_, find) in PROOFS.items() for found in _contradictions(find, proposal, inputs)
+    )
+
+
+def _contradictions(find: Proof, proposal: QuotaProposal, inputs: ProofInputs) -> tuple[str, ...]:
+    try:
+        found = find(proposal, inputs)
+    except Exception as problem:  # whatever it is, it is no proof
+        return (f"the check itself failed: {problem!r}",)
+    if not isinstance(found, tuple) or not all(isinstance(each, str) for each in found):
+        return (f"the check itself failed: it answered {found!r}",)
+    return found
 
 
 def find_sums_beyond_supply(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.domain.act_proof import Sight, prove_act
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, ActProof, Verb
+from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
@@ -19,7 +19,7 @@ from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId, cause_o
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
-from ops_pipelines.domain.proof import SECOND_OPINION
+from ops_pipelines.domain.proof import SECOND_OPINION, ActProof
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import Lateness, in_force

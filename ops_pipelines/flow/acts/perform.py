@@ -15,7 +15,6 @@ from ops_pipelines.domain.action import (
     NOT_NEEDED,
     Action,
     ActionRecord,
-    ActProof,
     Outcome,
     OutcomeKind,
     Verb,
@@ -26,7 +25,8 @@ from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusa
 from ops_pipelines.domain.identity import PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.proof import SECOND_OPINION, Order
+from ops_pipelines.domain.order import Order
+from ops_pipelines.domain.proof import SECOND_OPINION, ActProof
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.commands import send_command
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts

@@ -15,7 +15,7 @@ from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

@@ -12,7 +12,7 @@ from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.lifecycle.gang_cap import gang_cap
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

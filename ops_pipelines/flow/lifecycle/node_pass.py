@@ -25,7 +25,7 @@ from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stag
 from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Step, Wait, Way
 from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict, judge_check, suite_named
 from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.errand import Errand

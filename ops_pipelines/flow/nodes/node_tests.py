@@ -9,8 +9,8 @@ from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.node_health.health_gates import CheckState, is_settling, judge_check, suite_for, suite_named
 from ops_pipelines.domain.node_health.node_check import BY_HAND
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import ActionClass, Consent
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster

@@ -13,8 +13,8 @@ from ops_pipelines.domain.guardrails.ownership import marked_by_rollouts
 from ops_pipelines.domain.identity import JobId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, Recovery, advance
 from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
 from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
 from ops_pipelines.domain.steps.ladder import climb

@@ -15,7 +15,7 @@ from ops_pipelines.domain.identity import IncidentId, NodeName
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.observation import NodeStatus, seen_by_ourselves
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,

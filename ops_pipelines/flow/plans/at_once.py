@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts

@@ -11,8 +11,8 @@ from datetime import datetime
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.incident import IncidentEvent, advance, handed_to_people
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import ConfigTrouble
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import RESTART_SOURCE

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import JobId
 from ops_pipelines.domain.incident import Incident, IncidentEvent, advance
-from ops_pipelines.domain.proof import Order
+from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease

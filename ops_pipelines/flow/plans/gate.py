@@ -12,9 +12,10 @@ from ops_pipelines.domain.decision import Decision
 from ops_pipelines.domain.guardrails.refusal import Refusal, wait
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.domain.order import Order, ProvedPlan
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
-from ops_pipelines.domain.proof import Order, ProvedPlan, why_unproved
+from ops_pipelines.domain.proof import why_unproved
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster

@@ -14,8 +14,8 @@ from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, digest_of
 from ops_pipelines.domain.observation import Signal
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform

@@ -26,9 +26,9 @@ from ops_pipelines.domain.identity import IncidentId, cause_of
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.domain.steps.timing import Moment

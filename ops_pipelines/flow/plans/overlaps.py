@@ -14,6 +14,7 @@ from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, Verb
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident, handed_to_people
 from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.overlap import (
     Certainty,
     Overlap,
@@ -26,7 +27,6 @@ from ops_pipelines.domain.overlap import (
     what_to_do,
 )
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake

@@ -10,8 +10,8 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Urgency, Verb
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.proof import Order
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.acts.judgement import words_of
 from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform

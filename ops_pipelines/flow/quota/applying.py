@@ -18,6 +18,7 @@ from ops_pipelines.flow.quota.guards import (
     find_hindrances,
     hindrances_of_scheduler,
     part_settable,
+    prove_now,
     refuse_without_consent,
     warnings_of,
 )
@@ -58,10 +59,11 @@ def preview(
     quotas = desk.limits()
     in_force, probe = quotas.read(), quotas.probe()
     changes, left_out = _changes(record, desk, limits_on=limits_on or desk.limits_on, in_force=in_force)
-    policy = desk.cluster.rules.policy
+    policy, now = desk.cluster.rules.policy, desk.clock.now()
+    proof = prove_now(record.proposal, desk, now=now)
     hindrances = (
         *(() if actor is None else refuse_without_consent(policy, actor=actor, lease_token=None)),
-        *find_hindrances(record.proposal, changes, desk, in_force=in_force, probe=probe, now=desk.clock.now()),
+        *find_hindrances(record.proposal, changes, desk, in_force=in_force, probe=probe, proof=proof, now=now),
     )
     is_open = record.state in (ProposalState.PROPOSED, ProposalState.HALF_APPLIED)
     return Preview(
@@ -99,12 +101,13 @@ def apply(
     quotas = desk.limits()
     in_force, probe = quotas.read(), quotas.probe()
     changes, left_out = _changes(record, desk, limits_on=limits_on or desk.limits_on, in_force=in_force)
+    proof = prove_now(record.proposal, desk, now=now)
     _refuse(
         proposal,
-        find_hindrances(record.proposal, changes, desk, in_force=in_force, probe=probe, now=now),
+        find_hindrances(record.proposal, changes, desk, in_force=in_force, probe=probe, proof=proof, now=now),
     )
     warnings = (*warnings_of(probe), *left_out, *below_what_runs(changes, desk, in_force=in_force))
-    hand = Hand(desk=desk, actor=actor, lease_token=lease_token, warnings=warnings)
+    hand = Hand(desk=desk, actor=actor, lease_token=lease_token, warnings=warnings, proof=proof)
     return hand.carry_out(record, changes, Deed.APPLY, pause=pause or desk.clock.wait)
 
 

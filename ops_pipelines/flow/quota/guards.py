@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.domain.proof import QuotaProof
 from ops_pipelines.domain.quota.proposal import QuotaProposal
+from ops_pipelines.domain.quota.proposal_proof import prove_proposal
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.quota.proposing import contradictions_in, proof_inputs
+from ops_pipelines.flow.quota.proposing import proof_inputs
 from ops_pipelines.flow.quota.standstill import standstill
 from ops_pipelines.flow.quota.supply import count_supply
 from ops_pipelines.flow.teams_desk import TeamsDesk
@@ -60,15 +62,23 @@ def find_hindrances(
     *,
     in_force: QuotasInForce,
     probe: QuotaProbe,
+    proof: QuotaProof,
     now: datetime,
 ) -> tuple[str, ...]:
-    """Return why a proposal must not be applied now; nothing if it may. Raises SourceError where nobody answers."""
+    """Return why a proposal must not be applied now; nothing if it may. `proof` is what `prove_now` says."""
     return (
         *_too_old(proposal, desk, now=now),
         *_standing_still(proposal, desk, now=now),
         *hindrances_of_scheduler(changes, in_force=in_force, probe=probe),
-        *_contradictions(proposal, desk, now=now),
+        *(f"{each}; propose anew" for each in proof.contradictions),
     )
+
+
+def prove_now(proposal: QuotaProposal, desk: TeamsDesk, *, now: datetime) -> QuotaProof:
+    """Prove a proposal on today's agreements and the nodes that are healthy now. Raises SourceError without them."""
+    supplies = {line.gpu_type: line.supply for line in count_supply(desk, now=now).lines}
+    inputs = replace(proof_inputs(proposal, desk), supplies=supplies)
+    return prove_proposal(proposal, inputs, content=desk.cluster.ledger.content_of(proposal), made_at=now)
 
 
 def hindrances_of_scheduler(
@@ -137,14 +147,6 @@ def _standing_still(proposal: QuotaProposal, desk: TeamsDesk, *, now: datetime) 
     why = standstill(incidents, topology=rules.topology, policy=desk.policy, now=now)
     if why and not proposal.frozen_because:
         yield f"quotas stand still by now: {why}; propose anew"
-
-
-def _contradictions(proposal: QuotaProposal, desk: TeamsDesk, *, now: datetime) -> Iterator[str]:
-    """Yield what the proofs find on today's agreements and on the nodes that are healthy now."""
-    supplies = {line.gpu_type: line.supply for line in count_supply(desk, now=now).lines}
-    inputs = replace(proof_inputs(proposal, desk), supplies=supplies)
-    for found in contradictions_in(proposal, inputs):
-        yield f"{found}; propose anew"
 
 
 def below_what_runs(changes: Sequence[Change], desk: TeamsDesk, *, in_force: QuotasInForce) -> tuple[str, ...]:

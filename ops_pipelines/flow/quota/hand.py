@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ops_pipelines.domain.proof import QuotaProof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, SentChange
 from ops_pipelines.flow.lease import is_current
 from ops_pipelines.flow.quota.changes import ApplyRefused, Witnessed, to_sent, witness
@@ -53,6 +54,8 @@ class Hand:
     actor: str
     lease_token: str | None
     warnings: tuple[str, ...]
+    proof: QuotaProof | None = None
+    """Of the proposal that is applied, as it was just made; None where nothing is begun that needs one."""
 
     def carry_out(
         self, record: ProposalRecord, changes: tuple[Change, ...], deed: Deed, *, pause: Pause
@@ -103,6 +106,7 @@ class Hand:
             lease_token=self.lease_token,
             now=self.desk.clock.now(),
             sent=sent,
+            proof=self.proof if event is ProposalEvent.BEGIN else None,
         )
 
 

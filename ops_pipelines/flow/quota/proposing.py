@@ -21,7 +21,7 @@ from ops_pipelines.domain.quota.proposal import (
     QuotaProposal,
     SupplyLine,
 )
-from ops_pipelines.domain.quota.proposal_proof import PROOFS, ProofInputs
+from ops_pipelines.domain.quota.proposal_proof import ProofInputs, contradictions_in
 from ops_pipelines.domain.quota.proposing import headline_of_lines, propose_lines
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
@@ -47,15 +47,6 @@ class Proposed:
     def contradictions(self) -> tuple[str, ...]:
         """What the proofs find; nothing: it may be kept and applied."""
         return contradictions_in(self.proposal, self.inputs)
-
-
-def contradictions_in(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[str, ...]:
-    """Return what every proof finds, each with the name of its proof."""
-    return tuple(
-        f"{name}: {found}"
-        for name, (_, find_contradictions) in PROOFS.items()
-        for found in find_contradictions(proposal, inputs)
-    )
 
 
 def propose(day: date, desk: TeamsDesk, *, now: datetime) -> Proposed:

@@ -10,9 +10,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, ActProof, Outcome
+from ops_pipelines.domain.action import MESSAGES, ActionRecord, Outcome
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey
+from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.ports.ledger import (
     AUTOPILOT,
     AlreadyBegun,

@@ -12,10 +12,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, union, update
 
-from ops_pipelines.domain.action import Action, ActProof
+from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
+from ops_pipelines.domain.proof import ActProof, QuotaProof
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalState, SentChange
 from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
@@ -101,6 +102,8 @@ class ProposalChange:
     """Of the line that brings it: under which it is kept."""
     superseded: tuple[ProposalId, ...] = ()
     """Whose place it takes."""
+    proof: QuotaProof | None = None
+    """Of the line that begins it; None: any other, or written by an older version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

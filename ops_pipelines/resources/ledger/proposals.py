@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from ops_pipelines.domain.identity import Digest, IncidentId
+from ops_pipelines.domain.proof import QuotaProof, why_quota_unproved
 from ops_pipelines.domain.quota.proposal import (
     PROPOSAL_TABLE,
     ProposalEvent,
@@ -21,10 +22,12 @@ from ops_pipelines.domain.quota.proposal import (
     QuotaProposal,
     SentChange,
 )
+from ops_pipelines.domain.quota.proposal_proof import PROOFS
 from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, ProposalChange, ProposalStanding
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, read_lease, write_document
+from ops_pipelines.resources.ledger.proofs import content_of
 from ops_pipelines.resources.ledger.state import read_pause
 from ops_pipelines.resources.ledger.tables import quota_proposals as rows
 
@@ -119,6 +122,7 @@ def write_event(
     lease_token: str | None,
     now: datetime,
     sent: tuple[SentChange, ...],
+    proof: QuotaProof | None,
 ) -> ProposalRecord:
     """Write one event of a proposal; raise LedgerConflict as the port says."""
     row = connection.execute(_ROW, {"proposal": proposal}).one_or_none()
@@ -136,12 +140,16 @@ def write_event(
     _refuse_without_right(connection, proposal, event, lease_token=lease_token, now=now)
     if event in BEGINNINGS:
         _refuse_beside_another(connection, present, row.begun_seq)
+    if event is ProposalEvent.BEGIN:
+        why = why_quota_unproved(proof, content=content_of(present.proposal), checks=PROOFS, now=now)
+        if why is not None:
+            raise LedgerConflict(f"{proposal} is not applied: {why}")
     is_first = event is ProposalEvent.BEGIN and present.state is ProposalState.PROPOSED
     changed = replace(
         present, state=state, since=now, actor=actor, reason=reason, sent=sent if is_first else present.sent
     )
     standing = _standing(changed)
-    seq = _append(connection, ProposalChange(proposal=proposal, event=event, standing=standing), now=now)
+    seq = _append(connection, ProposalChange(proposal=proposal, event=event, standing=standing, proof=proof), now=now)
     begun = {"begun_seq": seq} if event is ProposalEvent.BEGIN else {}
     _update(connection, proposal, {"seq": seq, **begun, **standing_row(standing)})
     return changed

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ops_pipelines.domain.action import ActionRecord, ActProof, Outcome
+from ops_pipelines.domain.action import ActionRecord, Outcome
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.health import Heartbeat
 from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
@@ -23,8 +23,8 @@ from ops_pipelines.domain.node_health.node_check import NodeCheck
 from ops_pipelines.domain.observation import Observation, Rejected
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, SentChange
+from ops_pipelines.domain.proof import ActProof, Proof, QuotaProof
+from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, QuotaProposal, SentChange
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.ports.ledger import (
     AlreadyBegun,
@@ -225,8 +225,8 @@ class SqlLedger:
         with self._database.read() as connection:
             return ledger_state.read_plan(connection, plan)
 
-    def content_of(self, plan: IncidentPlan) -> Digest:
-        return ledger_proofs.content_of(plan)
+    def content_of(self, decided: IncidentPlan | QuotaProposal) -> Digest:
+        return ledger_proofs.content_of(decided)
 
     def proof(self, plan: PlanId) -> Proof | None:
         with self._database.read() as connection:
@@ -391,6 +391,7 @@ class SqlLedger:
         lease_token: str | None,
         now: datetime,
         sent: Sequence[SentChange] = (),
+        proof: QuotaProof | None = None,
     ) -> ProposalRecord:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
@@ -406,6 +407,7 @@ class SqlLedger:
                 lease_token=lease_token,
                 now=now,
                 sent=tuple(sent),
+                proof=proof,
             )
 
     def proposal(self, proposal: ProposalId) -> ProposalRecord | None:
