@@ -15,9 +15,10 @@ from ops_pipelines.domain.identity import Digest, JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.domain.order import ProvedPlan
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.policy import ActionClass, Consent, Policy
-from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof
+from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof, why_unproved
 from ops_pipelines.domain.snapshot import Rules, Snapshot
 
 _SHOWS_WITHIN = timedelta(minutes=10)
@@ -48,6 +49,9 @@ _ORDER = {
     Verb.UNRESERVE: 6,
     Verb.RELEASE: 7,
 }
+_BUDGETED = ("the cluster", "rack")
+_CAPPED = ("leaf switch", "nvlink domain", "partition")
+"""Parts of the cluster whose limits are the drain budget's, and those that have caps of their own."""
 _ON_DRAINED_NODES = (Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE, Verb.CHECK)
 
 
@@ -115,13 +119,8 @@ def _steps_of(attempt: JobAttempt, actions: Sequence[Action]) -> Iterator[Action
 
 
 def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
-    """Return by how much all plans together would pass the drain budget."""
-    out = out_of_service(snapshot.nodes, snapshot.records, rules, at=snapshot.taken_at)
-    new = _drained(plans) - out
-    budget = rules.policy.drain_budget
-    if new and len(out | new) > budget.max_out_count:
-        return (f"{len(out | new)} nodes would be out of service; max_out_count is {budget.max_out_count}",)
-    return ()
+    """Return each limit of the drain budget, on the cluster and its racks, that all plans together would pass."""
+    return tuple(_passed_parts(plans, snapshot, rules, kinds=_BUDGETED))
 
 
 def _drained(plans: Sequence[IncidentPlan]) -> frozenset[NodeName]:
@@ -167,23 +166,21 @@ def find_aimless_repairs(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
 
 
 def find_passed_blast_caps(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
-    """Return each cap on parts of the cluster, jobs and GPU-hours that a plan would pass, and all drains together."""
-    alone = [
-        f"{plan.plan}: {broken}"
-        for plan in plans
-        for broken in (*_passed_parts((plan,), snapshot, rules), *_passed_losses(plan, snapshot, rules.policy))
-    ]
-    return (*alone, *(f"all plans together: {broken}" for broken in _passed_parts(plans, snapshot, rules)))
+    """Return each cap on parts of the cluster that all drains together would pass, and on jobs and GPU-hours a plan."""
+    alone = [f"{plan.plan}: {broken}" for plan in plans for broken in _passed_losses(plan, snapshot, rules.policy)]
+    return (*alone, *_passed_parts(plans, snapshot, rules, kinds=_CAPPED))
 
 
-def _passed_parts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> Iterator[str]:
+def _passed_parts(
+    plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules, *, kinds: Collection[str]
+) -> Iterator[str]:
     """Yield each part of the cluster of which too much would be out by what these plans newly drain."""
     out = out_of_service(snapshot.nodes, snapshot.records, rules, at=snapshot.taken_at)
     new = (_drained(plans) - out) & rules.topology.places.keys()
     if not new:
         return
     for (kind, name), members in parts_of_cluster(snapshot.nodes, rules).items():
-        if members.isdisjoint(new):
+        if kind not in kinds or members.isdisjoint(new):
             continue
         gone, total = len(members & (out | new)), len(members)
         for is_passed, limit in caps_on(kind, gone, total, rules.policy):
@@ -406,6 +403,24 @@ def prove_plans(
             )
             snapshot = replace(snapshot, records=(*snapshot.records, *begun))
     return tuple(proofs)
+
+
+def refuse_plans(
+    plans: Sequence[IncidentPlan], snapshot: Snapshot, *, inputs: Digest, contents: Sequence[Digest], why: str
+) -> tuple[Proof, ...]:
+    """Return proofs that let none of the plans pass, because the checks came to no end."""
+    checked = tuple(CheckedPlan(check=name, contradictions=(why,)) for name in PROOFS)
+    return tuple(
+        _proof(plan, content, checked, inputs, snapshot) for plan, content in zip(plans, contents, strict=True)
+    )
+
+
+def with_proof(plan: IncidentPlan, proof: Proof | None, *, content: Digest) -> ProvedPlan | str:
+    """Return a plan as its steps may be ordered, or why they may not be."""
+    why = why_unproved(proof, content=content, checks=PROOFS)
+    if proof is None or why is not None:
+        return why or ""
+    return ProvedPlan(plan=plan, content=content, proof=proof)
 
 
 def _proof(

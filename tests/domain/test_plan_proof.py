@@ -25,7 +25,7 @@ from ops_pipelines.domain.plan_proof import (
     find_unknown_targets,
     find_unserved_services,
 )
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, Mode
+from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode
 from ops_pipelines.domain.snapshot import Rules, Snapshot
 from tests.domain.builders import (
     GPU,
@@ -216,7 +216,7 @@ def test_all_plans_together_keep_the_caps() -> None:
 
     assert find_passed_blast_caps(drains(names[0], names[8]), snapshot(), capped) == ()
     (found,) = find_passed_blast_caps(drains(names[0], names[1]), snapshot(), capped)
-    assert found.startswith("all plans together: 2 of 8 nodes of leaf switch s0 would be out")
+    assert found.startswith("2 of 8 nodes of leaf switch s0 would be out")
 
 
 def test_two_replicas_are_not_held_at_once_where_one_must_serve() -> None:
@@ -271,7 +271,7 @@ def drains(*names: NodeName) -> list[IncidentPlan]:
     [
         pytest.param(1, (), id="one left"),
         pytest.param(2, (), id="the last one"),
-        pytest.param(3, ("5 nodes would be out of service; max_out_count is 4",), id="one too many"),
+        pytest.param(3, ("5 of 40 nodes of the cluster would be out; max_out_count is 4",), id="one too many"),
     ],
 )
 def test_an_overspent_budget_is_found(new_count: int, contradictions: tuple[str, ...]) -> None:
@@ -279,7 +279,9 @@ def test_an_overspent_budget_is_found(new_count: int, contradictions: tuple[str,
     state = snapshot(nodes=[foreign_node(name) for name in names[20:22]])
 
     found = find_overspent_budget(
-        drains(*names[:new_count]), state, rules(policy(drain_budget=DrainBudget(max_out_count=4)))
+        drains(*names[:new_count]),
+        state,
+        rules(policy(drain_budget=DrainBudget(max_out_count=4, max_out_per_rack_count=9))),
     )
 
     assert found == contradictions
@@ -312,6 +314,44 @@ def test_a_touch_without_a_call_for_repair_is_found(response: Response) -> None:
     found = find_aimless_repairs([plan(DRAIN, PAGE, response=response)], snapshot(), rules())
 
     assert bool(found) is (response not in REPAIRS)
+
+
+FREEZE = FreezeWindow(name="visit", begins_at=after(-9), ends_at=after(9))
+TWINS = [job(name, nodes=(on,), service="chat", min_serving_count=1) for name, on in (("42", NODE), ("43", NODE))]
+MASS = incident(xid(79), xid(79, node=OTHER_NODE), response=Response.PAGE_MASS_EVENT, name="INC-0009")
+BUGS = {
+    "targets_are_known": (plan(DRAIN), snapshot(), rules(policy(untouchable_nodes=frozenset({NODE})))),
+    "order_is_hold_fence_exclude_release": (plan(DRAIN, HOLD, EXCLUDE, RELEASE), snapshot(jobs=[job()]), rules()),
+    "stays_within_drain_budget": (
+        plan(DRAIN),
+        snapshot(),
+        rules(policy(drain_budget=DrainBudget(max_out_count=0))),
+    ),
+    "stays_within_blast_caps": (
+        plan(DRAIN),
+        snapshot(),
+        rules(policy(blast_caps=BlastCaps(max_out_per_leaf_count=0))),
+    ),
+    "keeps_freeze_windows": (plan(DRAIN), snapshot(), rules(policy(freeze_windows=(FREEZE,)))),
+    "keeps_services_serving": (
+        plan(DRAIN, HOLD, action(Verb.HOLD, of=attempt("43"))),
+        snapshot(jobs=TWINS),
+        rules(),
+    ),
+    "keeps_consents": (plan(DRAIN), snapshot(), rules(policy(consents={ActionClass.ISOLATE: Consent.FORBID}))),
+    "mass_event_is_left_alone": (plan(DRAIN), snapshot(incidents=(MASS,)), rules()),
+    "only_repairs_touch_nodes": (plan(DRAIN, response=Response.PAGE), snapshot(), rules()),
+}
+"""For each check a plan that a planner with one fault makes, and that no other check sees."""
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_a_planner_with_one_fault_is_caught_by_one_check_alone(name: str) -> None:
+    made, state, held = BUGS[name]
+
+    found = [check for check, (_, find) in PROOFS.items() if find([made], state, held)]
+
+    assert found == [name]
 
 
 def test_every_proof_has_a_name_and_says_what_must_hold() -> None:

@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 
+from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.domain.identity import JobAttempt, JobId, digest_of
 from ops_pipelines.domain.incident import IncidentEvent, advance
-from ops_pipelines.domain.proof import LASTS, PROVER_VERSION, CheckedPlan, Proof
+from ops_pipelines.domain.proof import LASTS, PROVER_VERSION, ActProof, CheckedPlan, Proof
 from ops_pipelines.ports.ledger import Begun, EntryKind, Ledger, LedgerConflict, LedgerError
 from tests.ports.ledger_samples import INPUTS, NOW, SECOND, allow, decide, drain, incident, kinds, page, plan, record
-from tests.ports.proved_plans import passed
+from tests.ports.proved_plans import passed, passed_act
 
 PLAN = plan(1, drain(1))
 
@@ -34,6 +35,19 @@ UNPROVED: dict[str, Callable[[Proof], Proof]] = {
     "another plan by the name": lambda proof: replace(proof, content=digest_of("a byte more")),
     "of another version of": lambda proof: replace(proof, checked=proof.checked[1:]),
 }
+
+
+OURS = "gpu003 is none of ours"
+UNPROVED_ACTS: dict[str, Callable[[ActProof], ActProof | None]] = {
+    "nobody has proved this act": lambda _: None,
+    "what was proved is another act": lambda proof: replace(proof, act=drain(2).key),
+    "of another version": lambda proof: replace(proof, version=PROVER_VERSION + 1),
+    "of another version of": lambda proof: replace(proof, checks=proof.checks[1:]),
+    "its proof has expired": lambda proof: replace(proof, made_at=NOW - 31 * SECOND),
+    OURS: lambda proof: replace(proof, contradictions=(OURS,)),
+}
+REBOOT = replace(drain(1), verb=Verb.REBOOT)
+ATTEMPT = JobAttempt(job=JobId("42"), started_at=NOW - 60 * SECOND)
 
 
 class LedgerProofContract:
@@ -75,6 +89,76 @@ class LedgerProofContract:
 
         assert isinstance(refusal, Refusal)
         assert why in refusal.reason
+
+    @pytest.mark.parametrize("why", UNPROVED_ACTS)
+    def test_act_is_not_begun_on_a_proof_of_its_own_that_has_not_passed(self, ledger: Ledger, why: str) -> None:
+        proof = UNPROVED_ACTS[why](passed_act(drain(1), at=NOW))
+
+        refusal = ledger.begin(record(drain(1)), guard=lambda *_: proof, lease_token=None, actor="ada", now=NOW)
+
+        assert isinstance(refusal, Refusal)
+        assert why in refusal.reason
+        assert refusal.guardrail == ("second_opinion" if why == OURS else "proof")
+        assert kinds(ledger) == [EntryKind.ACTION_REFUSED]
+
+    def test_act_is_sent_again_only_on_a_proof_of_that_moment(self, ledger: Ledger) -> None:
+        def let(seconds: float) -> object:
+            now = NOW + seconds * SECOND
+            proof = passed_act(drain(1), at=NOW + 60 * SECOND)
+            return ledger.begin_again(
+                begun.record, after=0, guard=lambda *_: proof, lease_token=None, actor="ada", now=now
+            )
+
+        begun = ledger.begin(record(drain(1)), guard=allow, lease_token=None, actor="ada", now=NOW)
+        assert isinstance(begun, Begun)
+
+        late, in_time = let(91), let(90)
+
+        assert isinstance(late, Refusal)
+        assert "expired" in late.reason
+        assert isinstance(in_time, Begun)
+
+    def test_record_keeps_what_was_proved_of_its_act(self, ledger: Ledger) -> None:
+        proof = passed_act(drain(1), at=NOW)
+
+        begun = ledger.begin(record(drain(1)), guard=lambda *_: proof, lease_token=None, actor="ada", now=NOW)
+
+        assert isinstance(begun, Begun)
+        assert ledger.records(drain(1).incident)[0].proof == begun.record.proof == proof
+
+    @pytest.mark.parametrize(
+        ("act", "why"),
+        [
+            (REBOOT, "reboot of gpu003 is no act of PLAN-1"),
+            (replace(REBOOT, verb=Verb.HOLD, node=None, attempt=ATTEMPT), "hold of job 42 is no act of PLAN-1"),
+        ],
+    )
+    def test_step_that_its_plan_does_not_hold_is_not_begun(self, unproved: Ledger, act: Action, why: str) -> None:
+        keep(unproved, passed(PLAN, unproved, at=NOW))
+
+        refusals = [
+            unproved.begin(replace(record(act), plan=name), guard=allow, lease_token=None, actor="ada", now=NOW)
+            for name in (PLAN.plan, None)
+        ]
+
+        assert [each.reason for each in refusals if isinstance(each, Refusal)] == [
+            why,
+            why.replace("PLAN-1", "any plan"),
+        ]
+
+    def test_step_that_differs_by_a_byte_from_what_was_proved_is_not_begun(self, ledger: Ledger) -> None:
+        made = plan(1, drain(1), REBOOT)
+        decide(ledger, incident(1), plans=(made,))
+        keep(ledger, passed(made, ledger, at=NOW))
+        other = replace(REBOOT, text=REBOOT.text + " ")
+
+        refusal, begun = (
+            ledger.begin(replace(record(act), plan=made.plan), guard=allow, lease_token=None, actor="ada", now=NOW)
+            for act in (other, REBOOT)
+        )
+
+        assert isinstance(refusal, Refusal)
+        assert isinstance(begun, Begun)
 
     def test_proved_plan_is_put_in_force_while_its_proof_holds_and_then_finished(self, unproved: Ledger) -> None:
         keep(unproved, passed(PLAN, unproved, at=NOW))

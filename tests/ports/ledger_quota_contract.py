@@ -1,5 +1,6 @@
 """The part of the ledger's contract on proposals of quotas: superseded, moved by their table, one at a time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import IncidentId
+from ops_pipelines.domain.identity import IncidentId, digest_of
+from ops_pipelines.domain.proof import QuotaProof
 from ops_pipelines.domain.quota.proposal import (
     PROPOSAL_TABLE,
     ProposalEvent,
@@ -19,6 +21,7 @@ from ops_pipelines.domain.quota.proposal import (
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.ports.ledger import EntryKind, Ledger, LedgerConflict, LedgerError, Pause
 from tests.ports.ledger_samples import HOSTILE, NO_LIMIT, kinds
+from tests.ports.proved_plans import passed_quotas
 from tests.ports.quota_samples import DAY, MADE_AT, kept, line, move, proposal
 
 E = ProposalEvent
@@ -38,6 +41,15 @@ WAYS: dict[ProposalState, tuple[ProposalEvent, ...]] = {
     ProposalState.HALF_UNDONE: (E.BEGIN, E.READ_BACK, E.UNDO, E.UNDO_STOPPED),
     ProposalState.UNDONE: (E.BEGIN, E.READ_BACK, E.UNDO, E.UNDO_READ_BACK),
     ProposalState.SUPERSEDED: (E.SUPERSEDE,),
+}
+
+
+UNPROVED: dict[str, Callable[[QuotaProof], QuotaProof | None]] = {
+    "nobody has proved it": lambda _: None,
+    "what was proved is another proposal": lambda proof: replace(proof, content=digest_of("a byte more")),
+    "of another version": lambda proof: replace(proof, checks=proof.checks[1:]),
+    "its proof has expired": lambda proof: replace(proof, made_at=MADE_AT - timedelta(minutes=5, seconds=1)),
+    "more than there is": lambda proof: replace(proof, contradictions=("more than there is",)),
 }
 
 
@@ -239,6 +251,18 @@ class LedgerQuotaContract:
             move(ledger, record, event, token=token, at=MADE_AT + timedelta(seconds=14))
 
         assert ledger.verify_chain().problem == ""
+
+    @pytest.mark.parametrize("why", UNPROVED)
+    def test_proposal_is_not_begun_without_a_proof_of_just_now_that_has_passed(self, ledger: Ledger, why: str) -> None:
+        record = kept(ledger)
+        proof = UNPROVED[why](passed_quotas(record.proposal, ledger, at=MADE_AT))
+
+        with pytest.raises(LedgerConflict, match=why):
+            ledger.change_proposal(
+                record.name, E.BEGIN, actor="ada", reason="", lease_token=None, now=MADE_AT, proof=proof
+            )
+
+        assert ledger.proposals(limit=9) == (record,)
 
     def test_person_may_begin_while_the_autopilot_is_paused(self, ledger: Ledger) -> None:
         ledger.pause(Pause(actor="eve", since=MADE_AT, reason="maintenance"))

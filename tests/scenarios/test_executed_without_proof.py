@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from ops_pipelines.domain import plan_proof
+from ops_pipelines.domain import act_proof, plan_proof
 from ops_pipelines.domain.action import MESSAGES, Verb
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.plans import gate
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.simulator.journal import FaultKind
@@ -64,7 +66,12 @@ def _nonsense(*_: object) -> tuple[str, ...]:
     return None  # type: ignore[return-value]  # on purpose
 
 
-@pytest.mark.parametrize("find", [_says_no, _raises, _nonsense])
+def _never_ends(*_: object) -> tuple[str, ...]:
+    Event().wait()
+    return ()
+
+
+@pytest.mark.parametrize("find", [_says_no, _raises, _nonsense, _never_ends])
 @pytest.mark.parametrize("is_reflex", [True, False], ids=["reflex", "run"])
 def test_plan_that_its_proof_contradicts_is_not_begun_and_a_person_is_told(
     autopilot: SmallAutopilot,
@@ -74,6 +81,7 @@ def test_plan_that_its_proof_contradicts_is_not_begun_and_a_person_is_told(
 ) -> None:
     checks = {**plan_proof.PROOFS, "targets_are_known": ("", find)}
     monkeypatch.setattr(plan_proof, "PROOFS", checks)
+    monkeypatch.setattr(gate, "PROOF_SECONDS", 0.5)
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
     autopilot.let_pass(1)
 
@@ -88,6 +96,25 @@ def test_plan_that_its_proof_contradicts_is_not_begun_and_a_person_is_told(
     assert autopilot.commands() == []
     assert autopilot.incident().state is IncidentState.OPEN
     (page,) = autopilot.pages()
+    assert "This is a fault of the autopilot" in page.body
+
+
+@pytest.mark.parametrize("find", [_says_no, _raises, _nonsense])
+def test_act_that_the_second_opinion_contradicts_at_its_moment_is_not_sent_and_a_person_is_told_once(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch, find: Callable[..., tuple[str, ...]]
+) -> None:
+    monkeypatch.setitem(act_proof.ACT_CHECKS, "no_work_is_lost", find)  # type: ignore[arg-type]
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(1)
+
+    for _ in range(3):
+        take_in_logs(autopilot.cluster)
+        react(autopilot.cluster, lease=autopilot.lease)
+        autopilot.let_pass(3)
+
+    assert autopilot.commands() == []
+    (page,) = autopilot.pages()
+    assert "drain of gpu001" in page.body
     assert "This is a fault of the autopilot" in page.body
 
 

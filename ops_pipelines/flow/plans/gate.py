@@ -6,6 +6,7 @@ transaction that begins something (`resources.ledger.proofs`).
 """
 
 from collections.abc import Collection, Sequence
+from threading import Thread
 
 from ops_pipelines.domain.action import Action, Verb
 from ops_pipelines.domain.decision import Decision
@@ -14,14 +15,16 @@ from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.order import Order, ProvedPlan
 from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.plan_proof import PROOFS, prove_plans
-from ops_pipelines.domain.proof import why_unproved
+from ops_pipelines.domain.plan_proof import PROOFS, prove_plans, refuse_plans, with_proof
+from ops_pipelines.domain.proof import Proof, why_unproved
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 
 _PAGE = "proof"
+PROOF_SECONDS = 10.0
+"""# Assumption: a proof of 2,048 nodes takes hundredths of a second; one that takes so long is stuck."""
 
 
 def prove_and_record(
@@ -42,7 +45,6 @@ def prove_and_record(
     ledger = cluster.ledger
     kept = tuple(ledger.plan(plan.plan) or plan for plan in decision.plans)
     to_prove = (*also, *kept)
-    contents = [ledger.content_of(plan) for plan in to_prove]
     ledger.record_decision(
         inputs=inputs,
         decided_through=snapshot.evidence_through,
@@ -51,7 +53,7 @@ def prove_and_record(
         plans=decision.plans,
         now=snapshot.taken_at,
         refusals=decision.refusals,
-        proofs=prove_plans(to_prove, snapshot, cluster.rules, inputs=inputs, contents=contents),
+        proofs=_prove_in_time(to_prove, snapshot, cluster, inputs=inputs),
     )
     return kept
 
@@ -80,11 +82,9 @@ def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
 
 def as_proved(plan: IncidentPlan, cluster: Cluster) -> ProvedPlan | Refusal:
     """Return a plan as its steps may be ordered, or why they may not be."""
-    content, proof = cluster.ledger.content_of(plan), cluster.ledger.proof(plan.plan)
-    why = why_unproved(proof, content=content, checks=PROOFS)
-    if proof is None or why is not None:
-        return wait("proof", why or "nobody has proved this plan; the next pass does")
-    return ProvedPlan(plan=plan, content=content, proof=proof)
+    ledger = cluster.ledger
+    found = with_proof(plan, ledger.proof(plan.plan), content=ledger.content_of(plan))
+    return wait("proof", found) if isinstance(found, str) else found
 
 
 def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> None:
@@ -103,6 +103,25 @@ def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, l
         )
         if page.key not in known:
             perform(Order(action=page), cluster, lease=lease)
+
+
+def _prove_in_time(
+    plans: Sequence[IncidentPlan], snapshot: Snapshot, cluster: Cluster, *, inputs: Digest
+) -> tuple[Proof, ...]:
+    """Return what the second opinion says; one that comes to no end lets nothing pass, and keeps nobody waiting."""
+    contents = [cluster.ledger.content_of(plan) for plan in plans]
+    found: list[tuple[Proof, ...]] = []
+
+    def prove() -> None:
+        found.append(prove_plans(plans, snapshot, cluster.rules, inputs=inputs, contents=contents))
+
+    prover = Thread(target=prove, name="prover", daemon=True)
+    prover.start()
+    prover.join(PROOF_SECONDS)
+    if found:
+        return found[0]
+    why = f"the proof came to no end within {PROOF_SECONDS:g} s"
+    return refuse_plans(plans, snapshot, inputs=inputs, contents=contents, why=why)
 
 
 def _why_unproved(plan: IncidentPlan, cluster: Cluster) -> str | None:

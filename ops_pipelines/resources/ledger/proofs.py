@@ -17,7 +17,6 @@ from ops_pipelines.domain.order import why_no_step
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
 from ops_pipelines.domain.proof import LASTS, SECOND_OPINION, ActProof, Proof, why_act_unproved, why_unproved
-from ops_pipelines.domain.quota.proposal import QuotaProposal
 from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter
@@ -25,9 +24,9 @@ from ops_pipelines.resources.ledger.state import read_plans_of, read_proofs_of
 from ops_pipelines.resources.ledger.tables import proofs as proof_rows
 
 
-def content_of(decided: IncidentPlan | QuotaProposal) -> Digest:
-    """Return the sha256 of a plan, or a proposal of quotas, as it is written."""
-    return digest_of(encode(decided))
+def content_of(plan: IncidentPlan) -> Digest:
+    """Return the sha256 of a plan as it is written."""
+    return digest_of(encode(plan))
 
 
 def worth_writing(connection: Connection, proofs: Collection[Proof]) -> tuple[Proof, ...]:

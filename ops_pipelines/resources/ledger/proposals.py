@@ -27,7 +27,6 @@ from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, Led
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, ProposalChange, ProposalStanding
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, read_lease, write_document
-from ops_pipelines.resources.ledger.proofs import content_of
 from ops_pipelines.resources.ledger.state import read_pause
 from ops_pipelines.resources.ledger.tables import quota_proposals as rows
 
@@ -141,7 +140,7 @@ def write_event(
     if event in BEGINNINGS:
         _refuse_beside_another(connection, present, row.begun_seq)
     if event is ProposalEvent.BEGIN:
-        why = why_quota_unproved(proof, content=content_of(present.proposal), checks=PROOFS, now=now)
+        why = why_quota_unproved(proof, content=Digest(row.document), checks=PROOFS, now=now)
         if why is not None:
             raise LedgerConflict(f"{proposal} is not applied: {why}")
     is_first = event is ProposalEvent.BEGIN and present.state is ProposalState.PROPOSED
@@ -257,6 +256,11 @@ def _standing(record: ProposalRecord) -> ProposalStanding:
     return ProposalStanding(
         state=record.state, since=record.since, actor=record.actor, reason=record.reason, sent=record.sent
     )
+
+
+def content_of_proposal(proposal: QuotaProposal) -> Digest:
+    """Return the sha256 of a proposal as it is, or would be, stored."""
+    return digest_document(encode_proposal(proposal))
 
 
 def encode_proposal(proposal: QuotaProposal) -> str:

@@ -226,6 +226,8 @@ class SqlLedger:
             return ledger_state.read_plan(connection, plan)
 
     def content_of(self, decided: IncidentPlan | QuotaProposal) -> Digest:
+        if isinstance(decided, QuotaProposal):
+            return ledger_proposals.content_of_proposal(decided)
         return ledger_proofs.content_of(decided)
 
     def proof(self, plan: PlanId) -> Proof | None:
