@@ -6,7 +6,7 @@ ours. Facts move between a plan's proof and its acts: this is where each act is 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
@@ -69,7 +69,7 @@ class Sight:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One act, with what the ledger says by then."""
 
@@ -77,12 +77,11 @@ class Question:
     sight: Sight
     records: Sequence[ActionRecord]
     is_by_hand: bool
-    own: Sequence[ActionRecord] = field(init=False)
-    """The records of the same cause."""
 
-    def __post_init__(self) -> None:
-        own = tuple(each for each in self.records if each.action.incident == self.action.incident)
-        object.__setattr__(self, "own", own)
+    @cached_property
+    def own(self) -> Sequence[ActionRecord]:
+        """The records of the same cause."""
+        return tuple(each for each in self.records if each.action.incident == self.action.incident)
 
 
 def prove_act(
@@ -239,14 +238,17 @@ def _in_freeze(question: Question) -> Iterator[str]:
     now = sight.taken_at
     if action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK} or is_rollout(action.incident):
         return
-    has_held = any(each.action.verb in (Verb.HOLD, Verb.POWER_OFF) for each in question.own) or (
-        action.node is not None
-        and any(each.action.verb is Verb.HOLD and action.node in each.attempt_nodes for each in question.records)
-    )
     for window in sight.rules.policy.freeze_windows:
-        is_let = has_held or (action.verb is Verb.DRAIN and window.allows_drains)
-        if window.begins_at <= now < window.ends_at and not is_let:
+        is_let = action.verb is Verb.DRAIN and window.allows_drains
+        if window.begins_at <= now < window.ends_at and not is_let and not _finishes_move(question):
             yield f"freeze window {window.name!r} holds"
+
+
+def _finishes_move(question: Question) -> bool:
+    """Return whether a job was held for this cause, or off this node, or power was cut: that comes to a good end."""
+    return any(each.action.verb in (Verb.HOLD, Verb.POWER_OFF) for each in question.own) or any(
+        each.action.verb is Verb.HOLD and question.action.node in each.attempt_nodes for each in question.records
+    )
 
 
 def _forbidden(question: Question) -> Iterator[str]:
