@@ -430,6 +430,7 @@ def _proof(
         plan=plan.plan,
         content=content,
         inputs=inputs,
+        rules=snapshot.rules_digest,
         version=PROVER_VERSION,
         made_at=snapshot.taken_at,
         checked=checked,

@@ -40,6 +40,8 @@ class Proof:
     """sha256 of the plan that was proved, as the ledger writes it."""
     inputs: Digest
     """The snapshot that it was proved on."""
+    rules: Digest
+    """The policy, topology and catalogue that held."""
     version: int
     made_at: datetime
     checked: tuple[CheckedPlan, ...]

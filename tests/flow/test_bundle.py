@@ -120,12 +120,6 @@ def hung() -> Iterator[HungMemory]:
     await_threads()
 
 
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let evidence take its time: what is asked is what it holds, on however busy a machine."""
-    monkeypatch.setattr(bundle, "PATIENCE_WITH_THE_LAKE", bundle.PATIENCE_OF_A_RUN)
-
-
 def evidence_threads() -> list[Thread]:
     return [each for each in enumerate_threads() if each.name.startswith("evidence-")]
 
@@ -160,12 +154,26 @@ def test_evidence_is_kept_before_the_first_act_and_the_ledger_holds_its_digest(a
     assert autopilot.cluster.ledger.verify_chain().problem == ""
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_bundle_holds_lines_metrics_state_versions_and_plan(autopilot: SmallAutopilot) -> None:
-    drain(autopilot)
+def look(autopilot: SmallAutopilot) -> SavedBundle:
+    """Keep the evidence of the one incident as a run does, and return the newest bundle."""
+    scheduler = autopilot.cluster.scheduler
+    save_as_it_is(autopilot.incidents(), autopilot.cluster, nodes=scheduler.read_nodes(), jobs=scheduler.read_jobs())
+    return kept(autopilot.cluster, autopilot.incident().incident)[-1]
 
-    (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
+
+def test_before_an_act_what_is_at_hand_is_copied_and_the_rest_comes_with_the_next_run(
+    autopilot: SmallAutopilot,
+) -> None:
+    drain(autopilot)
+    autopilot.let_pass(1)
+
+    (before,) = kept(autopilot.cluster, autopilot.incident().incident)
+    assert set(before.files) == {"incident.json", "state.json", "plan.json", "lines.txt"}
+    assert '"is_drained": false' in (Path(before.place) / "state.json").read_text()
+    assert "lines and metrics around the event: nobody looks for them before an act" in before.missing
+    bundle = look(autopilot)
     place = Path(bundle.place)
+    assert bundle.reason == "opened"
     assert set(bundle.files) == {
         "incident.json", "state.json", "plan.json", "lines.txt", "telemetry.png", "telemetry.parquet",
     }  # fmt: skip
@@ -173,7 +181,7 @@ def test_bundle_holds_lines_metrics_state_versions_and_plan(autopilot: SmallAuto
     assert "fallen off the bus" in lines
     assert "before it" in lines
     assert '"driver": [\n   "570.1"\n  ]' in (place / "state.json").read_text()
-    assert '"is_drained": false' in (place / "state.json").read_text()
+    assert '"is_drained": true' in (place / "state.json").read_text()
     assert (place / "telemetry.png").read_bytes().startswith(b"\x89PNG")
     assert "job_logs: none" in bundle.missing
 
@@ -198,24 +206,22 @@ def test_evidence_that_cannot_be_kept_is_noted_in_the_ledger_and_stops_no_act(au
     assert autopilot.incident().bundle is None
 
 
-def test_lake_that_hangs_holds_up_no_drain(autopilot: SmallAutopilot, hung: HungMemory) -> None:
+def test_drain_asks_the_lake_nothing(autopilot: SmallAutopilot, hung: HungMemory) -> None:
     autopilot.cluster = replace(autopilot.cluster, recollection=hung)
 
     drain(autopilot)
 
     (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
     assert autopilot.node("gpu001").is_drained
-    assert any("not read within 1 s" in sentence for sentence in bundle.missing)
+    assert evidence_threads() == []
     assert "fallen off the bus" in (Path(bundle.place) / "lines.txt").read_text()
 
 
-def test_fault_of_ours_while_looking_around_is_said_and_stops_no_act(autopilot: SmallAutopilot) -> None:
+def test_fault_of_ours_while_looking_around_is_said(autopilot: SmallAutopilot) -> None:
     autopilot.cluster = replace(autopilot.cluster, recollection=BrokenMemory())
 
-    drain(autopilot)
+    bundle = look(autopilot)
 
-    (bundle,) = kept(autopilot.cluster, autopilot.incident().incident)
-    assert autopilot.node("gpu001").is_drained
     assert "lines and metrics around the event: a fault of ours" in bundle.missing
 
 
@@ -285,17 +291,26 @@ def test_disk_that_hangs_holds_up_no_drain(autopilot: SmallAutopilot, tmp_path: 
     assert "its evidence could not be kept: 1 at once took longer than 3 s" in autopilot.incident().note
 
 
-def test_while_an_earlier_look_hangs_no_other_is_begun(autopilot: SmallAutopilot, hung: HungMemory) -> None:
-    known, (plan,) = autopilot.incident(), autopilot._plans
+def test_while_an_earlier_look_hangs_no_other_is_begun(
+    autopilot: SmallAutopilot, hung: HungMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "PATIENCE_OF_A_RUN", timedelta(seconds=1))
+    known = autopilot.incident()
     cluster = replace(autopilot.cluster, recollection=hung)
 
-    reports = [save_before_acting([(known, plan)], cluster, nodes={}, jobs={}) for _ in range(3)]
+    def look_again() -> str:
+        autopilot.let_pass(1)
+        changed = replace(known, changed_at=cluster.clock.now())
+        autopilot.let_pass(1)
+        report = save_as_it_is([changed], cluster, nodes=(), jobs=())
+        return " ".join(report.saved[known.incident].missing)
+
+    said = [look_again() for _ in range(3)]
     begun = len(evidence_threads())
     hung.let_go.set()
     await_threads()
-    reports.append(save_before_acting([(known, plan)], cluster, nodes={}, jobs={}))
+    said.append(look_again())
 
-    said = [" ".join(report.saved[known.incident].missing) for report in reports]
     assert begun == 1
     assert ["not read within 1 s" in each for each in said] == [True, False, False, False]
     assert ["the lake does not answer" in each for each in said] == [False, True, True, False]

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from ops_pipelines.domain.act_proof import ACT_CHECKS
 from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.identity import IncidentId, PlanId, digest_of
+from ops_pipelines.domain.identity import Digest, IncidentId, PlanId, digest_of
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.order import STEPS, Order, ProvedPlan
 from ops_pipelines.domain.plan import IncidentPlan
@@ -15,13 +15,16 @@ from ops_pipelines.domain.quota.proposal import QuotaProposal
 from ops_pipelines.domain.quota.proposal_proof import PROOFS as QUOTA_PROOFS
 from ops_pipelines.ports.ledger import Ledger, LedgerState
 
+RULES = digest_of("rules")
 
-def passed(plan: IncidentPlan, ledger: Ledger, *, at: datetime) -> Proof:
+
+def passed(plan: IncidentPlan, ledger: Ledger, *, at: datetime, rules: Digest = RULES) -> Proof:
     """Return a proof in which nothing contradicts the plan."""
     return Proof(
         plan=plan.plan,
         content=ledger.content_of(plan),
         inputs=digest_of("a snapshot"),
+        rules=rules,
         version=PROVER_VERSION,
         made_at=at,
         checked=tuple(CheckedPlan(check=name, contradictions=()) for name in PROOFS),

@@ -1,9 +1,10 @@
 """Collects the evidence of an incident and has it kept, before its first act and whenever it opens or changes.
 
-Nothing here decides or acts, and nothing here may hold up an act: a drain that waits for a picture costs more than the
-picture is worth. So the lake is given a limited time, and so is the directory that bundles are kept in, each in a
-thread of its own; what could not be had is named in the bundle, and a bundle that could not be kept is noted on the
-incident, in the ledger, while the plan goes on.
+Nothing here decides or acts, and nothing here may hold up an act. Before one, what is at hand is copied and nothing
+else: what the lake knows around it, and pictures, come with the bundle of the next run. The lake is given a limited
+time then, and the directory that bundles are kept in always, each in a thread of its own; what could not be had is
+named in the bundle, and a bundle that could not be kept is noted on the incident, in the ledger, while the plan goes
+on.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,9 +30,8 @@ MARGIN = timedelta(minutes=10)
 _LONGEST_WINDOW = timedelta(hours=1)
 MAX_LINES = 2_000
 _MAX_WINDOW_NODES, _MAX_WINDOW_JOBS, _MAX_STATE_NODES = 16, 16, 512
-PATIENCE_WITH_THE_LAKE = timedelta(seconds=1)
-PATIENCE_WITH_THE_DISK = timedelta(seconds=1)
-"""How long acts wait for the lake, and for the directory of bundles, however many plans begin together."""
+PATIENCE_WITH_THE_DISK = timedelta(seconds=0.5)
+"""How long acts wait for the directory of bundles, however many plans begin together. Some KB take milliseconds."""
 PATIENCE_OF_A_RUN = timedelta(seconds=30)
 _LONGEST_TEXT = 1_000
 
@@ -44,6 +44,9 @@ class _Surroundings:
     files: Mapping[str, bytes]
     driver_versions: tuple[str, ...] = ()
     missing: tuple[str, ...]
+
+
+_LATER = _Surroundings(files={}, missing=("lines and metrics around the event: nobody looks for them before an act",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,10 @@ def save_before_acting(
 ) -> BundleReport:
     """Keep the evidence of incidents whose plans are about to begin; return what was kept and what was not.
 
-    Raises nothing. Takes at most PATIENCE_WITH_THE_LAKE and then PATIENCE_WITH_THE_DISK, however many begin.
+    Raises nothing. Takes at most PATIENCE_WITH_THE_DISK, however many begin, and asks the lake nothing.
     """
     wanted = [_Wanted(incident=incident, plan=plan, reason=reason_before(plan.plan)) for incident, plan in begun]
-    return _save_all(
-        wanted, cluster, nodes=nodes, jobs=jobs, looking=PATIENCE_WITH_THE_LAKE, writing=PATIENCE_WITH_THE_DISK
-    )
+    return _save_all(wanted, cluster, nodes=nodes, jobs=jobs, looking=None, writing=PATIENCE_WITH_THE_DISK)
 
 
 def save_as_it_is(
@@ -128,13 +129,14 @@ def _save_all(
     *,
     nodes: Mapping[NodeName, NodeStatus],
     jobs: Mapping[JobId, JobStatus],
-    looking: timedelta,
+    looking: timedelta | None,
     writing: timedelta,
 ) -> BundleReport:
     if cluster.bundles is None or not wanted:
         return BundleReport(saved={}, problems={})
     now = cluster.clock.now()
-    around = _look_around([each.incident for each in wanted], cluster, now=now, patience=looking)
+    incidents = [each.incident for each in wanted]
+    around = {} if looking is None else _look_around(incidents, cluster, now=now, patience=looking)
     saved: dict[IncidentId, SavedBundle] = {}
     problems: dict[IncidentId, str] = {}
 
@@ -144,7 +146,7 @@ def _save_all(
                 return
             name = each.incident.incident
             try:
-                saved[name] = _save(each, cluster, around=around[name], nodes=nodes, jobs=jobs, now=now)
+                saved[name] = _save(each, cluster, around=around.get(name, _LATER), nodes=nodes, jobs=jobs, now=now)
             except Exception as problem:  # see the charter: no fault of ours or the disk's stops an act
                 problems[name] = str(problem)
 
@@ -334,7 +336,7 @@ def _look_around(
     why = (
         "the lake does not answer: an earlier question hangs"
         if ending is _Ending.HANGS
-        else f"not read within {patience.total_seconds():g} s, and nobody waits longer with an act"
+        else f"not read within {patience.total_seconds():g} s"
     )
     late = _Surroundings(files={}, missing=(f"lines and metrics around the event: {why}",))
     return {each.incident: in_time.get(each.incident, late) for each in incidents}

@@ -77,6 +77,8 @@ def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
     proof = cluster.ledger.proof(plan.plan)
     if proof is not None and proof.expires_at <= cluster.clock.now():
         return wait("proof", "its proof has expired; the next pass proves it anew")
+    if proof is not None and proof.rules != cluster.rules_digest:
+        return wait("proof", "the rules have changed since it was proved; the next pass proves it anew")
     return None
 
 

@@ -36,9 +36,13 @@ def worth_writing(connection: Connection, proofs: Collection[Proof]) -> tuple[Pr
 
 
 def _is_news(proof: Proof, known: Proof | None) -> bool:
-    if known is None or (proof.content, proof.version, proof.checked) != (known.content, known.version, known.checked):
+    if known is None or _said(proof) != _said(known):
         return True
     return proof.made_at - known.made_at > LASTS / 2
+
+
+def _said(proof: Proof) -> tuple[object, ...]:
+    return proof.content, proof.rules, proof.version, proof.checked
 
 
 def write_proofs(writer: ChainWriter, proofs: Collection[Proof], *, now: datetime) -> None:
