@@ -283,7 +283,10 @@ def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
     Later acts of a plan wait for the end of the window by themselves.
     """
     now = snapshot.taken_at
-    held = {record.action.incident for record in snapshot.records if record.action.verb is Verb.HOLD}
+    holds = [record for record in snapshot.records if record.action.verb is Verb.HOLD]
+    held = {record.action.incident for record in holds}
+    # Whoever holds the job of a silent node: it waits for that node's fence, too.
+    owed = {name for record in holds for name in record.attempt_nodes}
     return tuple(
         f"{plan.plan}: {plan.actions[0].verb.value} would be begun in freeze window {window.name!r}"
         for plan in plans
@@ -293,6 +296,7 @@ def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
         and plan.actions[0].verb in DESTRUCTIVE_VERBS
         and not (plan.actions[0].verb is Verb.DRAIN and window.allows_drains)
         and plan.incident not in held
+        and plan.actions[0].node not in owed
     )
 
 

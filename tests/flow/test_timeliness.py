@@ -37,6 +37,7 @@ from ops_pipelines.flow.timeliness import (
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import FaultKind
+from tests.ports.proved_plans import order_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, TRAINING
@@ -332,9 +333,10 @@ def test_while_late_a_job_is_held_on_a_yes_only_and_a_drain_goes_on(autopilot: S
     hold = Action(verb=Verb.HOLD, incident=incident, attempt=autopilot.job().attempt)
 
     drained = perform(Order(action=drain), autopilot.cluster, lease=autopilot.lease)
-    held = perform(Order(action=hold), autopilot.cluster, lease=autopilot.lease)
+    step = order_of(hold, autopilot.cluster.ledger, at=autopilot.clock.now())
+    held = perform(step, autopilot.cluster, lease=autopilot.lease)
     autopilot.let_pass(STEADY.total_seconds())
-    on_time = perform(Order(action=hold), autopilot.cluster, lease=autopilot.lease)
+    on_time = perform(step, autopilot.cluster, lease=autopilot.lease)
 
     assert drained.stage is Step.UNDER_WAY
     assert held.stage is Step.WAITING
