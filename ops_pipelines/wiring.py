@@ -309,9 +309,7 @@ class _Twin:
 
     def get(self) -> Twin:
         if self._twin is None:
-            if not self._directory.exists():
-                Twin.create(self._directory, demo_scenario(), seed=_DEFAULT_SEED, clock=self._clock)
-            self._twin = Twin.attach(self._directory, self._clock)
+            self._twin = Twin.join(self._directory, demo_scenario(), seed=_DEFAULT_SEED, clock=self._clock)
         return self._twin
 
 

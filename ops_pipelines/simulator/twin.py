@@ -6,13 +6,13 @@ world at that instant. A refused command is journalled as refused; one that did 
 """
 
 import json
-import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from secrets import token_hex
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.domain.identity import JobId
@@ -97,7 +97,7 @@ class Twin:
         directory.mkdir(parents=True, exist_ok=True)
         beginning = Beginning(seed=seed, began_at=clock.now() - past, scenario=scenario)
         (directory / _JOURNAL).touch()
-        draft = directory / f"{_BEGINNING}.{os.getpid()}"
+        draft = directory / f"{_BEGINNING}.{token_hex(4)}"
         draft.write_text(json.dumps(to_plain(beginning), indent=1), encoding="utf-8")
         try:
             # A link appears whole or not at all, and fails where there is one already.
@@ -119,6 +119,17 @@ class Twin:
         except ValueError as exc:
             raise TwinError(f"{directory / _BEGINNING} cannot be read as a twin: {exc}") from exc
         return cls(directory, beginning, clock)
+
+    @classmethod
+    def join(cls, directory: Path, scenario: Scenario, seed: int, clock: Clock) -> "Twin":
+        """Attach to the twin in `directory`, or begin one: of several processes that come at once one begins it.
+
+        Raises TwinError for one that cannot be read.
+        """
+        if not (directory / _BEGINNING).exists():
+            with suppress(TwinError):  # Somebody else began it in this moment.
+                return cls.create(directory, scenario, seed, clock)
+        return cls.attach(directory, clock)
 
     @contextmanager
     def present(self) -> Iterator[World]:

@@ -1,9 +1,11 @@
 """The fold: the same world for every process, whatever was read before, and whatever happened to the journal."""
 
+import json
 import multiprocessing
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -330,6 +332,29 @@ def test_directory_takes_one_twin_only(tmp_path: Path) -> None:
 
     with pytest.raises(TwinError, match="holds a twin already"):
         SmallCluster(tmp_path)
+
+
+def test_of_many_that_join_at_once_one_begins_the_twin_and_all_attach_to_it(tmp_path: Path) -> None:
+    ready = threading.Barrier(8)
+
+    def join(seed: int) -> int:
+        ready.wait(30)
+        Twin.join(tmp_path / "twin", demo_scenario(), seed, FakeClock())
+        return int(json.loads((tmp_path / "twin" / "twin.json").read_text())["seed"])
+
+    with ThreadPoolExecutor(8) as pool:
+        seeds = list(pool.map(join, range(8)))
+
+    assert len(set(seeds)) == 1
+    assert sorted(each.name for each in (tmp_path / "twin").iterdir()) == ["journal.jsonl", "twin.json"]
+
+
+def test_directory_that_is_seen_before_its_content_is_joined_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "twin").mkdir()
+
+    Twin.join(tmp_path / "twin", demo_scenario(), 1, FakeClock())
+
+    Twin.attach(tmp_path / "twin", FakeClock())
 
 
 def test_attaching_to_nothing_says_so(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from ops_pipelines.resources.lake.files import (
     read_rows,
     read_time_span,
     told_as_lake_error,
+    write_atomically,
     write_slices_atomically,
     write_table_atomically,
 )
@@ -139,9 +140,7 @@ class ParquetLake:
     def write_page(self, table: str, hour: datetime, html: str) -> str:
         """Keep a page beside the files of an hour; return its path or URL."""
         directory = hour_directory(self.root, _known(table), hour)
-        with told_as_lake_error("write", directory / PAGE_FILE):
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / PAGE_FILE).write_text(html, encoding="utf-8")
+        write_atomically(directory / PAGE_FILE, html.encode())
         return str(directory / PAGE_FILE)
 
     def tidy(self, now: datetime) -> None:

@@ -303,7 +303,9 @@ def _write_held(settings: Settings, job: str, reason: str) -> None:
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
             (place / "held").mkdir(parents=True, exist_ok=True)
-            (place / "held" / job).write_text(reason + "\n")
+            new = place / f"held.{job}.new"  # Whoever reads the directory sees each whole.
+            new.write_text(reason + "\n")
+            new.replace(place / "held" / job)
             return
 
 
