@@ -20,10 +20,11 @@ from rich.table import Table
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.action import Action, OutcomeKind, Verb
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId, digest_of
+from ops_pipelines.domain.identity import IncidentId, NodeName, digest_of
+from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode, Policy
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
@@ -33,7 +34,7 @@ from ops_pipelines.flow.acts.perform import Progress, Stage
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import Order, carry_out_together
+from ops_pipelines.flow.plans.at_once import carry_out_together
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -106,12 +107,7 @@ def _measure(slurm: SlurmCluster, url: str, *, ledger: str) -> list[Row]:
     cluster = _cluster(slurm, url, LIFTED)
     incident = IncidentId("INC-0000")
     shared = drain_reason(incident, "the power feed of these racks is failing")
-    orders = [
-        Order(
-            action=Action(verb=Verb.DRAIN, incident=incident, node=node, text=shared), plan=PlanId("PLAN-000000000000")
-        )
-        for node in nodes
-    ]
+    orders = [Order(action=Action(verb=Verb.DRAIN, incident=incident, node=node, text=shared)) for node in nodes]
     lease = Lease(holder="bench", given=None)
     began = time.monotonic()
     progress = carry_out_together(orders, cluster, lease=lease)

@@ -387,26 +387,26 @@ def prove_plans(
 ) -> tuple[Proof, ...]:
     """Return the proof of each plan, made on a snapshot that is kept as `inputs`; `contents` are digests of the plans.
 
-    What holds for all together holds for each. Where something does not, each is proved by itself, after those before
-    it that passed: their drains count as begun.
+    What holds for all together holds for each. Where something does not, one half is proved before the other, down to
+    the plan that is contradicted: the drains of those before that passed count as begun.
     """
-    checked = _check(plans, snapshot, rules) if plans else ()
-    if not any(each.contradictions for each in checked):
+    if not plans:
+        return ()
+    checked = _check(plans, snapshot, rules)
+    if len(plans) == 1 or not any(each.contradictions for each in checked):
         return tuple(
             _proof(plan, content, checked, inputs, snapshot) for plan, content in zip(plans, contents, strict=True)
         )
-    proofs = []
-    for plan, content in zip(plans, contents, strict=True):
-        proof = _proof(plan, content, _check((plan,), snapshot, rules), inputs, snapshot)
-        proofs.append(proof)
-        if not proof.contradictions:
-            begun = tuple(
-                ActionRecord(action=action, plan=plan.plan, begun_at=snapshot.taken_at)
-                for action in plan.actions
-                if action.verb is Verb.DRAIN
-            )
-            snapshot = replace(snapshot, records=(*snapshot.records, *begun))
-    return tuple(proofs)
+    half = len(plans) // 2
+    first = prove_plans(plans[:half], snapshot, rules, inputs=inputs, contents=contents[:half])
+    begun = tuple(
+        ActionRecord(action=action, plan=plan.plan, begun_at=snapshot.taken_at)
+        for plan, proof in zip(plans[:half], first, strict=True)
+        for action in plan.actions
+        if action.verb is Verb.DRAIN and not proof.contradictions
+    )
+    then = replace(snapshot, records=(*snapshot.records, *begun))
+    return (*first, *prove_plans(plans[half:], then, rules, inputs=inputs, contents=contents[half:]))
 
 
 def refuse_plans(

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.counted_again import re_prove
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.identity import NodeName, PlanId
+from ops_pipelines.domain.identity import NodeName, PlanId, digest_of
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.plan import IncidentPlan
@@ -24,6 +25,7 @@ from ops_pipelines.domain.plan_proof import (
     find_passed_blast_caps,
     find_unknown_targets,
     find_unserved_services,
+    prove_plans,
 )
 from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode
 from ops_pipelines.domain.snapshot import Rules, Snapshot
@@ -208,6 +210,31 @@ def test_a_plan_that_begins_in_a_freeze_window_is_found(
     assert bool(find_acts_in_freeze([plan(act)], snapshot(jobs=[job()]), frozen)) is is_found
     owed = snapshot(jobs=[job()], records=(ended(HOLD),))
     assert find_acts_in_freeze([plan(act)], owed, frozen) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(("good", "unknown", "spends too much")), min_size=1, max_size=9))
+def test_of_many_plans_just_those_that_are_contradicted_do_not_pass(kinds: list[str]) -> None:
+    """The budget has room for the good ones: whoever is contradicted spends nothing of it."""
+    names = iter(node_names(40))
+    good = kinds.count("good")
+    held = rules(policy(drain_budget=DrainBudget(max_out_count=good, max_out_per_rack_count=9)))
+    acts = {
+        "good": lambda: [next(names)],
+        "unknown": lambda: [NodeName("stranger")],
+        "spends too much": lambda: [next(names) for _ in range(good + 1)],
+    }
+    plans = [
+        replace(plan(*(action(Verb.DRAIN, on=name) for name in acts[kind]())), plan=PlanId(f"PLAN-{number}"))
+        for number, kind in enumerate(kinds)
+    ]
+
+    proofs = prove_plans(
+        plans, snapshot(), held, inputs=digest_of("inputs"), contents=[digest_of(each.plan) for each in plans]
+    )
+
+    assert [each.plan for each in proofs] == [each.plan for each in plans]
+    assert [not each.contradictions for each in proofs] == [kind == "good" for kind in kinds]
 
 
 def test_all_plans_together_keep_the_caps() -> None:
