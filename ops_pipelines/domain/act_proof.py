@@ -98,7 +98,9 @@ def prove_act(
         made_at=now,
         seen=_digest_of(question),
         checks=tuple(ACT_CHECKS),
-        contradictions=tuple(each for check in ACT_CHECKS.values() for each in _contradictions(check, question)),
+        contradictions=tuple(
+            f"{name}: {found}" for name, check in ACT_CHECKS.items() for found in _contradictions(check, question)
+        ),
     )
 
 
@@ -173,12 +175,20 @@ def _two_writers(question: Question) -> Iterator[str]:
         return
     verb = Verb.HOLD if action.verb is Verb.RELEASE else Verb.MARK
     records = question.own if action.verb is Verb.RELEASE else question.records
+    lifted = {
+        each.action.part
+        for each in question.own
+        if each.action.verb is Verb.UNMARK and each.action.attempt == action.attempt and _is_done(each)
+    }
     holds = [
         each
         for each in records
-        if each.action.verb is verb and each.action.attempt == action.attempt and each.may_have_taken_effect
+        if each.action.verb is verb
+        and each.action.attempt == action.attempt
+        and each.may_have_taken_effect
+        and not (verb is Verb.MARK and each.action.incident == action.incident and each.action.part in lifted)
     ]
-    if not holds:
+    if not any(each.attempt_nodes for each in holds):
         yield f"job {job.job} was not held by us"
         return
     if action.verb is Verb.RELEASE and not any(
@@ -209,7 +219,7 @@ def _power_still_on(question: Question) -> Iterator[str]:
     """A node is called gone only once its power was witnessed off."""
     action = question.action
     if action.verb is Verb.DECLARE_DOWN and not any(
-        each.action.verb is Verb.POWER_OFF and each.action.node == action.node and _is_done(each)
+        each.action.verb is Verb.POWER_OFF and each.action.node == action.node and each.took_effect
         for each in question.own
     ):
         yield f"{action.node} is not witnessed powered off"
@@ -252,10 +262,13 @@ def _finishes_move(question: Question) -> bool:
 
 
 def _forbidden(question: Question) -> Iterator[str]:
-    """The autopilot does nothing of a class that policy.yaml forbids."""
+    """The autopilot does nothing of a class that policy.yaml forbids. Power that was cut already is seen to its end."""
     verb, policy = question.action.verb, question.sight.rules.policy
     is_forbidden = verb in CLASSES and policy.consent_to(CLASSES[verb]) is Consent.FORBID
-    if is_forbidden and not question.is_by_hand and not is_rollout(question.action.incident):
+    was_cut = verb in (Verb.DECLARE_DOWN, Verb.POWER_ON) and any(
+        each.action.verb is Verb.POWER_OFF and each.action.node == question.action.node for each in question.own
+    )
+    if is_forbidden and not was_cut and not question.is_by_hand and not is_rollout(question.action.incident):
         yield f"consents in policy.yaml forbid {CLASSES[verb].value}"
 
 

@@ -2,6 +2,9 @@
 
 Shares with the planner and the guardrails the nouns alone, and counts everything itself: from the snapshot, on its own
 way. Whatever is found here is a fault of ours, never a wish of the operator's: the planner refuses, this contradicts.
+
+Of a plan in force (one that a version before put there) only what is left of it counts, and only what makes it wrong
+for good: whether each act may be begun at its moment is `act_proof`'s and the guardrails'.
 """
 
 from collections import defaultdict
@@ -12,7 +15,7 @@ from math import ceil
 
 from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.identity import Digest, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.order import ProvedPlan
@@ -67,7 +70,7 @@ def find_unknown_targets(plans: Sequence[IncidentPlan], snapshot: Snapshot, rule
             problems.append(f"{plan.plan}: the scheduler does not know {action.node}")
         if action.node is not None and action.node in rules.policy.untouchable_nodes:
             problems.append(f"{plan.plan}: {action.node} is untouchable")
-        if action.attempt is not None and action.attempt.job not in jobs:
+        if action.attempt is not None and action.attempt.job not in jobs and not _is_in_force(plan, snapshot):
             problems.append(f"{plan.plan}: the scheduler does not know job {action.attempt.job}")
     return tuple(problems)
 
@@ -123,10 +126,6 @@ def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rul
     return tuple(_passed_parts(plans, snapshot, rules, kinds=_BUDGETED))
 
 
-def _drained(plans: Sequence[IncidentPlan]) -> frozenset[NodeName]:
-    return frozenset(action.node for _, action in _acts(plans) if action.verb is Verb.DRAIN and action.node is not None)
-
-
 def out_of_service(
     nodes: Iterable[NodeStatus], records: Iterable[ActionRecord], rules: Rules, *, at: datetime
 ) -> frozenset[NodeName]:
@@ -153,6 +152,7 @@ def find_acts_in_mass_event(plans: Sequence[IncidentPlan], snapshot: Snapshot, r
         if action.node in frozen
         and action.verb in DESTRUCTIVE_VERBS
         and not (_is_drain_after_storm(plan, action, snapshot) and plan.incident == frozen[action.node].incident)
+        and not _is_in_force(plan, snapshot)
     )
 
 
@@ -176,7 +176,9 @@ def _passed_parts(
 ) -> Iterator[str]:
     """Yield each part of the cluster of which too much would be out by what these plans newly drain."""
     out = out_of_service(snapshot.nodes, snapshot.records, rules, at=snapshot.taken_at)
-    new = (_drained(plans) - out) & rules.topology.places.keys()
+    begun = {record.action.key for record in snapshot.records}
+    drained = {each.node for _, each in _acts(plans) if each.verb is Verb.DRAIN and each.key not in begun}
+    new = (drained - out) & rules.topology.places.keys()
     if not new:
         return
     for (kind, name), members in parts_of_cluster(snapshot.nodes, rules).items():
@@ -227,14 +229,16 @@ def caps_on(kind: str, gone: int, total: int, policy: Policy) -> tuple[tuple[boo
 def _passed_losses(plan: IncidentPlan, snapshot: Snapshot, policy: Policy) -> Iterator[str]:
     """Yield each cap on jobs that one plan interrupts, and on the work that it throws away, that it would pass."""
     caps, jobs = policy.blast_caps, {job.job: job for job in snapshot.jobs}
-    held = {each.attempt: each for each in plan.actions if each.verb is Verb.HOLD and each.attempt is not None}
+    begun = {record.action.key for record in snapshot.records}
+    # What the fault has ended is not interrupted, nor lost, by us.
+    held = {
+        each.attempt
+        for each in plan.actions
+        if each.verb is Verb.HOLD and each.attempt is not None and not each.has_ended and each.key not in begun
+    }
     if len(held) > caps.max_jobs_per_plan_count:
         yield f"{len(held)} jobs would be interrupted; max_jobs_per_plan_count is {caps.max_jobs_per_plan_count}"
-    lost = sum(
-        _loss_of(attempt, jobs.get(attempt.job), plan, snapshot)
-        for attempt, hold in held.items()
-        if not hold.has_ended  # What the fault has ended is not lost by us.
-    )
+    lost = sum(_loss_of(attempt, jobs.get(attempt.job), plan, snapshot) for attempt in held)
     if lost > caps.max_gpu_hours_per_plan:
         yield f"{lost:.1f} GPU-hours would be lost; max_gpu_hours_per_plan is {caps.max_gpu_hours_per_plan:g}"
     before = _lost_within_hour(snapshot, jobs, but=held)
@@ -246,17 +250,23 @@ def _passed_losses(plan: IncidentPlan, snapshot: Snapshot, policy: Policy) -> It
 
 
 def _loss_of(attempt: JobAttempt, job: JobStatus | None, plan: IncidentPlan, snapshot: Snapshot) -> float:
-    """Return the GPU-hours that a hold costs: at its moment, where the plan chose one, else now; 0 if unknown."""
-    for timing in plan.timings:
-        if timing.attempt == attempt:
-            chosen = [each.lost_gpu_hours for each in timing.options if each.moment is timing.moment]
-            if chosen:
-                return chosen[0] or 0.0
-    if job is None or job.checkpointed_at is None:
-        return 0.0
-    kept_until = max(job.checkpointed_at, job.started_at or job.checkpointed_at)
-    idle_seconds = snapshot.costs.restart_seconds + snapshot.costs.queue_seconds
-    return (max(0.0, (snapshot.taken_at - kept_until).total_seconds()) + idle_seconds) * job.gpu_count / 3600
+    """Return the GPU-hours that a hold costs, now or at the moment that the plan chose; 0 if unknown.
+
+    A plan that waited for its yes was made when a moment cost what it does not cost any more: the smaller counts.
+    """
+    costs = [
+        each.lost_gpu_hours or 0.0
+        for timing in plan.timings
+        if timing.attempt == attempt
+        for each in timing.options
+        if each.moment is timing.moment
+    ]
+    if job is not None and job.checkpointed_at is not None:
+        kept_until = max(job.checkpointed_at, job.started_at or job.checkpointed_at)
+        idle_seconds = snapshot.costs.restart_seconds + snapshot.costs.queue_seconds
+        seconds = max(0.0, (snapshot.taken_at - kept_until).total_seconds()) + idle_seconds
+        costs.append(seconds * job.gpu_count / 3600)
+    return min(costs, default=0.0)
 
 
 def _lost_within_hour(snapshot: Snapshot, jobs: Mapping[JobId, JobStatus], *, but: Collection[JobAttempt]) -> float:
@@ -297,6 +307,7 @@ def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
         and not (plan.actions[0].verb is Verb.DRAIN and window.allows_drains)
         and plan.incident not in held
         and plan.actions[0].node not in owed
+        and not _is_in_force(plan, snapshot)
     )
 
 
@@ -350,6 +361,7 @@ def find_forbidden_acts(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
         f"{plan.plan}: {action.verb.value} of {action.target}, which consents in policy.yaml forbid"
         for plan, action in _acts(plans)
         if action.verb in CLASSES and rules.policy.consent_to(CLASSES[action.verb]) is Consent.FORBID
+        if not _is_in_force(plan, snapshot)
     )
 
 
@@ -477,4 +489,9 @@ def _is_drain_after_storm(plan: IncidentPlan, action: Action, snapshot: Snapshot
 
 
 def _is_open_mass(incident: Incident) -> bool:
-    return incident.is_mass_event and incident.is_open
+    """Return whether nobody touches its nodes. One about a part that nodes share stops no repair of theirs."""
+    return incident.is_mass_event and incident.is_open and incident.suspect is None
+
+
+def _is_in_force(plan: IncidentPlan, snapshot: Snapshot) -> bool:
+    return any(each.plan == plan.plan and each.state is IncidentState.ACTING for each in snapshot.incidents)

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.counted_again import re_prove
 from ops_pipelines.domain.decision import decide
+from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName, PlanId, digest_of
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.meaning.finding import REPAIRS, Response
+from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import (
     PROOFS,
@@ -27,12 +29,14 @@ from ops_pipelines.domain.plan_proof import (
     find_unserved_services,
     prove_plans,
 )
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode
+from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
 from ops_pipelines.domain.snapshot import Rules, Snapshot
+from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option
 from tests.domain.builders import (
     GPU,
     INCIDENT,
     NODE,
+    NOW,
     OTHER_NODE,
     action,
     after,
@@ -437,3 +441,67 @@ def test_an_incident_in_repair_beside_a_mass_event_is_no_contradiction() -> None
     plans = decide(state, rules()).plans
 
     assert find_acts_in_mass_event(plans, state, rules()) == ()
+
+
+def in_force(made: IncidentPlan) -> Incident:
+    return replace(incident(xid(79)), state=IncidentState.ACTING, plan=made.plan, plan_count=1)
+
+
+def passes(made: IncidentPlan, state: Snapshot, held: Rules) -> bool:
+    (proof,) = prove_plans([made], state, held, inputs=digest_of("inputs"), contents=[digest_of("plan")])
+    return not proof.contradictions
+
+
+@pytest.mark.parametrize(
+    ("jobs", "given_policy"),
+    [
+        pytest.param([], policy(), id="a job has left the scheduler"),
+        pytest.param([job()], policy(freeze_windows=(FREEZE,)), id="a freeze has begun"),
+        pytest.param([job()], policy(consents={ActionClass.MOVE_JOBS: Consent.FORBID}), id="a consent was taken back"),
+        pytest.param([job()], policy(drain_budget=DrainBudget(max_out_count=0)), id="the budget is spent by its drain"),
+        pytest.param([job()], policy(blast_caps=BlastCaps(max_jobs_per_plan_count=0)), id="its job is held already"),
+    ],
+)
+def test_plan_in_force_is_judged_by_what_is_left_of_it(jobs: list[JobStatus], given_policy: Policy) -> None:
+    made = plan(DRAIN, HOLD, FENCE, EXCLUDE, RELEASE, REBOOT)
+    before = snapshot(jobs=jobs)
+    half_way = snapshot(nodes=[our_node()], jobs=jobs, records=(ended(DRAIN), ended(HOLD)), incidents=(in_force(made),))
+
+    assert not passes(made, before, rules(given_policy))
+    assert passes(made, half_way, rules(given_policy))
+    assert not passes(plan(DRAIN, HOLD, RELEASE), replace(half_way, incidents=(in_force(made),)), rules(given_policy))
+
+
+def test_node_of_an_incident_about_a_shared_part_is_repaired_for_a_fault_of_its_own() -> None:
+    shared = replace(MASS, suspect=Component(kind=ComponentKind.LEAF_SWITCH, name="s0"))
+
+    assert find_acts_in_mass_event([plan(DRAIN)], snapshot(incidents=(MASS,)), rules()) != ()
+    assert find_acts_in_mass_event([plan(DRAIN)], snapshot(incidents=(shared,)), rules()) == ()
+
+
+@pytest.mark.parametrize(("has_ended", "is_passed"), [(False, True), (True, False)])
+def test_jobs_that_the_fault_has_ended_are_not_interrupted_by_us(has_ended: bool, is_passed: bool) -> None:
+    jobs = [job(str(number)) for number in range(17)]
+    holds = [replace(action(Verb.HOLD, of=attempt(each.job)), has_ended=has_ended) for each in jobs]
+
+    found = find_passed_blast_caps([plan(*holds)], snapshot(jobs=jobs), rules())
+
+    assert any("17 jobs would be interrupted" in each for each in found) is is_passed
+
+
+@pytest.mark.parametrize("cost_when_made", [0.5, 50.0])
+def test_hold_counts_as_the_smaller_of_what_it_cost_when_planned_and_what_it_costs_now(cost_when_made: float) -> None:
+    """Now it costs a minute and the restart of 8 GPUs; a cap of 5 GPU-hours is passed by neither."""
+    option = Option(moment=Moment.NOW, lost_gpu_hours=cost_when_made, why="")
+    timing = JobTiming(
+        attempt=attempt(),
+        moment=Moment.NOW,
+        options=(option,),
+        decided_at=NOW,
+        checkpointed_at=None,
+        until=None,
+        reason="",
+    )
+    capped = rules(policy(blast_caps=BlastCaps(max_gpu_hours_per_plan=5.0)))
+
+    assert find_passed_blast_caps([replace(plan(HOLD), timings=(timing,))], snapshot(jobs=[job()]), capped) == ()

@@ -1,9 +1,12 @@
 """Nothing is carried out that was not proved: the second opinion sees each plan before its first act, on every road."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -15,7 +18,7 @@ from ops_pipelines.flow.plans import gate
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.ports.ledger import EntryKind
 from ops_pipelines.simulator.journal import FaultKind
-from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 
 
@@ -66,9 +69,23 @@ def _nonsense(*_: object) -> tuple[str, ...]:
     return None  # type: ignore[return-value]  # on purpose
 
 
+_LET_GO = Event()
+
+
 def _never_ends(*_: object) -> tuple[str, ...]:
-    Event().wait()
+    _LET_GO.wait()
     return ()
+
+
+@pytest.fixture(autouse=True)
+def _provers_end() -> Iterator[None]:
+    """A prover that hangs outlives the pass, and while it lives no other is begun: let go of it after the test."""
+    _LET_GO.clear()
+    yield
+    _LET_GO.set()
+    for each in enumerate_threads():
+        if each.name == "prover":
+            each.join(30)
 
 
 @pytest.mark.parametrize("find", [_says_no, _raises, _nonsense, _never_ends])
@@ -140,3 +157,16 @@ def forget_proofs(autopilot: SmallAutopilot) -> None:
 
     with sqlite3.connect(autopilot.directory / "ledger.sqlite") as database:
         database.execute("DELETE FROM proofs")
+
+
+def test_node_that_is_verified_when_the_program_is_upgraded_is_returned(autopilot: SmallAutopilot) -> None:
+    """Tests, last choice and return follow a plan without being of it: they need its proof no more."""
+    autopilot.use_policy(replace(POLICY, durations=replace(POLICY.durations, soak=timedelta(seconds=20))))
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=2)
+    autopilot.let_pass(1)
+    autopilot.run_until(IncidentState.VERIFYING, seconds=600)
+    forget_proofs(autopilot)
+
+    autopilot.run_until(IncidentState.RESOLVED, seconds=600)
+
+    assert not autopilot.node("gpu001").is_drained

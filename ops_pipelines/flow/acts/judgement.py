@@ -130,7 +130,7 @@ def judge_on(
     if refusal is not None or action.verb in MESSAGES:
         return refusal
     is_by_hand = authority is Authority.PERSON
-    return prove_act(action, sight, records=state.records, is_by_hand=is_by_hand, now=cluster.clock.now())
+    return prove_act(action, sight, records=records, is_by_hand=is_by_hand, now=cluster.clock.now())
 
 
 def sight_of(facts: ClusterFacts, cluster: Cluster) -> Sight:

@@ -4,7 +4,7 @@ Whether an action may be begun is judged by `judgement` inside the ledger's tran
 afterwards by `domain.returning.testimony`. This module only moves between the two; `commands` sends.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -64,6 +64,7 @@ NOT_SENT_AGAIN = "not sent again: "
 """Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
 _LANDS_WITHIN = timedelta(minutes=2)
 """# Assumption: a slurmctld that is behind carries out within this time what its client was killed over."""
+_SHOWN_FAULT_COUNT = 5
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
 # Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
@@ -134,7 +135,7 @@ def perform(
     verdicts = Verdicts(guard, facts, cluster, token=token, given_at=now)
     begun = cluster.ledger.begin(record, guard=guard, lease_token=token, actor=actor, now=now)
     if isinstance(begun, Refusal):
-        tell_of_fault(action, begun, cluster, lease=lease)
+        tell_of_faults({action: begun}, cluster, lease=lease)
         stage = Stage.WAITING if begun.patience is Patience.WAIT else Stage.FAILED
         return Progress(stage=stage, reason=words_of(begun))
     if isinstance(begun, Begun):
@@ -142,23 +143,37 @@ def perform(
 
     def begin_again(record: ActionRecord, after: int) -> Begun | AlreadyBegun | Refusal:
         now = cluster.clock.now()
-        return cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
+        again = cluster.ledger.begin_again(record, after=after, guard=guard, lease_token=token, actor=actor, now=now)
+        if isinstance(again, Refusal):
+            tell_of_faults({action: again}, cluster, lease=lease)
+        return again
 
     return _follow_up(begun.record, cluster, facts, begin_again=begin_again, verdicts=verdicts, actor=actor)
 
 
-def tell_of_fault(action: Action, refusal: Refusal, cluster: Cluster, *, lease: Lease) -> None:
-    """Page once about an act that every guardrail let pass and the second opinion contradicts: one of us is wrong."""
-    if refusal.guardrail != SECOND_OPINION:
+def tell_of_faults(refused: Mapping[Action, Refusal], cluster: Cluster, *, lease: Lease) -> None:
+    """Page once about acts that every guardrail let pass and the second opinion contradicts: one of us is wrong.
+
+    One page for an incident and what is said, however many acts: a check that is broken contradicts all of them.
+    """
+    ours = {act: refusal for act, refusal in refused.items() if refusal.guardrail == SECOND_OPINION}
+    if not ours:
         return
+    first, *_ = ours
+    checks = sorted({refusal.reason.split(":")[0] for refusal in ours.values()})
+    shown = "; ".join(
+        f"{act.verb.value} of {act.target} for {act.incident}: {refusal.reason}"
+        for act, refusal in list(ours.items())[:_SHOWN_FAULT_COUNT]
+    )
+    more = len(ours) - _SHOWN_FAULT_COUNT
     page = Action(
         verb=Verb.PAGE_HUMAN,
-        incident=action.incident,
-        text=f"{action.verb.value} of {action.target} for {action.incident} is not begun: {refusal.reason}. This is a "
-        "fault of the autopilot: do what is needed by hand, and report it.",
-        part=f"proof {action.key}",
+        incident=first.incident,
+        text=f"Not begun: {shown}{f'; and {more} more' if more > 0 else ''}. This is a fault of the autopilot: do what "
+        "is needed by hand, and report it.",
+        part=f"proof {' '.join(checks)}",
     )
-    if not any(each.action.key == page.key and each.outcome for each in cluster.ledger.records(action.incident)):
+    if not any(each.action.key == page.key and each.outcome for each in cluster.ledger.records(first.incident)):
         perform(Order(action=page), cluster, lease=lease)
 
 

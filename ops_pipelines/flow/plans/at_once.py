@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
 from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
 from ops_pipelines.domain.observation import JobStatus, NodeStatus
@@ -20,7 +20,7 @@ from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
-from ops_pipelines.flow.acts.perform import Progress, Stage, new_record, tell_of_fault
+from ops_pipelines.flow.acts.perform import Progress, Stage, new_record, tell_of_faults
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.timeliness import read_lateness
@@ -46,18 +46,20 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
         facts = read_facts({order.action.verb for order in batch}, cluster)
-        begun, others, verdicts = _begin(batch, facts, cluster, token=token, lease=lease)
+        begun, others, verdicts, refused = _begin(batch, facts, cluster, token=token)
         told = _send(begun, facts, cluster, verdicts)
         sent = [record for record in begun if record.action.key not in told.withheld]
         late = {key: Progress(stage=Stage.WAITING, reason=words_of(why)) for key, why in told.withheld.items()}
         progress |= others | late | read_back(sent, cluster, refused=told.refused)
+        tell_of_faults(refused, cluster, lease=lease)  # Nobody waits for a page.
     return progress
 
 
 def _begin(
-    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str, lease: Lease
-) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts]:
-    """Write the before-entries; return those that may be sent, what is to be said of the others, and the verdicts."""
+    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
+) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts, dict[Action, Refusal]]:
+    """Write the before-entries; return those that may be sent, what is to be said of the others, the verdicts, and why
+    some were refused."""
     sight = sight_of(facts, cluster)
     shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
 
@@ -80,16 +82,17 @@ def _begin(
     answers = cluster.ledger.begin_all(records, guard=guard, lease_token=token, actor=AUTOPILOT, now=now)
     begun: list[ActionRecord] = []
     others: dict[ActionKey, Progress] = {}
+    refused: dict[Action, Refusal] = {}
     for record, answer in zip(records, answers, strict=True):
         if isinstance(answer, Begun):
             begun.append(answer.record)
         elif isinstance(answer, Refusal):
-            tell_of_fault(record.action, answer, cluster, lease=lease)
+            refused[record.action] = answer
             stage = Stage.WAITING if answer.patience is Patience.WAIT else Stage.FAILED
             others[record.action.key] = Progress(stage=stage, reason=words_of(answer))
         else:
             others[record.action.key] = Progress(stage=Stage.UNDER_WAY, reason="begun before; its witness is next")
-    return begun, others, verdicts
+    return begun, others, verdicts, refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

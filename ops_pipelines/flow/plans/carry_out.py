@@ -37,7 +37,6 @@ def carry_out(
     """
     with suppress(SourceError, LedgerConflict):
         plan_anew_where_silent(cluster)
-    tell_of_contradictions(plans, cluster, lease=lease)
     runners = [PlanRunner(plan, cluster, lease) for plan in plans]
     give_up_at = cluster.clock.now() + patience
     while True:
@@ -49,26 +48,34 @@ def carry_out(
             if cluster.clock.now() >= give_up_at:
                 break
             cluster.clock.wait(_POLL_SECONDS)
+    tell_of_contradictions(plans, cluster, lease=lease)
     return tuple(runner.progress.report() for runner in runners)
 
 
 def carry_out_drains(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease) -> tuple[PlanReport, ...]:
     """Begin the plans that open with a drain, carry out the drain and nothing else; the rest is left to a run."""
-    tell_of_contradictions(plans, cluster, lease=lease)
     runners = [PlanRunner(plan, cluster, lease) for plan in plans if plan.actions[0].verb is Verb.DRAIN]
-    _advance_drains(runners, cluster, lease=lease)
+    if _advance_drains(runners, cluster, lease=lease) is None:
+        # Something changed meanwhile: by now it shows which one may not begin, and the others need not wait for it.
+        _advance_drains(runners, cluster, lease=lease)
+    tell_of_contradictions(plans, cluster, lease=lease)
     return tuple(runner.progress.report() for runner in runners)
 
 
-def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: Lease) -> bool:
-    """Begin the plans that wait, and take together the drains that are next; return whether anything moved."""
+def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: Lease) -> bool | None:
+    """Begin the plans that wait, and take together the drains that are next; return whether anything moved.
+
+    None: what was read had changed by then, and nothing was begun.
+    """
     by_progress = {runner.progress: runner for runner in runners if runner.progress.is_under_way}
     try:
         in_force = [by_progress[each] for each in put_in_force(list(by_progress), cluster)]
         drains = {runner: order for runner in in_force if (order := runner.next_drain()) is not None}
         progress = carry_out_together(list(drains.values()), cluster, lease=lease)
-    except (SourceError, LedgerConflict):
+    except SourceError:
         return False  # Each by itself is next: one that cannot go on does not hold up the others.
+    except LedgerConflict:
+        return None
     for runner, order in drains.items():
         runner.take_drain(progress[order.action.key])
     return any(each.stage is Stage.DONE for each in progress.values())

@@ -25,6 +25,8 @@ from ops_pipelines.flow.lease import Lease
 _PAGE = "proof"
 PROOF_SECONDS = 10.0
 """# Assumption: a proof of 2,048 nodes takes hundredths of a second; one that takes so long is stuck."""
+_stuck: dict[str, Thread] = {}
+"""By cluster, who proved last: while one that was late lives no other is begun."""
 
 
 def prove_and_record(
@@ -64,7 +66,7 @@ def unproved_in_force(incidents: Sequence[Incident], cluster: Cluster) -> tuple[
     for incident in incidents:
         if incident.state is IncidentState.ACTING and incident.plan is not None:
             plan = cluster.ledger.plan(incident.plan)
-            if plan is not None and _why_unproved(plan, cluster) is not None and not _is_contradicted(plan, cluster):
+            if plan is not None and _why_unproved(plan, cluster) is not None:
                 found.append(plan)
     return tuple(found)
 
@@ -113,16 +115,23 @@ def _prove_in_time(
     """Return what the second opinion says; one that comes to no end lets nothing pass, and keeps nobody waiting."""
     contents = [cluster.ledger.content_of(plan) for plan in plans]
     found: list[tuple[Proof, ...]] = []
+    faults: list[str] = []
 
     def prove() -> None:
-        found.append(prove_plans(plans, snapshot, cluster.rules, inputs=inputs, contents=contents))
+        try:
+            found.append(prove_plans(plans, snapshot, cluster.rules, inputs=inputs, contents=contents))
+        except Exception as problem:  # whatever it is, it is no proof
+            faults.append(repr(problem))
 
-    prover = Thread(target=prove, name="prover", daemon=True)
-    prover.start()
-    prover.join(PROOF_SECONDS)
+    earlier = _stuck.get(cluster.name)
+    if earlier is None or not earlier.is_alive():  # Else each pass would leave one more.
+        prover = Thread(target=prove, name="prover", daemon=True)
+        prover.start()
+        prover.join(PROOF_SECONDS)
+        _stuck[cluster.name] = prover
     if found:
         return found[0]
-    why = f"the proof came to no end within {PROOF_SECONDS:g} s"
+    why = f"the proof failed: {faults[0]}" if faults else f"the proof came to no end within {PROOF_SECONDS:g} s"
     return refuse_plans(plans, snapshot, inputs=inputs, contents=contents, why=why)
 
 

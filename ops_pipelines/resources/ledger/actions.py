@@ -28,7 +28,7 @@ from ops_pipelines.ports.ledger import (
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, RefusedAction, Resent
 from ops_pipelines.resources.ledger.evidence import read_lease
-from ops_pipelines.resources.ledger.proofs import refusal_of_unproved
+from ops_pipelines.resources.ledger.proofs import KnownPlans, read_known_plans, refusal_of_unproved
 from ops_pipelines.resources.ledger.state import action_row, read_records_of, read_state, refusal_identity
 from ops_pipelines.resources.ledger.tables import actions, entries, refusals
 
@@ -54,6 +54,7 @@ def begin_actions(
 ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
     """Write the before-entries in order, or the refusals that are new; each sees those before it as begun."""
     known = read_records_of(connection, [record.action.key for record in records])
+    plans = read_known_plans(connection, records)
     answers: list[Begun | AlreadyBegun | Refusal] = []
     rows: list[dict[str, object]] = []
     state: LedgerState | None = None
@@ -73,7 +74,7 @@ def begin_actions(
                 lease_refusal = _judge_lease(connection, lease_token, now)
             refusal = lease_refusal or _judge_pause(state.pause, record, actor=actor)
             if refusal is None:
-                record, refusal = _proved(connection, record, guard(record, state), now=now)
+                record, refusal = _proved(plans, record, guard(record, state), now=now)
             if refusal is not None:
                 _write_refusal(writer, RefusedAction(action=record.action, refusal=refusal), actor=actor, now=now)
                 answers.append(refusal)
@@ -110,7 +111,8 @@ def begin_action_again(
     refusal = _judge_lease(connection, lease_token, now) or _judge_pause(state.pause, record, actor=actor)
     again = record
     if refusal is None:
-        again, refusal = _proved(connection, record, guard(record, state), now=now)
+        plans = read_known_plans(connection, [record])
+        again, refusal = _proved(plans, record, guard(record, state), now=now)
     if refusal is not None:
         return refusal
     body = encode(Resent(key=key, at=now, proof=again.proof))
@@ -120,12 +122,12 @@ def begin_action_again(
 
 
 def _proved(
-    connection: Connection, record: ActionRecord, found: Refusal | ActProof | None, *, now: datetime
+    plans: KnownPlans, record: ActionRecord, found: Refusal | ActProof | None, *, now: datetime
 ) -> tuple[ActionRecord, Refusal | None]:
     """Return the record with what was proved of it, and why it must not be begun all the same."""
     if isinstance(found, Refusal):
         return record, found
-    return replace(record, proof=found), refusal_of_unproved(connection, record, found, now=now)
+    return replace(record, proof=found), refusal_of_unproved(plans, record, found, now=now)
 
 
 def read_resent_at(connection: Connection, key: ActionKey) -> tuple[datetime, ...]:

@@ -3,7 +3,7 @@
 Each function runs inside a writing transaction of its caller. Actions are `actions`' business.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection, insert, select
@@ -81,6 +81,7 @@ def write_decision(
         write_incidents(writer, changed, known=present, actor=AUTOPILOT, now=now)
         _write_plans(writer, new_plans, now=now)
         write_proofs(writer, new_proofs, now=now)
+        refuse_unproved(connection, _put_in_force(changed, present), now=now)
     return writer.head_seq
 
 
@@ -110,9 +111,7 @@ def write_changes(connection: Connection, incidents: Collection[Incident], *, ac
     changed = [item for item in incidents if present.get(item.incident) != item]
     for item in changed:
         _refuse_impossible(present.get(item.incident), item)
-    refuse_unproved(
-        connection, [each for each in changed if _is_put_in_force(present.get(each.incident), each)], now=now
-    )
+    refuse_unproved(connection, _put_in_force(changed, present), now=now)
     with ChainWriter(connection) as writer:
         write_incidents(writer, changed, known=present, actor=actor, now=now)
 
@@ -131,8 +130,14 @@ def _refuse_impossible(present: Incident | None, incident: Incident) -> None:
         )
 
 
-def _is_put_in_force(present: Incident | None, incident: Incident) -> bool:
-    return present is None or (present.state, present.plan) != (incident.state, incident.plan)
+def _put_in_force(changed: Iterable[Incident], present: Mapping[IncidentId, Incident]) -> list[Incident]:
+    """Return the incidents that change their state or plan."""
+    return [
+        each
+        for each in changed
+        if each.incident not in present
+        or (present[each.incident].state, present[each.incident].plan) != (each.state, each.plan)
+    ]
 
 
 def _leads_to(present: Incident, incident: Incident) -> bool:

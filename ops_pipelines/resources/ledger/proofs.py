@@ -3,7 +3,8 @@
 Each function runs inside a transaction of its caller.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert
@@ -36,7 +37,11 @@ def worth_writing(connection: Connection, proofs: Collection[Proof]) -> tuple[Pr
 
 
 def _is_news(proof: Proof, known: Proof | None) -> bool:
-    if known is None or _said(proof) != _said(known):
+    if known is None:
+        return True
+    if proof.made_at < known.made_at:
+        return False  # Who was slow does not unsay what was found since.
+    if _said(proof) != _said(known):
         return True
     return proof.made_at - known.made_at > LASTS / 2
 
@@ -69,8 +74,22 @@ def refuse_unproved(connection: Connection, begun: Iterable[Incident], *, now: d
             raise LedgerConflict(f"plan {incident.plan} cannot be put in force: {why}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPlans:
+    """The plans behind acts that are to be begun together, with what was proved of them: read once."""
+
+    plans: Mapping[PlanId, IncidentPlan]
+    proofs: Mapping[PlanId, Proof]
+
+
+def read_known_plans(connection: Connection, records: Iterable[ActionRecord]) -> KnownPlans:
+    """Return the plans behind some acts, in this transaction."""
+    names = {each.plan for each in records if each.plan is not None and not is_rollout(each.action.incident)}
+    return KnownPlans(plans=read_plans_of(connection, names), proofs=read_proofs_of(connection, names))
+
+
 def refusal_of_unproved(
-    connection: Connection, record: ActionRecord, proof: ActProof | None, *, now: datetime
+    known: KnownPlans, record: ActionRecord, proof: ActProof | None, *, now: datetime
 ) -> Refusal | None:
     """Return why an act must not be begun: its plan was not proved, does not hold it, or the act itself was not proved.
 
@@ -79,18 +98,22 @@ def refusal_of_unproved(
     action = record.action
     if action.verb in MESSAGES:
         return None
-    why = None if is_rollout(action.incident) else _why_unplanned(connection, record)
+    why = None if is_rollout(action.incident) else _why_unplanned(known, record)
     if why is None and proof is not None and proof.contradictions:
         return wait(SECOND_OPINION, "; ".join(proof.contradictions))
     why = why or why_act_unproved(proof, act=action.key, checks=ACT_CHECKS, now=now)
     return None if why is None else wait("proof", why)
 
 
-def _why_unplanned(connection: Connection, record: ActionRecord) -> str | None:
-    if record.plan is None:
-        return why_no_step(record.action, None)
-    known = read_plans_of(connection, [record.plan]).get(record.plan)
-    return _why_unproved(connection, record.plan) or why_no_step(record.action, known)
+def _why_unplanned(known: KnownPlans, record: ActionRecord) -> str | None:
+    """Return why the plan behind an act does not carry it. What follows a plan without being of it needs no proof of
+    that plan: tests, the way back and marks are proved by themselves."""
+    plan = None if record.plan is None else known.plans.get(record.plan)
+    if record.plan is not None and plan is None:
+        return f"there is no plan {record.plan}"
+    if plan is None or record.action not in plan.actions:
+        return why_no_step(record.action, plan)
+    return why_unproved(known.proofs.get(plan.plan), content=content_of(plan), checks=PROOFS)
 
 
 def _why_unproved(connection: Connection, plan: PlanId) -> str | None:
