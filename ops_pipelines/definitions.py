@@ -176,20 +176,23 @@ def resources_of(cluster_file: Path) -> dict[str, object]:
 def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     """Return the definitions on the given resources; tests bring a cluster of their own."""
     return dg.Definitions(
-        assets=dg.load_assets_from_modules(
-            [
-                *(observe, understand, act, verify, remediation_page, incident_reports, report),
-                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
-                fleet_versions,
-                advice,
-                capacity,
-                costs,
-                daily_peaks,
-                demand,
-                quotas,
-                placement,
-            ]
-        ),
+        assets=[
+            *dg.load_assets_from_modules(
+                [
+                    *(observe, understand, act, verify, remediation_page, incident_reports, report),
+                    *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
+                    fleet_versions,
+                    advice,
+                    capacity,
+                    costs,
+                    daily_peaks,
+                    demand,
+                    quotas,
+                    placement,
+                ],
+            ),
+            rollouts.rollout_pass,  # What acts is done by a job, and reported: nobody materialises it.
+        ],
         asset_checks=[
             plan_safety,
             quota_proofs,

@@ -1,23 +1,51 @@
 """Jobs of rollouts and the schedule that advances them: plan, start, steer, and one pass after the other."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import dagster as dg
 from pydantic import Field
 
+from ops_pipelines.assets.rollouts import shown_of_pass, shown_of_progress
+from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.domain.identity import RolloutId, parse_node_name
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 
-advance_rollouts = dg.define_asset_job(
-    "advance_rollouts",
-    selection=dg.AssetSelection.assets("rollout_pass", "rollout_progress"),
-    tags=ROLLOUT_TAGS,
-    executor_def=dg.in_process_executor,
-    description="One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins.",
-)
+
+@dg.op(name="rollout_pass", out=dg.Out(dg.Nothing))
+def pass_over_rollouts(
+    context: dg.OpExecutionContext, cluster: dg.ResourceParam[Cluster]
+) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    """Bring each node of each rollout as far as it goes now, and report it as `rollout_pass`."""
+    from ops_pipelines.flow.lifecycle.cycle import advance_rollouts as advance
+
+    report = advance(cluster, lease=lease_of_run(context, cluster))
+    for each in report.passes:
+        context.log.info("rollout=%s state=%s %s", each.rollout.rollout, each.rollout.state.value, each.rollout.reason)
+        for problem in each.problems:
+            context.log.warning("rollout=%s %s", each.rollout.rollout, problem)
+    for problem in report.problems:
+        context.log.warning("%s", problem)
+    yield dg.AssetMaterialization("rollout_pass", metadata=shown_of_pass(report))
+    yield dg.Output(None)
+
+
+@dg.op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
+def show_rollouts(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    """Report where each rollout is as `rollout_progress`."""
+    yield dg.AssetMaterialization("rollout_progress", metadata=shown_of_progress(cluster))
+    yield dg.Output(None)
+
+
+@dg.job(tags=ROLLOUT_TAGS, executor_def=dg.in_process_executor)
+def advance_rollouts() -> None:
+    """One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins."""
+    show_rollouts(after=pass_over_rollouts())
+
+
 plan_rollout = dg.define_asset_job(
     "plan_rollout",
     selection=dg.AssetSelection.assets("rollout_plan"),
@@ -44,7 +72,6 @@ def rollout_schedule(
     context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
 ) -> dg.RunRequest | dg.SkipReason:
     """Every five minutes, as long as a rollout is not over, or owes something to the cluster."""
-    from ops_pipelines.assets.run_lease import LEASE_TAG
     from ops_pipelines.flow.lifecycle.aftermath import owing
 
     if not cluster.ledger.rollouts(final_since=None) and not owing(cluster):

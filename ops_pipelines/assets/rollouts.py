@@ -1,15 +1,20 @@
 """Group `lifecycle`: what a release would do, and one pass over the rollouts, with what each node is at."""
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.run_lease import lease_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.guardrails.refusal import Refusal
 from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutNode
 from ops_pipelines.flow.cluster import Cluster
+
+if TYPE_CHECKING:
+    from ops_pipelines.flow.lifecycle.cycle import CycleReport
 
 GROUP = "lifecycle"
 _LONGEST_CELL = 160
@@ -72,48 +77,52 @@ def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) 
     )
 
 
-@dg.asset(group_name=GROUP, code_version="1")
-def rollout_pass(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
-    """One pass over the rollouts that are not over: each node as far as it goes now, each act judged and witnessed."""
-    from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, nodes_by_stage
+rollout_pass = dg.AssetSpec(
+    "rollout_pass",
+    group_name=GROUP,
+    code_version="2",
+    description="One pass over the rollouts that are not over: each node as far as it goes now, each act judged and "
+    "witnessed. Done by the job `advance_rollouts` alone.",
+)
+"""What was done. It acts on nodes, so that nobody can materialise it: the job reports it."""
 
-    report = advance_rollouts(cluster, lease=lease_of_run(context, cluster))
-    for each in report.passes:
-        context.log.info("rollout=%s state=%s %s", each.rollout.rollout, each.rollout.state.value, each.rollout.reason)
-        for problem in each.problems:
-            context.log.warning("rollout=%s %s", each.rollout.rollout, problem)
-    for problem in report.problems:
-        context.log.warning("%s", problem)
-    return dg.Output(
-        None,
-        metadata={
-            "rollout_count": count(report.passes),
-            "rollouts": table(
-                {
-                    "rollout": each.rollout.rollout,
-                    "state": each.rollout.state.value,
-                    "wave": f"{each.rollout.wave} of {len(each.rollout.waves)}",
-                    "nodes": ", ".join(f"{number} {stage}" for stage, number in nodes_by_stage(each).items()),
-                    "why": _short(each.rollout.reason),
-                }
-                for each in report.passes
-            ),
-            "gate": table(
-                {"rollout": each.rollout.rollout, "test": test.name, "verdict": test.state.value, "saw": test.said}
-                for each in report.passes
-                if each.verdict is not None
-                for test in each.verdict.tests
-            ),
-            "problems": table(
-                {"problem": problem} for problem in (*report.problems, *(p for e in report.passes for p in e.problems))
-            ),
-        },
-    )
+
+def shown_of_pass(report: "CycleReport") -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `rollout_pass` shows of one pass."""
+    from ops_pipelines.flow.lifecycle.cycle import nodes_by_stage
+
+    return {
+        "rollout_count": count(report.passes),
+        "rollouts": table(
+            {
+                "rollout": each.rollout.rollout,
+                "state": each.rollout.state.value,
+                "wave": f"{each.rollout.wave} of {len(each.rollout.waves)}",
+                "nodes": ", ".join(f"{number} {stage}" for stage, number in nodes_by_stage(each).items()),
+                "why": _short(each.rollout.reason),
+            }
+            for each in report.passes
+        ),
+        "gate": table(
+            {"rollout": each.rollout.rollout, "test": test.name, "verdict": test.state.value, "saw": test.said}
+            for each in report.passes
+            if each.verdict is not None
+            for test in each.verdict.tests
+        ),
+        "problems": table(
+            {"problem": problem} for problem in (*report.problems, *(p for e in report.passes for p in e.problems))
+        ),
+    }
 
 
 @dg.asset(group_name=GROUP, deps=[rollout_pass], code_version="1")
 def rollout_progress(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """Where each rollout is and each of its nodes, with a picture: under way, and over since a week."""
+    return dg.Output(None, metadata=shown_of_progress(cluster))
+
+
+def shown_of_progress(cluster: Cluster) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `rollout_progress` shows now."""
     from datetime import timedelta
 
     from ops_pipelines.assets.rollout_pictures import picture_progress
@@ -121,28 +130,25 @@ def rollout_progress(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     now = cluster.clock.now()
     rollouts = cluster.ledger.rollouts(final_since=now - timedelta(days=7))
     nodes = {each.rollout: cluster.ledger.rollout_nodes(each.rollout) for each in rollouts}
-    return dg.Output(
-        None,
-        metadata={
-            **picture_progress(rollouts, nodes),
-            "rollouts": table(
-                {
-                    "rollout": each.rollout,
-                    "release": each.release,
-                    "state": each.state.value,
-                    "owner": "" if each.state in FINAL else each.owner,
-                    "wave": f"{each.wave} of {len(each.waves)}",
-                    "since": f"{each.since:%Y-%m-%d %H:%M:%S}",
-                    "stopped because": _short(each.stopped_because),
-                    "why": _short(each.reason),
-                }
-                for each in reversed(rollouts)
-            ),
-            "nodes": table(
-                _row(node) for each in reversed(rollouts) for node in nodes[each.rollout] if node.stage not in _QUIET
-            ),
-        },
-    )
+    return {
+        **picture_progress(rollouts, nodes),
+        "rollouts": table(
+            {
+                "rollout": each.rollout,
+                "release": each.release,
+                "state": each.state.value,
+                "owner": "" if each.state in FINAL else each.owner,
+                "wave": f"{each.wave} of {len(each.waves)}",
+                "since": f"{each.since:%Y-%m-%d %H:%M:%S}",
+                "stopped because": _short(each.stopped_because),
+                "why": _short(each.reason),
+            }
+            for each in reversed(rollouts)
+        ),
+        "nodes": table(
+            _row(node) for each in reversed(rollouts) for node in nodes[each.rollout] if node.stage not in _QUIET
+        ),
+    }
 
 
 def _row(node: RolloutNode) -> dict[str, str]:

@@ -25,7 +25,7 @@ def requested_at_of(context: dg.AssetExecutionContext) -> datetime | None:
     return None if told is None else datetime.fromisoformat(told)
 
 
-def lease_of_run(context: dg.AssetExecutionContext, cluster: Cluster) -> Lease:
+def lease_of_run(context: dg.AssetExecutionContext | dg.OpExecutionContext, cluster: Cluster) -> Lease:
     """Return the lease of this run, and mark it where nobody has; without any code server it takes one for itself."""
     run = context.run
     given = run.tags.get(LEASE_TAG)

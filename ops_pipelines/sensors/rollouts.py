@@ -18,7 +18,7 @@ from ops_pipelines.sensors.runs import (
 )
 
 
-@dg.sensor(job=advance_rollouts, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job_name=advance_rollouts.name, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
 @one_at_a_time
 def rollout_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Looks at the ledger alone: what is under way there says when the next look at the world is worth a run."""

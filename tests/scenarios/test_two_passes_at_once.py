@@ -1,4 +1,4 @@
-"""Two passes over the rollouts at once, as when somebody materializes `rollout_pass` by hand while a run is under way.
+"""Two passes over the rollouts at once, as when somebody launches one past its lane while a run is under way.
 
 Such a run has no lane that holds it back and no lease of its own: it uses the one that is held. What keeps it harmless
 is the ledger, where each stage is compared with what is stored and each act begins once.

@@ -8,10 +8,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.rollouts import rollout_pass, rollout_plan, rollout_progress
+from ops_pipelines.assets.rollouts import rollout_plan, rollout_progress
 from ops_pipelines.domain.lifecycle.release import Component, Reversibility
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
 from ops_pipelines.flow.lifecycle import orders
+from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     FIRST,
@@ -50,6 +51,16 @@ def shown(
         selection=[asset],
     )
     (event,) = result.asset_materializations_for_node(asset.key.to_python_identifier())
+    return {name: _plain(value) for name, value in event.metadata.items()}
+
+
+def shown_by_pass(stage: RolloutStage, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Return what the page of `rollout_pass` shows after a run of the job that makes a pass."""
+    result = advance_rollouts.execute_in_process(resources={"cluster": stage.cluster}, instance=instance)
+    (event,) = result.asset_materializations_for_node("rollout_pass")
+    assert [each.asset_key.to_user_string() for each in result.asset_materializations_for_node("show_rollouts")] == [
+        "rollout_progress"
+    ]
     return {name: _plain(value) for name, value in event.metadata.items()}
 
 
@@ -93,7 +104,7 @@ def test_a_pass_shows_what_it_moved_and_what_the_gate_sees(stage: RolloutStage, 
     stage.start()
     stage.run_to(RolloutState.SOAKING)
 
-    found = shown(stage, rollout_pass, instance)
+    found = shown_by_pass(stage, instance)
 
     assert found["rollout_count"] == 1
     (row,) = found["rollouts"]
@@ -109,17 +120,17 @@ def test_a_pass_really_begins_nodes_and_tells_what_was_in_the_way(
 ) -> None:
     stage.start()
     stage.files.is_there = False
-    closed = shown(stage, rollout_pass, instance)
+    closed = shown_by_pass(stage, instance)
     stage.files.is_there = True
 
-    shown(stage, rollout_pass, instance)
+    shown_by_pass(stage, instance)
 
     assert any("calendar" in each["problem"] for each in closed["problems"])
     assert stage.stage_of("gpu001") is not NodeStage.PENDING
 
 
 def test_without_a_rollout_a_pass_shows_nothing(stage: RolloutStage, instance: dg.DagsterInstance) -> None:
-    found = shown(stage, rollout_pass, instance)
+    found = shown_by_pass(stage, instance)
 
     assert (found["rollout_count"], found["rollouts"], found["gate"], found["problems"]) == (0, [], [], [])
 

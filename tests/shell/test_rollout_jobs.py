@@ -7,8 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.rollouts import rollout_pass
 from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.definitions import defs
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
@@ -134,7 +134,7 @@ def test_a_pass_that_somebody_launched_and_that_died_with_its_code_server_holds_
     stage.start()
     token = stage.cluster.ledger.take_lease(holder="a server that died", ttl=TTL, now=stage.clock.now())
     resources = {"cluster": stage.cluster}
-    by_hand = dg.materialize([rollout_pass], resources=resources, instance=instance, tags=ROLLOUT_TAGS)
+    by_hand = advance_rollouts.execute_in_process(resources=resources, instance=instance)
     given = instance.get_run_by_id(by_hand.run_id).tags[LEASE_TAG]  # type: ignore[union-attr]  # it has just run
     died = dg.DagsterRun(status=dg.DagsterRunStatus.STARTED, tags={**ROLLOUT_TAGS, LEASE_TAG: given}, job_name="any")
     instance.add_run(died)
@@ -152,7 +152,7 @@ def test_a_pass_keeps_the_lease_that_it_was_given(stage: RolloutStage, instance:
     stage.cluster.ledger.take_lease(holder="a server", ttl=TTL, now=stage.clock.now())
     tags = {**ROLLOUT_TAGS, LEASE_TAG: "of yesterday"}
 
-    result = dg.materialize([rollout_pass], resources={"cluster": stage.cluster}, instance=instance, tags=tags)
+    result = advance_rollouts.execute_in_process(resources={"cluster": stage.cluster}, instance=instance, tags=tags)
 
     assert set(stage.stages().values()) == {"pending"}
     assert instance.get_run_by_id(result.run_id).tags[LEASE_TAG] == "of yesterday"  # type: ignore[union-attr]  # it ran
@@ -160,6 +160,13 @@ def test_a_pass_keeps_the_lease_that_it_was_given(stage: RolloutStage, instance:
 
 def test_whoever_launches_a_pass_by_hand_waits_in_the_lane_of_the_others() -> None:
     assert ROLLOUT_TAGS.items() <= advance_rollouts.tags.items()
+
+
+def test_nobody_can_materialise_a_pass_and_no_job_that_makes_one_can_be_back_filled() -> None:
+    graph = defs.resolve_asset_graph()
+
+    assert dg.AssetKey("rollout_pass") not in graph.executable_asset_keys
+    assert advance_rollouts.partitions_def is None
 
 
 def test_a_repair_under_way_holds_no_pass_up(stage: RolloutStage, instance: dg.DagsterInstance) -> None:
