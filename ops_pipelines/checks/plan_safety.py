@@ -1,7 +1,8 @@
-"""Shows what the gate proved of the plans of this pass, new ones and those in force. Blocking where it contradicts.
+"""Shows what the gate proved of the plans of this pass, new ones and those in force.
 
 A plan that the guardrails hold back is no failure (it is a refusal, and waits); these checks fail only on what no
-planner of ours may ever write down. What blocks an act is not this but the ledger, which begins none without a proof.
+planner of ours may ever write down. They hold nothing up: the ledger begins nothing of a plan that they contradict, a
+person is paged about it, and one bad plan keeps no other node waiting.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from ops_pipelines.flow.plans.carry_out import plans_to_carry_out
 
 @dg.multi_asset_check(
     specs=[
-        dg.AssetCheckSpec(name=name, asset=remediation_plan_asset, blocking=True, description=description)
+        dg.AssetCheckSpec(name=name, asset=remediation_plan_asset, description=description)
         for name, (description, _) in PROOFS.items()
     ]
 )

@@ -1,11 +1,15 @@
 """The main job in Dagster, on the twin: what a run materialises, shows and leaves in the cluster."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from ops_pipelines.domain import plan_proof
+from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
@@ -75,6 +79,27 @@ def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(a
         EntryKind.START_CHECK,
         EntryKind.RESUME,
     ]
+
+
+def test_a_plan_that_is_contradicted_is_not_begun_and_keeps_no_other_waiting(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def suspect(plans: Sequence[IncidentPlan], *_: object) -> tuple[str, ...]:
+        drains = (each for plan in plans for each in plan.actions if each.verb is Verb.DRAIN)
+        return tuple("gpu001 is none of ours" for each in drains if each.node == "gpu001")
+
+    monkeypatch.setitem(plan_proof.PROOFS, "targets_are_known", ("", suspect))  # type: ignore[arg-type]
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu009", gpu=3)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_job(autopilot, "remediate", instance)
+
+    checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert result.success
+    assert [name for name, passed in checks.items() if not passed] == ["targets_are_known"]
+    assert (autopilot.node("gpu001").is_drained, len(autopilot.received(EntryKind.DRAIN))) == (False, 1)
+    assert any("This is a fault of the autopilot" in page.body for page in autopilot.pages())
 
 
 def test_a_paused_autopilot_plans_and_waits_until_it_is_resumed(autopilot: SmallAutopilot) -> None:
