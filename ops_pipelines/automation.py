@@ -27,6 +27,7 @@ from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
+from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS, RunLane, tags_of
 
@@ -156,29 +157,6 @@ def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunReq
         yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
     key = at.strftime(MONTHS.fmt)
     yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
-
-
-rebalance_quotas = dg.define_asset_job(
-    "rebalance_quotas",
-    selection=dg.AssetSelection.assets("gpu_quotas", "applied_quotas"),
-    tags={"dagster/max_retries": "0"},
-    executor_def=dg.in_process_executor,
-    description="Once a day: what quotas should be, their proofs, and their limits set as far as the policy consents.",
-)
-
-
-@dg.schedule(
-    job=rebalance_quotas,
-    cron_schedule="0 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
-    if names_no_teams():
-        return dg.SkipReason("cluster.yaml names no file of teams, so that no quota is proposed (docs/QUOTAS.md)")
-    key = context.scheduled_execution_time.strftime(DAYS.fmt)
-    return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
 
 
 compare_policies = dg.define_asset_job(
@@ -437,7 +415,6 @@ JOBS = (
     warn_of_idle,
     sum_demand,
     charge_teams,
-    rebalance_quotas,
     report_placement,
     plan_capacity,
     compare_policies,
@@ -447,16 +424,17 @@ JOBS = (
     approve_plan,
     drain_node,
     return_node,
+    *QUOTA_JOBS,
     *ROLLOUT_JOBS,
 )
 SCHEDULES = (
     *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
     demand_schedule,
     charge_schedule,
-    quota_schedule,
     advice_schedule,
     idle_schedule,
     placement_schedule,
     capacity_schedule,
+    *QUOTA_SCHEDULES,
     *ROLLOUT_SCHEDULES,
 )

@@ -191,7 +191,9 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
                     placement,
                 ],
             ),
-            rollouts.rollout_pass,  # What acts is done by a job, and reported: nobody materialises it.
+            # What acts is done by a job, and reported: nobody materialises it.
+            rollouts.rollout_pass,
+            quotas.applied_quotas,
         ],
         asset_checks=[
             plan_safety,

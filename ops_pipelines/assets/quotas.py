@@ -1,22 +1,30 @@
 """Group `quotas`, once a day: what quotas are proposed, and what becomes of the proposal.
 
 A partition is a local day of the cluster's zone. Today's is written into the ledger; one of the past is only shown:
-what it would have been from what was known on its morning.
+what it would have been from what was known on its morning. Nothing here sets anything: that is `quota_jobs`'.
 """
 
 from collections.abc import Mapping
 from datetime import date
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
-from ops_pipelines.assets.run_lease import lease_of_run
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal
 from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
+from ops_pipelines.ports.ledger import AUTOPILOT
+
+if TYPE_CHECKING:
+    from ops_pipelines.flow.quota.mornings_work import Done
 
 GROUP = "quotas"
+PROPOSING_JOB = "rebalance_quotas"
+"""What this job proposes the autopilot may set; what anybody proposes by other runs, a person alone."""
+_BACKFILL_TAG = "dagster/backfill"
 QUOTA_DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC", end_offset=2)
 """Named by the local day. East of Greenwich a day begins before UTC's does: tomorrow's is one of them, too."""
 
@@ -26,9 +34,11 @@ def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[T
     """What each team's quota should be from this morning on, why, and what it would be without the change."""
     from ops_pipelines.flow.quota.mornings_work import make_proposal
 
-    made = make_proposal(day_of(context), teams_desk, now=teams_desk.clock.now())
+    made = make_proposal(day_of(context), teams_desk, now=teams_desk.clock.now(), actor=proposed_by(context))
     proposal = made.proposed.proposal
     context.log.info("proposal=%s state=%s %s", proposal.proposal, made.state_word, proposal.headline)
+    if made.record is not None and made.record.actor != AUTOPILOT:
+        context.log.warning("proposal=%s is left to people: %s did that", proposal.proposal, made.record.actor)
     for problem in made.contradictions:
         context.log.error("proposal=%s %s", proposal.proposal, problem)
     for note in proposal.notes:
@@ -36,26 +46,37 @@ def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[T
     return dg.Output(None, metadata=_shown(proposal, state=made.state_word, used=made.proposed.used))
 
 
-@dg.asset(group_name=GROUP, deps=[gpu_quotas], partitions_def=QUOTA_DAYS, code_version="1")
-def applied_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
-    """What became of the day's proposal, by the policy's consent: shown, waiting for a yes, or set and read back."""
-    from ops_pipelines.flow.quota.mornings_work import carry_out_proposal
+applied_quotas = dg.AssetSpec(
+    "applied_quotas",
+    group_name=GROUP,
+    deps=[gpu_quotas],
+    partitions_def=QUOTA_DAYS,
+    code_version="2",
+    description="What became of the day's proposal, by the policy's consent: shown, waiting for a yes, or set and read "
+    "back. Done by the job `set_quotas` alone.",
+)
+"""What was done. It sets limits in the scheduler, so that nobody can materialise it: the job reports it."""
 
-    lease = lease_of_run(context, teams_desk.cluster)
-    done = carry_out_proposal(day_of(context), teams_desk, lease=lease)
-    context.log.info("quotas %s: %s", done.outcome.value, done.said)
-    return dg.Output(
-        None,
-        metadata={
-            "outcome": dg.MetadataValue.text(done.outcome.value.replace("_", " ")),
-            "said": dg.MetadataValue.text(done.said),
-            "would_be_set": table({"change": each} for each in done.changes),
-            "hindered_by": table({"what": each} for each in done.obstacles),
-            "warnings": table({"warning": each} for each in done.warnings),
-            "proposal": dg.MetadataValue.text("" if done.record is None else done.record.name),
-            "state": dg.MetadataValue.text("" if done.record is None else done.record.state.value.replace("_", " ")),
-        },
-    )
+
+def shown_of_done(done: "Done") -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `applied_quotas` shows of one run of the job."""
+    return {
+        "outcome": dg.MetadataValue.text(done.outcome.value.replace("_", " ")),
+        "said": dg.MetadataValue.text(done.said),
+        "would_be_set": table({"change": each} for each in done.changes),
+        "hindered_by": table({"what": each} for each in done.obstacles),
+        "warnings": table({"warning": each} for each in done.warnings),
+        "proposal": dg.MetadataValue.text("" if done.record is None else done.record.name),
+        "state": dg.MetadataValue.text("" if done.record is None else done.record.state.value.replace("_", " ")),
+    }
+
+
+def proposed_by(context: dg.AssetExecutionContext) -> str:
+    """Return in whose name this run proposes: the autopilot's in its own job, else of who clicked or fills back."""
+    if context.run.job_name == PROPOSING_JOB and _BACKFILL_TAG not in context.run.tags:
+        return AUTOPILOT
+    name = login_behind(context)
+    return WITHOUT_LOGIN if name is None or name == AUTOPILOT else name
 
 
 def day_of(context: dg.AssetExecutionContext) -> date:

@@ -1,4 +1,4 @@
-"""Refuses a proposal of quotas that contradicts its own proof. Blocking: `applied_quotas` does not run after a failure.
+"""Refuses a proposal of quotas that contradicts its own proof. A run in which one does fails.
 
 The proofs are held against the proposal as the ledger keeps it, with agreements and earlier proposals read anew. What
 is found wrong is never applied, whoever asks: its state says so.

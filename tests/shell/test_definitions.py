@@ -178,6 +178,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "sum_demand",
         "charge_teams",
         "rebalance_quotas",
+        "set_quotas",
         "report_placement",
         "plan_capacity",
         "compare_policies",
@@ -213,6 +214,7 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "demand_schedule",
         "charge_schedule",
         "quota_schedule",
+        "set_quotas_schedule",
         "placement_schedule",
         "capacity_schedule",
         "keep_lake_schedule",
@@ -247,9 +249,23 @@ def test_sensors_and_schedules_run_by_default() -> None:
         "demand_schedule": dg.DefaultScheduleStatus.RUNNING,
         "charge_schedule": dg.DefaultScheduleStatus.RUNNING,
         "quota_schedule": dg.DefaultScheduleStatus.RUNNING,
+        "set_quotas_schedule": dg.DefaultScheduleStatus.RUNNING,
         "placement_schedule": dg.DefaultScheduleStatus.RUNNING,
         "capacity_schedule": dg.DefaultScheduleStatus.RUNNING,
     }
+
+
+def test_what_acts_on_its_own_is_a_job_and_nobody_can_materialise_what_it_reports() -> None:
+    graph = defs.resolve_asset_graph()
+
+    for name in ("rollout_pass", "applied_quotas"):
+        assert not graph.get(dg.AssetKey(name)).is_materializable
+        assert not graph.get(dg.AssetKey(name)).is_executable
+    assert defs.resolve_job_def("set_quotas").partitions_def is None
+    assert defs.resolve_job_def("set_quotas").tags["dagster/max_retries"] == "0"
+    assert {
+        key.to_user_string() for key in defs.resolve_job_def("rebalance_quotas").asset_layer.executable_asset_keys
+    } == {"gpu_quotas"}
 
 
 def test_jobs_that_act_are_in_the_lane_of_their_kind_and_are_never_retried_by_dagster() -> None:

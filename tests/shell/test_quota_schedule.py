@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.automation import quota_schedule
+from ops_pipelines.quota_jobs import quota_schedule
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import Enum
 
+from ops_pipelines.domain.identity import IncidentId
 from ops_pipelines.domain.policy import ActionClass, Consent, Mode
 from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, ProposalState
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
+from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.quota.applying import apply, preview, settle
 from ops_pipelines.flow.quota.changes import ApplyRefused
 from ops_pipelines.flow.quota.proposing import Proposed, keep, proof_inputs, propose
 from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
+from ops_pipelines.ports.ledger import AUTOPILOT, Ledger, LedgerConflict
 
 _LOOKED_BACK = 20
 _OVER = frozenset({ProposalState.SUPERSEDED, ProposalState.UNDONE})
@@ -76,6 +78,49 @@ def make_proposal(day: date, desk: TeamsDesk, *, now: datetime, actor: str = AUT
     return Made(proposed=proposed, record=record, contradictions=contradictions)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What is left to do by ourselves with a day's proposal, by the ledger and the policy alone."""
+
+    key: str
+    """What is asked for once: the proposal, its state, and what lets it be set. Empty: nothing is left to do."""
+    why: str
+
+
+def turn_of(day: date, cluster: Cluster) -> Turn:
+    """Return whether the day's newest proposal is to be carried out now. What is half in is a person's to complete."""
+    record = newest_in(cluster.ledger, day)
+    if record is None:
+        return Turn(key="", why=f"there is no proposal for {day}")
+    if record.state is not ProposalState.PROPOSED:
+        return Turn(key="", why=f"{record.name} is {record.state.value.replace('_', ' ')}")
+    if not is_ours(record, cluster.ledger):
+        return Turn(key="", why=_left_to_people(record))
+    policy = cluster.rules.policy
+    is_paused = cluster.ledger.read_state(cluster.clock.now()).pause is not None
+    lets = (policy.mode.value, policy.consent_to(ActionClass.QUOTAS).value, *(("paused",) if is_paused else ()))
+    return Turn(key=" ".join((record.name, record.state.value, *lets)), why=f"{record.name} is {record.state.value}")
+
+
+def is_ours(record: ProposalRecord, ledger: Ledger) -> bool:
+    """Return whether the autopilot proposed it, and nobody else ever had a hand in it.
+
+    By the ledger's lines, not by the record, which names who brought it into its state last: that is the autopilot also
+    where it settled what a person began. The same lines proposed again are the same proposal: what a person proposed
+    first stays a person's.
+    """
+    name = IncidentId(record.name)
+    actors = {each.actor for each in ledger.entries_about(name) if each.incident == name}
+    return actors == {AUTOPILOT}
+
+
+def _left_to_people(record: ProposalRecord) -> str:
+    return (
+        f"{record.name} was proposed or touched by a person, and is not set by itself: "
+        f"`ops-pipelines quota apply {record.name}`"
+    )
+
+
 def carry_out_proposal(day: date, desk: TeamsDesk, *, lease: Lease) -> Done:
     """Do with the day's newest proposal what the policy consents to. What an earlier run left is judged first.
 
@@ -105,6 +150,8 @@ def carry_out_proposal(day: date, desk: TeamsDesk, *, lease: Lease) -> Done:
     if consent is Consent.APPROVE:
         said = f"{record.name} waits for a yes: `ops-pipelines quota apply {record.name}`"
         return _previewed(record, desk, outcome=Outcome.WAITS, said=said)
+    if not is_ours(record, desk.cluster.ledger):
+        return _previewed(record, desk, outcome=Outcome.WAITS, said=_left_to_people(record))
     return _applied(record, desk, token=token)
 
 
@@ -139,7 +186,12 @@ def prove_day(day: date, desk: TeamsDesk) -> Proved:
 
 def newest_of(day: date, desk: TeamsDesk) -> ProposalRecord | None:
     """Return the newest proposal of a local day that was not overtaken by another; None if there is none."""
-    records = desk.cluster.ledger.proposals(limit=_LOOKED_BACK)
+    return newest_in(desk.cluster.ledger, day)
+
+
+def newest_in(ledger: Ledger, day: date) -> ProposalRecord | None:
+    """Return what `newest_of` does, of a ledger."""
+    records = ledger.proposals(limit=_LOOKED_BACK)
     return next((each for each in records if each.proposal.day == day and each.state not in _OVER), None)
 
 
