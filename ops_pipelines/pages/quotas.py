@@ -13,6 +13,7 @@ from ops_pipelines.pages.amounts import signed
 from ops_pipelines.pages.quota_rows import HALF_WAY, PROPOSALS_SHOWN, Used, by_day, sections_of
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.ports.ledger import AUTOPILOT
 
 _GOOD = frozenset({ProposalState.APPLIED})
 _BAD = frozenset({ProposalState.REFUSED, ProposalState.HALF_APPLIED, ProposalState.HALF_UNDONE})
@@ -86,7 +87,9 @@ def next_step(matter: QuotaMatter) -> str:
         return f"The autopilot is paused ({clipped(matter.paused_because)}): nothing is set by itself."
     if consent is Consent.APPROVE:
         return "It waits for a yes."
-    return "The autopilot sets it by itself, once its checks have passed."
+    if record.actor != AUTOPILOT:
+        return f"It came from {clipped(record.actor)}: a person sets it."
+    return "The autopilot sets it by itself within minutes."
 
 
 _WHAT_NOW: Mapping[ProposalState, str] = {

@@ -146,6 +146,15 @@ def test_what_was_used_is_not_known_where_the_lake_does_not_say() -> None:
     assert "used not known" in write_quotas(replace(matter(record()), used={}))
 
 
+def test_what_a_person_proposed_is_not_said_to_be_set_by_itself() -> None:
+    shown = replace(record(), actor="alice")
+
+    page = write_quotas(replace(matter(shown), policy=policy(Mode.AUTO)))
+
+    assert "It came from alice: a person sets it." in page
+    assert f"ops-pipelines quota apply {shown.name}" in page
+
+
 @pytest.mark.parametrize(("has_teams", "said"), [(True, "rebalance_quotas"), (False, "names no file of teams")])
 def test_a_fresh_installation_says_what_fills_the_page(said: str, *, has_teams: bool) -> None:
     page = write_quotas(replace(matter(None), has_teams=has_teams))
