@@ -37,7 +37,7 @@ from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_quotas import PAST, QUOTAS, after_the_fill, day_key, quota_commands, with_limits
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
 from ops_pipelines.drills.demo_setup import call_program, clear, write_configuration
-from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, REBALANCE, InTurn, UiRuns
+from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, REBALANCE, SET_QUOTAS, InTurn, UiRuns
 from ops_pipelines.drills.documented_steps import DocumentedStepError
 from ops_pipelines.drills.lake_fill import fill_lake, start_fill
 from ops_pipelines.drills.live_view import PartLine, draw
@@ -200,7 +200,7 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
                 continue
             if part is QUOTAS:
                 runs.launch(REBALANCE, partition=day_key(cluster.clock.now()))
-                moments[QUOTAS.letter] = partial(runs.is_over, REBALANCE)
+                moments[QUOTAS.letter] = partial(runs.is_over_after, SET_QUOTAS, first=REBALANCE)
             open_parts = drill.run([part], but_not_before=moments)
         if not open_parts:
             # Nothing may follow late either: what was healed stays healed, what was left alone stays alone.

@@ -7,7 +7,7 @@ from time import monotonic
 from ops_pipelines.drills.dagster_api import ENDED, DagsterApi, DagsterApiError
 
 PLAN_ROLLOUT, LOOK_AT_VERSIONS = "plan_rollout", "look_at_versions"
-REBALANCE = "rebalance_quotas"
+REBALANCE, SET_QUOTAS = "rebalance_quotas", "set_quotas"
 _PROVED = "gpu_quotas"
 _LIMIT_SECONDS = 180.0
 
@@ -32,6 +32,14 @@ class UiRuns:
         if job not in self._over and self._api.run_status(self._runs[job]) in ENDED:
             self._over.add(job)
         return job in self._over
+
+    def is_over_after(self, job: str, *, first: str) -> bool:
+        """Return whether a job has ended that is launched here as soon as the `first` has."""
+        if not self.is_over(first):
+            return False
+        if job not in self._runs:
+            self.launch(job)
+        return self.is_over(job)
 
     def await_all(self, pass_time: Callable[[float], None]) -> None:
         """Let time pass until every run has ended, or is late."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError, RunState
-from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, REBALANCE, InTurn, UiRuns
+from ops_pipelines.drills.demo_ui_runs import LOOK_AT_VERSIONS, REBALANCE, SET_QUOTAS, InTurn, UiRuns
 
 
 class FakeApi(DagsterApi):
@@ -72,6 +72,21 @@ def test_quotas_without_any_proof_are_a_difference() -> None:
     api.states = {REBALANCE: "SUCCESS"}
 
     assert runs.differences(nothing) == ("gpu_quotas has no proofs",)
+
+
+def test_quotas_are_carried_out_once_as_soon_as_they_are_proposed() -> None:
+    api = FakeApi()
+    runs = UiRuns(api)
+    runs.launch(REBALANCE, partition="2026-11-22")
+
+    before = runs.is_over_after(SET_QUOTAS, first=REBALANCE)
+    api.states = {REBALANCE: "SUCCESS"}
+    between = [runs.is_over_after(SET_QUOTAS, first=REBALANCE) for _ in range(2)]
+    api.states[SET_QUOTAS] = "SUCCESS"
+    after = runs.is_over_after(SET_QUOTAS, first=REBALANCE)
+
+    assert (before, between, after) == (False, [False, False], True)
+    assert api.launched == [(REBALANCE, "2026-11-22"), (SET_QUOTAS, None)]
 
 
 def test_jobs_of_the_morning_wait_for_the_back_fill_and_for_each_other() -> None:
