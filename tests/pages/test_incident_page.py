@@ -23,6 +23,7 @@ from ops_pipelines.pages.incident_report import write_incident_page
 from ops_pipelines.ports.ledger import Approval, Begun
 from tests.domain.builders import NODE, NOW, after, attempt, incident, xid
 from tests.ports.ledger_samples import allow, refusing
+from tests.ports.proved_plans import passed
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 EVIL = (
@@ -105,8 +106,9 @@ def story(directory: Path, text: str) -> tuple[SmallAutopilot, Incident]:
         reason=text, effects=(text,), rejected_alternatives=(text,),
     )  # fmt: skip
     ledger.record_decision(
-        inputs=ledger.store("{}"), decided_through=0, expected_head=None, incidents=[seen], plans=[plan], now=NOW
-    )
+        inputs=ledger.store("{}"), decided_through=0, expected_head=None, incidents=[seen], plans=[plan], now=NOW,
+        proofs=[passed(plan, ledger, at=NOW)],
+    )  # fmt: skip
     ledger.approve(Approval(plan=plan.plan, actor=text, given_at=after(10), expires_at=after(999)))
     outcomes = (OutcomeKind.DONE, OutcomeKind.DONE, OutcomeKind.FAILED, OutcomeKind.UNKNOWN)
     for act, kind in zip(acts, outcomes, strict=True):

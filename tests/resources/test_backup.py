@@ -521,7 +521,7 @@ def test_upgrade_with_open_incidents_and_the_way_back_to_the_program_before(site
 
     done = site.restore(backup, overwrite=True, as_it_was=True)
 
-    assert (before.schema_version, after, schema_of(site.url)) == ("0008", "0009", "0008")
+    assert (before.schema_version, after, schema_of(site.url)) == ("0008", "0010", "0008")
     assert state.incidents
     assert any(record.outcome is None for record in state.records)
     assert (done.head_seq, done.is_as_it_was, done.lost_count) == (before.head_seq, True, 2)
@@ -537,5 +537,5 @@ def test_backup_of_an_older_version_is_upgraded_on_its_way_back(site: Site) -> N
 
     done = site.restore(backup)
 
-    assert (schema_of(site.url), done.open_incidents != ()) == ("0009", True)
+    assert (schema_of(site.url), done.open_incidents != ()) == ("0010", True)
     assert site.open().verify_chain().problem == ""

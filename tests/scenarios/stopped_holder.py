@@ -10,10 +10,11 @@ from typing import Any, cast
 
 from ops_pipelines.domain.action import Action
 from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.order import Order
+from ops_pipelines.domain.order import ProvedPlan
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together
+from tests.ports.proved_plans import keep_proved, order_of, passed, plan_named
 from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot
 
 HOLDER = "the one that is stopped"
@@ -45,7 +46,11 @@ def act_and_be_stopped(directory: Path, at: datetime, action: Action, *, togethe
     token = autopilot.cluster.ledger.take_lease(holder=HOLDER, ttl=TTL, now=autopilot.clock.now())
     lease = Lease(holder=HOLDER, given=token)
     cluster = replace(autopilot.cluster, ledger=cast("Any", StoppedAfterBeforeEntry(autopilot.cluster.ledger)))
+    ledger = autopilot.cluster.ledger
     if together:
-        carry_out_together([Order(action=action, behind=PLAN)], cluster, lease=lease)
+        plan = plan_named(PLAN, action.incident, action)
+        keep_proved(ledger, plan, at=at)
+        proved = ProvedPlan(plan=plan, content=ledger.content_of(plan), proof=passed(plan, ledger, at=at))
+        carry_out_together([proved.step(action)], cluster, lease=lease)
     else:
-        perform(Order(action=action), cluster, lease=lease)
+        perform(order_of(action, ledger, at=at), cluster, lease=lease)

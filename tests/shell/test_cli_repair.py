@@ -14,7 +14,7 @@ from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.steps.ladder import RUNGS
-from tests.ports.proved_plans import allow
+from tests.ports.proved_plans import allow, as_step
 from tests.shell.desk import HOSTILE, ME, Desk, incident_with, record
 
 NODE = NodeName("gpu001")
@@ -42,7 +42,7 @@ def known(desk: Desk, state: IncidentState, text: str = "the GPU fell off the bu
 def reboot(desk: Desk, given: Incident) -> None:
     now = desk.clock.now()
     act = Action(verb=Verb.REBOOT, incident=given.incident, node=NODE)
-    before = ActionRecord(action=act, plan=None, begun_at=now)
+    before = as_step(ActionRecord(action=act, plan=None, begun_at=now), desk.cluster.ledger)
     desk.cluster.ledger.begin(before, guard=allow, lease_token=None, actor="autopilot", now=now)
     outcome = Outcome(kind=OutcomeKind.DONE, witness="the boot id changed", finished_at=now)
     desk.cluster.ledger.finish(act.key, outcome, actor="autopilot")
