@@ -769,8 +769,11 @@ def _is_written_down(settings: Settings, job: str, *, since: float) -> bool:
     return False
 
 
-def _has_not_been_asked(settings: Settings) -> str:
-    """Return why slurmctld starts jobs without the guard; empty if it is not known to. Raises GuardError, OSError."""
+def _has_not_been_asked(settings: Settings, shown: str) -> str:
+    """Return why a slurmctld that shows this configuration starts jobs without the guard; empty if it is not known to.
+
+    Raises OSError.
+    """
     with contextlib.suppress(FileNotFoundError):
         if unseen := (settings.state / "unseen").read_text().split():
             return (
@@ -779,7 +782,6 @@ def _has_not_been_asked(settings: Settings) -> str:
             )
     if settings.needs_boot_after == 0.0:
         return ""
-    shown = ask_slurm(settings, "scontrol", "show", "config", seconds=settings.ask_seconds)
     booted = re.search(r"^BOOT_TIME\s*=\s*(\S+)", shown, re.MULTILINE)
     booted_at = _time(booted[1]) if booted is not None else None
     # slurmctld tells whole seconds, rounded down.
@@ -865,8 +867,8 @@ def status(settings: Settings) -> dict[str, object]:
             "SlurmUser, and name that command in cluster.yaml as scheduler.guard_status"
         )
     try:
-        ask_slurm(quick, "scontrol", "ping", seconds=quick.ask_seconds)
-        if why := _has_not_been_asked(quick):
+        shown = ask_slurm(quick, "scontrol", "show", "config", seconds=quick.ask_seconds)
+        if why := _has_not_been_asked(quick, shown):
             problems.append(why)
     except GuardError as problem:
         problems.append(str(problem))
