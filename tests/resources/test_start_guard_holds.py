@@ -20,6 +20,7 @@ from ops_pipelines.resources.slurm.guard.start_guard import (
     look_again,
     look_for_unseen,
     note,
+    record_paths,
     status,
 )
 from tests.resources.fake_guard_slurm import FakeGuardSlurm, as_nobody, let_time_pass, restart
@@ -302,6 +303,8 @@ def test_a_start_that_is_written_down_or_older_than_the_install_is_not_told(
     look_for_unseen(settings)
 
     note(settings, "7", f"start {time.time() - 60} 0 n1")
+    half_an_hour_before = time.time() - 1_860  # Its node was powered up first.
+    os.utime(record_paths(settings, "7")[0], (half_an_hour_before, half_an_hour_before))
     slurm.put_running("8", started_at=time.time() - 60)
 
     assert look_for_unseen(replace(settings, installed_at=time.time() - 50)) == ()

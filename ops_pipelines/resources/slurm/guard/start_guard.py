@@ -745,7 +745,7 @@ def look_for_unseen(settings: Settings) -> tuple[str, ...]:
     Whatever the reason: it was not restarted after the install, somebody changed slurm.conf, or no disk took the
     record. Raises GuardError if slurmctld does not say what runs, OSError if the answer cannot be kept.
     """
-    argv = ("squeue", "--noheader", "--all", "--states=RUNNING", "--format=%A|%i|%S")
+    argv = ("squeue", "--noheader", "--all", "--local", "--states=RUNNING", "--format=%A|%i|%S")
     now, unseen = time.time(), []
     for line in ask_slurm(settings, *argv, seconds=4 * settings.ask_seconds).splitlines():
         words = line.split("|")
@@ -753,7 +753,8 @@ def look_for_unseen(settings: Settings) -> tuple[str, ...]:
         if started_at is None or "+" in words[1]:  # Of a heterogeneous job the components start as one.
             continue
         is_due = max(now - _UNSEEN_SECONDS, settings.installed_at) < started_at < now - _JUST_NOW_SECONDS
-        if is_due and not _is_written_down(settings, words[0], since=started_at - _JUST_NOW_SECONDS):
+        # Nodes that are powered up first: Slurm asks at the allocation, and counts the start from when they are up.
+        if is_due and not _is_written_down(settings, words[0], since=started_at - _UNSEEN_SECONDS):
             unseen.append(words[0])
     new = settings.state / "unseen.new"
     new.write_text(" ".join(unseen))
