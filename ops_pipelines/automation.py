@@ -1,4 +1,4 @@
-"""Jobs, and the schedules that start them: the loop itself, and what a person launches by hand."""
+"""Jobs, and the schedules that start them: the lake, what looks back, and what a person launches by hand."""
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -28,40 +28,12 @@ from ops_pipelines.launched_by import launched_by
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
+from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
-from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS, RunLane, tags_of
+from ops_pipelines.run_lanes import RunLane, tags_of
 
 # Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
 _NO_RETRIES = {"dagster/max_retries": "0"}
-
-remediate = dg.define_asset_job(
-    "remediate",
-    selection=dg.AssetSelection.groups("observe", "understand", "act", "verify", "report"),
-    tags={**ACTING_TAGS, **_NO_RETRIES},
-    executor_def=dg.in_process_executor,
-    description="The loop: observe, understand, plan, act, verify, report. Covers every open incident.",
-)
-verify_nodes = dg.define_asset_job(
-    "verify_nodes",
-    selection=dg.AssetSelection.assets("verifications", "remediation_page", "incident_reports", "shift_report"),
-    tags={**VERIFYING_TAGS, **_NO_RETRIES},
-    executor_def=dg.in_process_executor,
-    description="Verify repaired nodes on fresh state and return those that are proven well.",
-)
-report_shift = dg.define_asset_job(
-    "report_shift",
-    selection=dg.AssetSelection.assets("shift_report"),
-    executor_def=dg.in_process_executor,
-    description="Write the shift report.",
-)
-shift_report_schedule = dg.ScheduleDefinition(
-    name="shift_report_schedule",
-    job=report_shift,
-    cron_schedule=["0 6 * * *", "0 14 * * *", "0 22 * * *"],
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="At the end of each 8-hour shift.",
-)
-
 
 _HOURS_ASKED_AGAIN = 6
 """How long an hour whose source was silent is asked for again; after that, a person materialises it."""
@@ -405,9 +377,7 @@ def return_node() -> None:
 
 
 JOBS = (
-    remediate,
-    verify_nodes,
-    report_shift,
+    *REMEDIATION_JOBS,
     fill_hour,
     weigh_history,
     review_week,

@@ -50,6 +50,7 @@ from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
 from ops_pipelines.ports.lake import LakeKeeper
 from ops_pipelines.ports.live_cycle import LiveCycle
+from ops_pipelines.remediation_jobs import HANDED_ON
 from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside
@@ -179,7 +180,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
         assets=[
             *dg.load_assets_from_modules(
                 [
-                    *(observe, understand, act, verify, remediation_page, incident_reports, report),
+                    *(remediation_page, incident_reports, report),
                     *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
                     fleet_versions,
                     advice,
@@ -191,7 +192,9 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
                     placement,
                 ],
             ),
-            # What acts is done by a job, and reported: nobody materialises it.
+            # What acts, and what leads to it, is done by a job, and reported: nobody materialises it.
+            *(observe.validated_observations, understand.health_findings, understand.incidents),
+            *(act.remediation_plan, act.action_log, verify.verifications),
             rollouts.rollout_pass,
             quotas.applied_quotas,
         ],
@@ -207,7 +210,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
             *(fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor),
             *(alert_sensor, message_sensor, rollout_sensor, records_sensor),
         ],
-        resources=resources,
+        resources={HANDED_ON: dg.mem_io_manager, **resources},
         # One process a run, back-fills from the UI included: a process a step would import great-expectations for each.
         executor=dg.in_process_executor,
     )

@@ -13,6 +13,7 @@ import dagster as dg
 from ops_pipelines.assets.incident_pages import culprit_of, next_step
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.assets.verify import verifications
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.cluster import Cluster
@@ -39,9 +40,14 @@ class WrittenReport:
     place: str
 
 
-@dg.asset(group_name=GROUP, deps=["verifications"], kinds={"html"}, code_version="1")
-def incident_reports(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
+@dg.asset(group_name=GROUP, deps=[verifications], kinds={"html"}, code_version="1")
+def incident_reports(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """What happened in each incident of the week, why, what it cost, and what is left to do: a page for each."""
+    return dg.Output(None, metadata=shown_of_reports(cluster))
+
+
+def shown_of_reports(cluster: Cluster) -> Mapping[str, dg.MetadataValue]:
+    """Write the pages that are due; return what the page of `incident_reports` shows now."""
     now = cluster.clock.now()
     incidents = reported(cluster.ledger.incidents_since(now - BACK))
     written: list[WrittenReport] = []
@@ -49,8 +55,8 @@ def incident_reports(context: dg.AssetExecutionContext, cluster: dg.ResourcePara
         try:
             written = write_stale_pages(incidents, cluster, cluster.page_shelf, now=now)
         except ShelfError as problem:  # A full disk must not end the run that acts.
-            context.log.warning("incident reports not kept: %s", problem)
-    return dg.Output(None, metadata=dict(describe_reports(incidents, written, cluster)))
+            dg.get_dagster_logger().warning("incident reports not kept: %s", problem)
+    return describe_reports(incidents, written, cluster)
 
 
 def reported(incidents: Iterable[Incident]) -> tuple[Incident, ...]:

@@ -1,5 +1,8 @@
 """Group `observe`: what is known of the cluster at this instant, validated and kept."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
@@ -7,7 +10,7 @@ from ops_pipelines.domain.observation import Observation
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.observe import take_snapshot
+from ops_pipelines.flow.evidence.observe import KeptSnapshot, Observed
 
 GROUP = "observe"
 EVIDENCE_TAG = "ops_pipelines/evidence_after"
@@ -15,62 +18,70 @@ EVIDENCE_TAG = "ops_pipelines/evidence_after"
 _TOLD_AT_MOST = 1_000
 
 
-@dg.asset(group_name=GROUP, kinds={"slurm", "prometheus"}, code_version="1")
-def validated_observations(context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]) -> dg.Output[str]:
-    """Everything a decision depends on: new evidence, present conditions, nodes, jobs, metrics; and the rejected.
+validated_observations = dg.AssetSpec(
+    "validated_observations",
+    group_name=GROUP,
+    kinds={"slurm", "prometheus"},
+    code_version="2",
+    description="Everything a decision depends on: new evidence, present conditions, nodes, jobs, metrics; and the "
+    "rejected. The ledger keeps it as a snapshot, from which a decision can be replayed exactly.",
+)
+"""Reported by the job `remediate`, as all that follows from it: a step of it by itself would decide on what is past."""
 
-    The value is the digest under which the ledger keeps the snapshot: a decision can be replayed from it exactly.
-    """
-    observed = take_snapshot(cluster)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a run saw: the snapshot that it decides on, and the evidence that it tells of."""
+
+    kept: KeptSnapshot
+    told: tuple[Observation, ...]
+
+
+def shown_of_observed(observed: Observed, evidence: Sequence[Observation]) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `validated_observations` shows of a snapshot, and of what the run tells of."""
     snapshot = observed.snapshot
-    evidence = evidence_of_run(context, snapshot, cluster)
-    for failure in observed.failures:
-        context.log.warning("source did not answer: %s", failure)
     readings = () if observed.gpu_telemetry is None else observed.gpu_telemetry.readings
     hottest = sorted(readings, key=lambda reading: reading.temperature_celsius or 0.0, reverse=True)[:10]
-    return dg.Output(
-        cluster.ledger.store_snapshot(snapshot),
-        metadata={
-            "new_observation_count": count(evidence),
-            "present_condition_count": count(snapshot.conditions),
-            "rejected_count": count(observed.rejected),
-            "node_count": count(snapshot.nodes),
-            "job_count": count(snapshot.jobs),
-            "gpu_with_metrics_count": count(readings),
-            "failed_source_count": count(observed.failures),
-            "new_evidence": table(
-                {
-                    "at": f"{each.observed_at:%H:%M:%S}",
-                    "node": each.node,
-                    "signal": each.signal.value,
-                    "code": each.code,
-                    "gpu": each.gpu,
-                    "evidence": each.text,
-                }
-                for each in evidence
-            ),
-            "rejected": table(
-                {"source": each.source, "reason": each.reason, "text": each.text} for each in observed.rejected
-            ),
-            "nodes_by_state": table(
-                {"state": word, "nodes": sum(node_word(node) == word for node in snapshot.nodes)}
-                for word in sorted({node_word(node) for node in snapshot.nodes})
-            ),
-            "hottest_gpus": table(
-                {
-                    "node": reading.node,
-                    "gpu": reading.gpu,
-                    "temperature_celsius": reading.temperature_celsius,
-                    "power_watts": reading.power_watts,
-                    "utilisation_ratio": reading.utilisation_ratio,
-                }
-                for reading in hottest
-            ),
-        },
-    )
+    return {
+        "new_observation_count": count(evidence),
+        "present_condition_count": count(snapshot.conditions),
+        "rejected_count": count(observed.rejected),
+        "node_count": count(snapshot.nodes),
+        "job_count": count(snapshot.jobs),
+        "gpu_with_metrics_count": count(readings),
+        "failed_source_count": count(observed.failures),
+        "new_evidence": table(
+            {
+                "at": f"{each.observed_at:%H:%M:%S}",
+                "node": each.node,
+                "signal": each.signal.value,
+                "code": each.code,
+                "gpu": each.gpu,
+                "evidence": each.text,
+            }
+            for each in evidence
+        ),
+        "rejected": table(
+            {"source": each.source, "reason": each.reason, "text": each.text} for each in observed.rejected
+        ),
+        "nodes_by_state": table(
+            {"state": word, "nodes": sum(node_word(node) == word for node in snapshot.nodes)}
+            for word in sorted({node_word(node) for node in snapshot.nodes})
+        ),
+        "hottest_gpus": table(
+            {
+                "node": reading.node,
+                "gpu": reading.gpu,
+                "temperature_celsius": reading.temperature_celsius,
+                "power_watts": reading.power_watts,
+                "utilisation_ratio": reading.utilisation_ratio,
+            }
+            for reading in hottest
+        ),
+    }
 
 
-def evidence_of_run(context: dg.AssetExecutionContext, snapshot: Snapshot, cluster: Cluster) -> tuple[Observation, ...]:
+def evidence_of_run(context: dg.OpExecutionContext, snapshot: Snapshot, cluster: Cluster) -> tuple[Observation, ...]:
     """Return what the run tells of: evidence that waits for its decision, and what the reflex has decided on since."""
     after = context.run.tags.get(EVIDENCE_TAG, "")
     if not after.isdecimal():

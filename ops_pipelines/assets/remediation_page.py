@@ -11,6 +11,7 @@ import dagster as dg
 
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.assets.verify import verifications
 from ops_pipelines.domain.incident import Incident, Recovery
 from ops_pipelines.domain.plan import BlastRadius, IncidentPlan, TouchedJob
 from ops_pipelines.domain.returning.repair_text import escape_markdown
@@ -28,22 +29,22 @@ _JOBS_NAMED = 4
 _WORDS_AT_MOST = 160
 
 
-@dg.asset(group_name=GROUP, deps=["verifications"], code_version="1")
+@dg.asset(group_name=GROUP, deps=[verifications], code_version="1")
 def remediation_page(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """Where each node stands, the repair queue, probation, GPU-hours saved, and the newest plans with their proof."""
+    return dg.Output(None, metadata=shown_of_remediation(cluster))
+
+
+def shown_of_remediation(cluster: Cluster) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `remediation_page` shows now."""
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
-    return dg.Output(
-        None,
-        metadata=dict(
-            describe_remediation(
-                standings_of(cluster, state),
-                queue_of(cluster),
-                probations_of(cluster, state),
-                recent_remediation(cluster.ledger, now=now, back=BACK),
-                now=now,
-            )
-        ),
+    return describe_remediation(
+        standings_of(cluster, state),
+        queue_of(cluster),
+        probations_of(cluster, state),
+        recent_remediation(cluster.ledger, now=now, back=BACK),
+        now=now,
     )
 
 

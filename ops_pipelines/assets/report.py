@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import table
+from ops_pipelines.assets.tables import count, table
+from ops_pipelines.assets.verify import verifications
 from ops_pipelines.domain.report import IncidentLine, ShiftReport, write_shift_report
 from ops_pipelines.flow.cluster import Cluster
 
@@ -17,9 +18,14 @@ _SHOWN_IN_PLACE = 890
 _WIDTH = 44
 
 
-@dg.asset(group_name=GROUP, deps=["verifications"], kinds={"markdown"}, code_version="1")
+@dg.asset(group_name=GROUP, deps=[verifications], kinds={"markdown"}, code_version="1")
 def shift_report(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """The last 8 hours as a good hand-over tells them: what needs you, what is under way, what healed, the numbers."""
+    return dg.Output(None, metadata=shown_of_shift(cluster))
+
+
+def shown_of_shift(cluster: Cluster) -> Mapping[str, dg.MetadataValue]:
+    """Return what the page of `shift_report` shows now."""
     now = cluster.clock.now()
     incidents = cluster.ledger.incidents_since(now - SHIFT)
     report = write_shift_report(
@@ -30,29 +36,26 @@ def shift_report(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
         since=now - SHIFT,
         until=now,
     )
-    return dg.Output(
-        None,
-        metadata={
-            "hand_over": dg.MetadataValue.md(as_markdown(report, cluster.name)),
-            "needs_human_count": len(report.needs_human),
-            "under_way_count": len(report.under_way),
-            "healed_count": len(report.healed),
-            "failed_action_count": report.failed_action_count,
-            "incidents": table(
-                {
-                    "incident": line.incident,
-                    "state": line.state.value,
-                    "where": line.where,
-                    "what": line.what,
-                    "did": line.did,
-                    "jobs_moved": line.jobs_moved_count,
-                    "open_for_seconds": round(line.open_for.total_seconds()),
-                }
-                for group in (report.needs_human, report.under_way, report.healed, report.told_owner)
-                for line in group
-            ),
-        },
-    )
+    return {
+        "hand_over": dg.MetadataValue.md(as_markdown(report, cluster.name)),
+        "needs_human_count": count(report.needs_human),
+        "under_way_count": count(report.under_way),
+        "healed_count": count(report.healed),
+        "failed_action_count": dg.MetadataValue.int(report.failed_action_count),
+        "incidents": table(
+            {
+                "incident": line.incident,
+                "state": line.state.value,
+                "where": line.where,
+                "what": line.what,
+                "did": line.did,
+                "jobs_moved": line.jobs_moved_count,
+                "open_for_seconds": round(line.open_for.total_seconds()),
+            }
+            for group in (report.needs_human, report.under_way, report.healed, report.told_owner)
+            for line in group
+        ),
+    }
 
 
 def as_markdown(report: ShiftReport, cluster_name: str) -> str:

@@ -19,13 +19,13 @@ REQUESTED_TAG = "ops_pipelines/requested_at"
 """When a sensor asked for a run: what lies between that and its first act is compared with what we reckon with."""
 
 
-def requested_at_of(context: dg.AssetExecutionContext) -> datetime | None:
+def requested_at_of(context: dg.OpExecutionContext) -> datetime | None:
     """Return when a sensor asked for this run; None for one that nobody waits for: a person launched it."""
     told = context.run.tags.get(REQUESTED_TAG)
     return None if told is None else datetime.fromisoformat(told)
 
 
-def lease_of_run(context: dg.AssetExecutionContext | dg.OpExecutionContext, cluster: Cluster) -> Lease:
+def lease_of_run(context: dg.OpExecutionContext, cluster: Cluster) -> Lease:
     """Return the lease of this run, and mark it where nobody has; without any code server it takes one for itself."""
     run = context.run
     given = run.tags.get(LEASE_TAG)

@@ -5,29 +5,29 @@ planner of ours may ever write down. They hold nothing up: the ledger begins not
 person is paged about it, and one bad plan keeps no other node waiting.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 
-from ops_pipelines.assets.act import remediation_plan as remediation_plan_asset
-from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.identity import Digest
+from ops_pipelines.assets.act import remediation_plan
+from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.plans.carry_out import plans_to_carry_out
 
 
-@dg.multi_asset_check(
-    specs=[
-        dg.AssetCheckSpec(name=name, asset=remediation_plan_asset, description=description)
-        for name, (description, _) in PROOFS.items()
-    ]
-)
-def plan_safety(remediation_plan: str, cluster: dg.ResourceParam[Cluster]) -> Iterable[dg.AssetCheckResult]:
-    """Reads the recorded proof of every plan that this pass carries out."""
-    snapshot = cluster.ledger.load_snapshot(Digest(remediation_plan))
-    present = cluster.ledger.read_state(cluster.clock.now()).incidents
-    plans = plans_to_carry_out(decide(snapshot, cluster.rules).plans, present, cluster)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the recorded proofs of some plans say in one of the checks."""
+
+    check: str
+    passed: bool
+    metadata: Mapping[str, int | str]
+
+
+def judge_plans(plans: Sequence[IncidentPlan], cluster: Cluster) -> Iterator[Judged]:
+    """Read the recorded proof of each plan, and yield what they say check by check."""
     proofs = {plan.plan: cluster.ledger.proof(plan.plan) for plan in plans}
     for name in PROOFS:
         problems = [
@@ -38,13 +38,27 @@ def plan_safety(remediation_plan: str, cluster: dg.ResourceParam[Cluster]) -> It
             for problem in checked.contradictions
         ]
         problems += [f"{plan}: not proved" for plan, proof in proofs.items() if proof is None]
-        yield dg.AssetCheckResult(
-            check_name=name,
-            asset_key=remediation_plan_asset.key,
+        yield Judged(
+            check=name,
             passed=not problems,
             metadata={
                 "plan_count": len(plans),
                 "plans": ", ".join(plan.plan for plan in plans) or "none",
                 "contradictions": "; ".join(problems) or "none",
             },
+        )
+
+
+@dg.multi_asset_check(
+    specs=[
+        dg.AssetCheckSpec(name=name, asset=remediation_plan.key, description=description)
+        for name, (description, _) in PROOFS.items()
+    ]
+)
+def plan_safety(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetCheckResult]:
+    """Reads the recorded proof of every plan in force; `remediate` reports those of each pass by itself."""
+    present = cluster.ledger.read_state(cluster.clock.now()).incidents
+    for judged in judge_plans(plans_to_carry_out((), present, cluster), cluster):
+        yield dg.AssetCheckResult(
+            check_name=judged.check, asset_key=remediation_plan.key, passed=judged.passed, metadata=judged.metadata
         )

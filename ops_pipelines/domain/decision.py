@@ -159,7 +159,7 @@ def _intended_drains(plan: IncidentPlan, facts: ClusterFacts) -> tuple[ActionRec
 
 
 def decide(snapshot: Snapshot, rules: Rules) -> Decision:
-    """Return what is wrong and what to do about it. The three stages are also assets of their own."""
+    """Return what is wrong and what to do about it. The three stages are also steps of the job `remediate`."""
     findings = find_all(snapshot, rules)
     incidents = correlate_all(findings, snapshot, rules)
     plans, refusals = plan_all(incidents, snapshot, rules)

@@ -8,12 +8,12 @@ from datetime import timedelta
 import dagster as dg
 
 from ops_pipelines.assets.run_lease import REQUESTED_TAG
-from ops_pipelines.automation import remediate
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
 from ops_pipelines.flow.plans.configuration import rules_changed_at
 from ops_pipelines.flow.plans.moments import due_moment
 from ops_pipelines.ports.ledger import HeldLease
+from ops_pipelines.remediation_jobs import remediate
 from ops_pipelines.run_lanes import ACTING_TAGS
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
@@ -31,7 +31,7 @@ _LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
 """Where a plan waits for a job's checkpoint: each second later is a second of the whole job done twice."""
 
 
-@dg.sensor(job=remediate, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job_name=remediate.name, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 @one_at_a_time
 def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Requests a run when there is new evidence, or when an open incident is due for its next step.

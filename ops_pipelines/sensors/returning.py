@@ -2,18 +2,18 @@
 
 import dagster as dg
 
-from ops_pipelines.automation import verify_nodes
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_verification, under_epoch
 from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.remediation_jobs import verify_nodes
 from ops_pipelines.run_lanes import VERIFYING_TAGS
 from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, one_at_a_time, request
 
 _WATCHED = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION, IncidentState.IN_REPAIR})
 
 
-@dg.sensor(job=verify_nodes, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job_name=verify_nodes.name, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
 @one_at_a_time
 def drained_node_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Looks at the nodes that we drained; one that restarted, or has been quiet long enough, is due for its proof."""

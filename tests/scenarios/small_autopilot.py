@@ -183,7 +183,7 @@ class SmallAutopilot:
         self.clock.wait(seconds)
 
     def observe_and_decide(self) -> None:
-        """Do what the assets up to `remediation_plan` do."""
+        """Do what the steps up to `remediation_plan` do."""
         snapshot = take_snapshot(self.cluster).snapshot
         decision = decide(snapshot, self.cluster.rules)
         prove_and_record(
@@ -198,7 +198,7 @@ class SmallAutopilot:
         self._plans, self._refusals = decision.plans, decision.refusals
 
     def act_and_verify(self) -> None:
-        """Do what the assets from `action_log` on do."""
+        """Do what the steps from `action_log` on do."""
         policy = self.cluster.rules.policy
         present = self.cluster.ledger.read_state(self.clock.now()).incidents
         carry_out(

@@ -18,7 +18,7 @@ from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
-from ops_pipelines.flow.evidence.observe import record_findings, take_snapshot
+from ops_pipelines.flow.evidence.observe import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
@@ -139,12 +139,12 @@ def test_what_the_reflex_and_the_run_after_it_decided_comes_out_the_same(tmp_pat
     take_in_logs(cluster)
     react(cluster, lease=autopilot.lease)
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu009", gpu=3)
-    for _ in range(3):  # As the assets do: first what is wrong, then what to do, each with a line of its own.
+    for _ in range(3):  # As the job does: first what is wrong, then what to do, each with a line of its own.
         autopilot.let_pass(2)
-        decided_on, _ = record_findings(ledger.store_snapshot(take_snapshot(cluster).snapshot), cluster)
-        snapshot = ledger.load_snapshot(decided_on)
-        decision = decide(snapshot, cluster.rules)
-        prove_and_record(decision, snapshot, inputs=decided_on, cluster=cluster, expected_head=None, incidents=())
+        found = find_in(keep(take_snapshot(cluster).snapshot, cluster), cluster)
+        kept = record_findings(found, cluster).found.kept
+        decision = decide(kept.snapshot, cluster.rules)
+        prove_and_record(decision, kept.snapshot, inputs=kept.digest, cluster=cluster, expected_head=None, incidents=())
         present = ledger.read_state(autopilot.clock.now()).incidents
         plans = plans_to_carry_out(decision.plans, present, cluster)
         carry_out(plans, cluster, lease=autopilot.lease, patience=timedelta(seconds=6))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
+import pytest
 
 from ops_pipelines.definitions import LAKE_ASSETS, defs
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
@@ -255,17 +256,43 @@ def test_sensors_and_schedules_run_by_default() -> None:
     }
 
 
-def test_what_acts_on_its_own_is_a_job_and_nobody_can_materialise_what_it_reports() -> None:
-    graph = defs.resolve_asset_graph()
+REPORTED = ("validated_observations", "health_findings", "incidents", "remediation_plan")
+ACTING = ("action_log", "verifications", "rollout_pass", "applied_quotas")
 
-    for name in ("rollout_pass", "applied_quotas"):
-        assert not graph.get(dg.AssetKey(name)).is_materializable
-        assert not graph.get(dg.AssetKey(name)).is_executable
-    assert defs.resolve_job_def("set_quotas").partitions_def is None
-    assert defs.resolve_job_def("set_quotas").tags["dagster/max_retries"] == "0"
-    assert {
-        key.to_user_string() for key in defs.resolve_job_def("rebalance_quotas").asset_layer.executable_asset_keys
-    } == {"gpu_quotas"}
+
+@pytest.mark.parametrize("name", [*REPORTED, *ACTING])
+def test_what_acts_and_what_leads_to_it_is_reported_by_a_job_and_nobody_can_materialise_it(name: str) -> None:
+    node = defs.resolve_asset_graph().get(dg.AssetKey(name))
+    everything = defs.resolve_implicit_global_asset_job_def()
+
+    assert (node.is_external, node.is_materializable, node.is_executable) == (True, False, False)
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="executable"):  # A click on Materialize asks for this.
+        everything.get_subset(asset_selection={dg.AssetKey(name)})
+    with pytest.raises(dg.DagsterInvalidDefinitionError):
+        dg.Definitions.merge(
+            defs, dg.Definitions(jobs=[dg.define_asset_job("by_hand", selection=[name])])
+        ).resolve_job_def("by_hand")
+
+
+@pytest.mark.parametrize("name", ["remediate", "verify_nodes", "advance_rollouts", "set_quotas"])
+def test_job_that_acts_has_no_partitions_that_could_be_filled_back_and_is_not_retried(name: str) -> None:
+    job = defs.resolve_job_def(name)
+
+    assert job.partitions_def is None
+    assert not job.asset_layer.executable_asset_keys
+    assert job.tags["dagster/max_retries"] == "0"
+
+
+@pytest.mark.parametrize("step", ["health_findings", "incidents", "remediation_plan", "action_log"])
+def test_step_that_needs_what_another_computed_cannot_be_launched_alone_nor_be_given_it_by_a_form(step: str) -> None:
+    with pytest.raises(dg.DagsterInvalidSubsetError):
+        defs.resolve_job_def("remediate").get_subset(op_selection=[step])
+
+
+def test_morning_that_proposes_sets_nothing() -> None:
+    keys = defs.resolve_job_def("rebalance_quotas").asset_layer.executable_asset_keys
+
+    assert {key.to_user_string() for key in keys} == {"gpu_quotas"}
 
 
 def test_jobs_that_act_are_in_the_lane_of_their_kind_and_are_never_retried_by_dagster() -> None:

@@ -1,15 +1,20 @@
 """The main job in Dagster, on the twin: what a run materialises, shows and leaves in the cluster."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ops_pipelines.domain import plan_proof
+from ops_pipelines import remediation_jobs
+from ops_pipelines.assets import understand
+from ops_pipelines.domain import decision, plan_proof
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.incident import IncidentState
 from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
@@ -36,7 +41,11 @@ def hand_config(op: str, **config: object) -> dict[str, object]:
 
 
 def metadata_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, object]:
-    (materialization,) = result.asset_materializations_for_node(asset)
+    (materialization,) = [
+        event.step_materialization_data.materialization
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == dg.AssetKey(asset)
+    ]
     return {name: value.value for name, value in materialization.metadata.items()}
 
 
@@ -81,6 +90,88 @@ def test_a_fallen_gpu_is_healed_over_a_few_runs_and_every_asset_tells_its_part(a
     ]
 
 
+def test_a_run_takes_one_snapshot_finds_once_and_decides_once(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    computed: list[str] = []
+
+    def count(where: object, name: str) -> None:
+        real = getattr(where, name)
+
+        def counted(*args: object, **options: object) -> object:
+            computed.append(name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(where, name, counted)
+
+    count(remediation_jobs, "take_snapshot")
+    count(type(autopilot.cluster.ledger), "load_snapshot")
+    count(decision, "find")
+    count(understand, "find")
+    count(decision, "correlate")
+    count(decision, "plan_remediation")
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_job(autopilot, "remediate", instance)
+
+    observed = metadata_of(result, "health_findings")["finding_count"]
+    assert result.success
+    assert Counter(computed) == {"take_snapshot": 1, "find": observed, "correlate": 1, "plan_remediation": 1}
+
+
+def test_findings_are_handed_on_and_not_what_they_were_found_in(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_job(autopilot, "remediate", instance)
+
+    found = result.output_for_node("health_findings")
+    decided = result.output_for_node("remediation_plan")
+    assert {each.node for each in found.findings} == {"gpu001"}
+    assert decided.findings is found.findings
+    assert decided.incidents is result.output_for_node("incidents").changed
+    assert [plan.incident for plan in decided.plans] == ["INC-0001"]
+
+
+def test_verifying_by_itself_shows_what_the_whole_loop_shows_from_there_on(autopilot: SmallAutopilot) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_job(autopilot, "verify_nodes", instance)
+
+    assert result.success
+    shown = [event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key]
+    assert sorted(shown) == ["incident_reports", "remediation_page", "shift_report", "verifications"]
+
+
+CHECKS = [dg.AssetCheckKey(dg.AssetKey("remediation_plan"), name) for name in plan_proof.PROOFS]
+
+
+def test_page_of_the_plan_shows_each_check_as_the_run_reported_it(autopilot: SmallAutopilot) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_job(autopilot, "remediate", instance)
+        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(CHECKS)
+
+    assert {key.name: record.run_id for key, record in latest.items()} == dict.fromkeys(
+        plan_proof.PROOFS, result.dagster_run.run_id
+    )
+
+
+def test_checks_asked_for_by_a_click_tell_of_the_plans_in_force_and_act_on_nothing(autopilot: SmallAutopilot) -> None:
+    autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)
+    autopilot.let_pass(1)
+    take_in_logs(autopilot.cluster)
+    react(autopilot.cluster, lease=autopilot.lease)
+    before = autopilot.received(*EntryKind)
+    everything = definitions_on(autopilot.cluster).resolve_implicit_global_asset_job_def()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        clicked = everything.get_subset(asset_selection=set(), asset_check_selection=set(CHECKS))
+        checks = clicked.execute_in_process(instance=instance).get_asset_check_evaluations()
+
+    assert {each.check_name for each in checks if each.passed} == plan_proof.PROOFS.keys()
+    assert {each.metadata["plan_count"].value for each in checks} == {1}
+    assert autopilot.received(*EntryKind) == before
+
+
 def test_a_plan_that_is_contradicted_is_not_begun_and_keeps_no_other_waiting(
     autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +188,7 @@ def test_a_plan_that_is_contradicted_is_not_begun_and_keeps_no_other_waiting(
 
     checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
     assert result.success
+    assert checks.keys() == plan_proof.PROOFS.keys()
     assert [name for name, passed in checks.items() if not passed] == ["targets_are_known"]
     assert (autopilot.node("gpu001").is_drained, len(autopilot.received(EntryKind.DRAIN))) == (False, 1)
     assert any("This is a fault of the autopilot" in page.body for page in autopilot.pages())

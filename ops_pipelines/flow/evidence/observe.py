@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ops_pipelines.domain.decision import correlate_all, find_all
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
 from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.cluster import Cluster
@@ -84,17 +85,51 @@ def glance(cluster: Cluster, evidence: Sequence[Evidence], reading: Reading) -> 
     return _compose(cluster, nodes, jobs, read_job_facts(cluster.job_facts), gpu_telemetry=None, evidence=evidence)
 
 
-def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple[Incident, ...]]:
-    """Write what a snapshot means into the ledger; return the snapshot that it was done on, and what changed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSnapshot:
+    """A snapshot, and the digest under which the ledger keeps it: a decision can be made from it again exactly."""
+
+    snapshot: Snapshot
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What each new observation of a snapshot means."""
+
+    kept: KeptSnapshot
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What findings made of the incidents, as the ledger has it."""
+
+    found: Found
+    changed: tuple[Incident, ...]
+
+
+def keep(snapshot: Snapshot, cluster: Cluster) -> KeptSnapshot:
+    """Have the ledger keep a snapshot."""
+    return KeptSnapshot(snapshot=snapshot, digest=cluster.ledger.store_snapshot(snapshot))
+
+
+def find_in(kept: KeptSnapshot, cluster: Cluster) -> Found:
+    """Return what a snapshot's new observations mean under the rules in force."""
+    return Found(kept=kept, findings=find_all(kept.snapshot, cluster.rules))
+
+
+def record_findings(found: Found, cluster: Cluster) -> Recorded:
+    """Write what was found into the ledger; return what changed, and on which snapshot it was done.
 
     Somebody else may have decided since it was taken (the reflex does so within a tick): then it is taken anew.
     """
     for remaining in reversed(range(_DECIDE_TRY_COUNT)):
-        snapshot = cluster.ledger.load_snapshot(decided_on)
-        changed = correlate_all(find_all(snapshot, cluster.rules), snapshot, cluster.rules)
+        snapshot = found.kept.snapshot
+        changed = correlate_all(found.findings, snapshot, cluster.rules)
         try:
             cluster.ledger.record_decision(
-                inputs=decided_on,
+                inputs=found.kept.digest,
                 decided_through=snapshot.evidence_through,
                 expected_head=snapshot.ledger_head,
                 incidents=changed,
@@ -104,10 +139,10 @@ def record_findings(decided_on: Digest, cluster: Cluster) -> tuple[Digest, tuple
         except LedgerConflict:
             if remaining == 0:
                 raise
-            decided_on = cluster.ledger.store_snapshot(take_snapshot(cluster).snapshot)
+            found = find_in(keep(take_snapshot(cluster).snapshot, cluster), cluster)
         else:
             break
-    return decided_on, changed
+    return Recorded(found=found, changed=changed)
 
 
 def _compose(
