@@ -53,12 +53,17 @@ def judge_plans(plans: Sequence[IncidentPlan], cluster: Cluster) -> Iterator[Jud
     specs=[
         dg.AssetCheckSpec(name=name, asset=remediation_plan.key, description=description)
         for name, (description, _) in PROOFS.items()
-    ]
+    ],
+    can_subset=True,
 )
-def plan_safety(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetCheckResult]:
+def plan_safety(
+    context: dg.AssetCheckExecutionContext, cluster: dg.ResourceParam[Cluster]
+) -> Iterator[dg.AssetCheckResult]:
     """Reads the recorded proof of every plan in force; `remediate` reports those of each pass by itself."""
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
     for judged in judge_plans(plans_to_carry_out((), present, cluster), cluster):
-        yield dg.AssetCheckResult(
-            check_name=judged.check, asset_key=remediation_plan.key, passed=judged.passed, metadata=judged.metadata
-        )
+        key = dg.AssetCheckKey(remediation_plan.key, judged.check)
+        if key in context.selected_asset_check_keys:
+            yield dg.AssetCheckResult(
+                check_name=key.name, asset_key=key.asset_key, passed=judged.passed, metadata=judged.metadata
+            )

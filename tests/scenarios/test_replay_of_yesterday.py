@@ -141,8 +141,8 @@ def test_what_the_reflex_and_the_run_after_it_decided_comes_out_the_same(tmp_pat
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu009", gpu=3)
     for _ in range(3):  # As the job does: first what is wrong, then what to do, each with a line of its own.
         autopilot.let_pass(2)
-        found = find_in(keep(take_snapshot(cluster).snapshot, cluster), cluster)
-        kept = record_findings(found, cluster).found.kept
+        kept = keep(take_snapshot(cluster).snapshot, cluster)
+        kept = record_findings(find_in(kept, cluster), cluster).found.kept
         decision = decide(kept.snapshot, cluster.rules)
         prove_and_record(decision, kept.snapshot, inputs=kept.digest, cluster=cluster, expected_head=None, incidents=())
         present = ledger.read_state(autopilot.clock.now()).incidents
