@@ -131,6 +131,54 @@ def test_a_restart_that_only_slurm_counts_is_a_restart(tmp_path: Path) -> None:
     assert start(guard, "8", restarts=1) == 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (("start 10.5 0 gpu001", "refused 20.0 no verdict", "cleared 30.0"), 0),
+        (("start 10.5 0 gpu001", "start 20.25 1 gpu002", "cleared 20.25"), 1),  # The judge's: that start went ahead.
+        (("start 10.5 0 gpu001", "start 20.25 1 gpu002", "cleared 20.2"), 1),  # Torn.
+        (("start 10.5 0 gpu001", "cleared 30.0", "start 40.0 1 gpu002"), 1),
+        (("start 10.5 0 gpu001", "cleared 30.0", "refused 40.0 no verdict"), 1),
+        (("start 10.5 0 gpu001", "cleared"), 1),
+        (("start 10.5 0 gpu001",), 1),
+        (("start 30.0 0 gpu001", "start 20.0 1 gpu002", "cleared 25.0"), 1),  # A clock that was set back.
+    ],
+)
+def test_what_was_cleared_and_has_not_started_since_needs_no_interpreter(
+    tmp_path: Path, lines: tuple[str, ...], code: int
+) -> None:
+    guard = guard_in(tmp_path, python=Path("/nonexistent/python"))
+    for line in lines:
+        note(guard.settings, "12", line)
+
+    assert start(guard, "12", restarts=1) == code
+    assert (
+        record_paths(guard.settings, "12")[0].read_text().count("start ") == sum("start" in each for each in lines) + 1
+    )
+
+
+def test_what_was_cleared_here_and_started_elsewhere_is_judged(tmp_path: Path) -> None:
+    guard = guard_in(tmp_path, python=Path("/nonexistent/python"))
+    note(guard.settings, "12", "cleared 30.0")
+    _, elsewhere = record_paths(guard.settings, "12")
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_text("start 40.0 1 gpu002\n")
+
+    assert start(guard, "12", restarts=1) == 1
+
+
+def test_a_restart_that_cannot_be_written_down_does_not_start(tmp_path: Path) -> None:
+    guard = guard_in(tmp_path)
+    note(guard.settings, "12", "cleared 30.0")
+    sync = tmp_path / "bin" / "sync"  # First on the guard's PATH: no disk takes what is written.
+    sync.write_text("#!/bin/sh\nexit 1\n")
+    sync.chmod(0o755)
+
+    assert start(guard, "12", restarts=1) == 1
+    assert start(guard, "14") == 0
+    assert held_jobs(guard.settings) == ("12",)
+
+
 def test_a_state_that_cannot_be_written_sends_records_elsewhere(tmp_path: Path) -> None:
     guard = guard_in(tmp_path, python=Path("/nonexistent/python"))
     guard.settings.state.write_text("in the way")

@@ -41,6 +41,15 @@ for place in "$STATE" "$FALLBACK"; do
     [ -s "$place/$record" ] && is_restart=yes
 done
 
+# Cleared by whoever looks again, and not started since: its record ends with a clearing later than every start. The
+# judge's own has the time of the start that it let go, and a torn one an earlier time.
+is_cleared=no
+if [ "$is_restart" = yes ] && [ ! -s "$FALLBACK/$record" ]; then
+    awk '$1 == "start" && $2 + 0 > last { last = $2 + 0 }
+        { cleared = ($1 == "cleared") ? $2 + 0 : 0 }
+        END { exit !(cleared > last) }' "$STATE/$record" 2>/dev/null && is_cleared=yes
+fi
+
 started_at=$(date +%s.%N)
 write() {
     # Whole lines, and on the disk: a record that a crash of this host takes away lets a second copy start.
@@ -51,19 +60,25 @@ write() {
     done
     return 1
 }
-write "start $started_at ${SLURM_JOB_RESTART_COUNT:-0} ${SLURM_JOB_NODELIST:-unknown}"
+is_written=yes
+write "start $started_at ${SLURM_JOB_RESTART_COUNT:-0} ${SLURM_JOB_NODELIST:-unknown}" || is_written=no
 [ "$is_restart" = yes ] || go_ahead
+[ "$is_cleared" = no ] || [ "$is_written" = no ] || go_ahead
 
 # -- a restart: only on a verdict --------------------------------------------------------------------------------------
 
-timeout -k 1 "$LIMIT_SECONDS" "$PYTHON" -I -S "$directory/start_guard.py" --config "$directory/start_guard.json" \
-    judge "$job" "$started_at"
-case $? in
-0) go_ahead ;;
-10) exit 1 ;; # refused, held, and written down by the judge
-esac
+# One that cannot be written down does not start: the next restart would know nothing of it.
+if [ "$is_written" = yes ]; then
+    timeout -k 1 "$LIMIT_SECONDS" "$PYTHON" -I -S "$directory/start_guard.py" --config "$directory/start_guard.json" \
+        judge "$job" "$started_at"
+    case $? in
+    0) go_ahead ;;
+    10) exit 1 ;; # refused, held, and written down by the judge
+    esac
+fi
 
-# No verdict: no interpreter, no answer in time, or the judge broke. It does not start; who looks again lets it go.
+# No verdict: no interpreter, no disk, no answer in time, or the judge broke. It does not start; who looks again lets it
+# go.
 write "refused $started_at no verdict"
 mkdir -p "$STATE/held" 2>/dev/null && printf 'no verdict\n' 2>/dev/null >"$STATE/held/$job" \
     || { mkdir -p "$FALLBACK/held" && printf 'no verdict\n' >"$FALLBACK/held/$job"; } 2>/dev/null
