@@ -188,12 +188,15 @@ def test_a_state_that_cannot_be_written_sends_records_elsewhere(tmp_path: Path) 
     assert start(guard, "9") == 1
 
 
-def test_where_nothing_can_be_written_first_starts_go_ahead_all_the_same(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_first_starts_go_ahead_and_restarts_come_back_unheld(tmp_path: Path) -> None:
     guard = guard_in(tmp_path)
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
     guard.settings.state.write_text("in the way")
     guard.settings.fallback.write_text("in the way")
 
-    assert start(guard, "10") == 0
+    assert (start(guard, "10"), start(guard, "10", restarts=1)) == (0, 1)
+    assert not (tmp_path / "asked").exists()  # Who would let it go again?
 
 
 @pytest.mark.parametrize("torn", [None, "", "STATE=/s\nPYTHON='/usr/b", "STATE=/s\n"])

@@ -81,7 +81,8 @@ fi
 # go.
 write "refused $started_at no verdict"
 mkdir -p "$STATE/held" 2>/dev/null && printf 'no verdict\n' 2>/dev/null >"$STATE/held/$job" \
-    || { mkdir -p "$FALLBACK/held" && printf 'no verdict\n' >"$FALLBACK/held/$job"; } 2>/dev/null
+    || { mkdir -p "$FALLBACK/held" && printf 'no verdict\n' >"$FALLBACK/held/$job"; } 2>/dev/null \
+    || exit 1 # Nobody would know to let it go again. Not held, it is back in some seconds, and no disk is full for ever.
 name=$job # The last task of an array has the array's own id, by which scontrol holds all of its tasks.
 [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || name=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 SLURM_CONF=$SLURM_CONF timeout -k 1 5 scontrol hold "$name" 2>/dev/null
