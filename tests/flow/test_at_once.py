@@ -10,9 +10,12 @@ import pytest
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.domain.observation import JobStatus
 from ops_pipelines.domain.order import Order
+from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
+from ops_pipelines.flow.plans import at_once
 from ops_pipelines.flow.plans.at_once import carry_out_together
 from ops_pipelines.ports.ledger import AUTOPILOT
 from ops_pipelines.ports.scheduler import Scheduler
@@ -33,9 +36,14 @@ class Reluctant:
         self._of = of
         self._takes_effect = takes_effect
         self.batches: list[frozenset[NodeName]] = []
+        self.reading_count = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._scheduler, name)
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        self.reading_count += 1
+        return self._scheduler.read_jobs()
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
         self.batches.append(frozenset(nodes))
@@ -188,3 +196,64 @@ def test_silent_scheduler_begins_nothing(autopilot: SmallAutopilot) -> None:
         drain(autopilot, order(1))
 
     assert autopilot.cluster.ledger.read_state(autopilot.clock.now()) == before
+
+
+def read(autopilot: SmallAutopilot, *verbs: Verb) -> FreshFacts:
+    return FreshFacts(facts=read_facts(verbs, autopilot.cluster), verbs=frozenset(verbs))
+
+
+@pytest.mark.parametrize(("seconds", "reading_count"), [(1.9, 0), (2.0, 0), (2.1, 1)])
+def test_what_was_just_read_serves_for_two_seconds(
+    autopilot: SmallAutopilot, seconds: float, reading_count: int
+) -> None:
+    fresh = read(autopilot, Verb.DRAIN)
+    reluctant = make_reluctant(autopilot, SourceUnavailable("never"), of="none")
+    autopilot.let_pass(seconds)
+
+    progress = carry_out_together([order(1)], autopilot.cluster, lease=autopilot.lease, fresh=fresh)
+
+    assert [each.stage for each in progress.values()] == [Stage.DONE]
+    assert reluctant.reading_count == reading_count
+
+
+def test_what_was_read_for_other_acts_does_not_serve(autopilot: SmallAutopilot) -> None:
+    fresh = read(autopilot, Verb.PAGE_HUMAN)  # For a page nobody asks the scheduler.
+
+    progress = carry_out_together([order(1)], autopilot.cluster, lease=autopilot.lease, fresh=fresh)
+
+    assert [each.stage for each in progress.values()] == [Stage.DONE]
+
+
+def test_foreign_drain_since_then_is_seen_when_what_was_read_serves_no_more(autopilot: SmallAutopilot) -> None:
+    fresh = read(autopilot, Verb.DRAIN)
+    autopilot.twin.command(EntryKind.DRAIN, nodes=("gpu001",), reason="rack 1 (day-shift)")
+    autopilot.let_pass(2.1)
+
+    progress = carry_out_together([order(1)], autopilot.cluster, lease=autopilot.lease, fresh=fresh)
+
+    assert [each.stage for each in progress.values()] != [Stage.DONE]
+    assert autopilot.node("gpu001").reason == "rack 1 (day-shift)"
+
+
+def test_drains_of_others_since_it_was_read_count_against_the_budget(autopilot: SmallAutopilot) -> None:
+    fresh = read(autopilot, Verb.DRAIN)
+    limit = POLICY.drain_budget.max_out_count
+    drain(autopilot, *(order(number) for number in range(2, limit + 2)))
+
+    progress = carry_out_together([order(1)], autopilot.cluster, lease=autopilot.lease, fresh=fresh)
+
+    assert [each.stage for each in progress.values()] == [Stage.WAITING]
+    assert sum(node.is_drained for node in autopilot.cluster.scheduler.read_nodes()) == limit
+
+
+def test_only_the_first_acts_are_judged_on_what_was_just_read(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_once, "AT_ONCE_COUNT", 1)
+    fresh = read(autopilot, Verb.DRAIN)
+    reluctant = make_reluctant(autopilot, SourceUnavailable("never"), of="none")
+
+    progress = carry_out_together([order(1), order(2), order(3)], autopilot.cluster, lease=autopilot.lease, fresh=fresh)
+
+    assert [each.stage for each in progress.values()] == [Stage.DONE] * 3
+    assert reluctant.reading_count == 2

@@ -316,8 +316,8 @@ def test_from_a_line_to_a_drain_each_source_is_read_so_often(tmp_path: Path) -> 
 
     assert autopilot.node("gpu001").is_drained
     assert {name: scheduler.counts[name] for name in ("read_nodes", "read_jobs", "drain")} == {
-        "read_nodes": 4,
-        "read_jobs": 3,
+        "read_nodes": 3,
+        "read_jobs": 2,
         "drain": 1,
     }
-    assert ledger.counts["read_state"] == 5
+    assert ledger.counts["read_state"] == 3

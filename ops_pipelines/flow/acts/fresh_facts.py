@@ -5,8 +5,8 @@ What follows from it for an act is `judgement`'s; what bears witness of an act t
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from ops_pipelines.domain.action import Verb
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
@@ -28,13 +28,31 @@ _SWITCHES_FOR = timedelta(seconds=4)
 """How long switches are asked: the tick that asks must not be late for the next fault."""
 
 
-def read_facts(verbs: Collection[Verb], cluster: Cluster) -> ClusterFacts:
+_PASSED_ON_FOR = timedelta(seconds=2)
+"""What was read to put a plan in force also serves its first act, if keeping the evidence did not take longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshFacts:
+    """Facts that were read for acts of some verbs, handed on from who judged first to who judges next."""
+
+    facts: ClusterFacts
+    verbs: frozenset[Verb]
+
+    def still_serve(self, verbs: Collection[Verb], *, now: datetime) -> bool:
+        """Return whether acts of these verbs may be judged on them: they were read for such, and a moment ago."""
+        # A clock that was set back leaves an age that nobody knows.
+        return self.verbs.issuperset(verbs) and abs(now - self.facts.taken_at) <= _PASSED_ON_FOR
+
+
+def read_facts(verbs: Collection[Verb], cluster: Cluster, *, state: LedgerState | None = None) -> ClusterFacts:
     """Return the fresh state that actions of these verbs are judged on; raise SourceError if the scheduler is silent.
 
-    The metrics are asked for only where a verb needs eyes: the answer may be large.
+    The metrics are asked for only where a verb needs eyes: the answer may be large. `state` is what the caller has just
+    read of the ledger.
     """
     # The ledger first: a drain that is done by then shows in the nodes. For one that is done later see `judge_on`.
-    state = cluster.ledger.read_state(cluster.clock.now())
+    state = cluster.ledger.read_state(cluster.clock.now()) if state is None else state
     # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
     needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)
     asked_at = cluster.clock.now()  # What was true when it was asked for may be over when the answer is here.

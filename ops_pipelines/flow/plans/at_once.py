@@ -18,7 +18,7 @@ from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
-from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
+from ops_pipelines.flow.acts.fresh_facts import FreshFacts, over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
 from ops_pipelines.flow.acts.perform import Progress, Stage, new_record, tell_of_faults
 from ops_pipelines.flow.cluster import Cluster
@@ -33,10 +33,14 @@ _SENDER_COUNT = 4
 _ENOUGH_FOR_THREADS = 8
 
 
-def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Lease) -> Mapping[ActionKey, Progress]:
+def carry_out_together(
+    orders: Sequence[Order], cluster: Cluster, *, lease: Lease, fresh: FreshFacts | None = None
+) -> Mapping[ActionKey, Progress]:
     """Begin the acts, send them, read back once what came of them, and return how far each came.
 
-    Raises SourceError if the scheduler does not list its nodes and jobs; then nothing was begun.
+    `fresh` is what the caller has read of the cluster, and done nothing to since: the first acts are judged on it while
+    it serves, all others on a reading of their own. Raises SourceError if the scheduler does not list its nodes and
+    jobs; then nothing was begun.
     """
     progress: dict[ActionKey, Progress] = {}
     for start in range(0, len(orders), AT_ONCE_COUNT):
@@ -45,7 +49,12 @@ def carry_out_together(orders: Sequence[Order], cluster: Cluster, *, lease: Leas
         if token is None:
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
             continue
-        facts = read_facts({order.action.verb for order in batch}, cluster)
+        verbs = {order.action.verb for order in batch}
+        if fresh is not None and fresh.still_serve(verbs, now=cluster.clock.now()):
+            facts = fresh.facts
+        else:
+            facts = read_facts(verbs, cluster)
+        fresh = None  # What this batch does to the cluster shows in no reading before it.
         begun, others, verdicts, refused = _begin(batch, facts, cluster, token=token)
         told = _send(begun, facts, cluster, verdicts)
         sent = [record for record in begun if record.action.key not in told.withheld]

@@ -69,9 +69,10 @@ def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: L
     """
     by_progress = {runner.progress: runner for runner in runners if runner.progress.is_under_way}
     try:
-        in_force = [by_progress[each] for each in put_in_force(list(by_progress), cluster)]
+        found, fresh = put_in_force(list(by_progress), cluster)
+        in_force = [by_progress[each] for each in found]
         drains = {runner: order for runner in in_force if (order := runner.next_drain()) is not None}
-        progress = carry_out_together(list(drains.values()), cluster, lease=lease)
+        progress = carry_out_together(list(drains.values()), cluster, lease=lease, fresh=fresh)
     except SourceError:
         return False  # Each by itself is next: one that cannot go on does not hold up the others.
     except LedgerConflict:

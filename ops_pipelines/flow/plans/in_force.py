@@ -10,7 +10,7 @@ from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, judge
 from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.flow.acts.fresh_facts import read_facts
+from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.cluster import Cluster
@@ -20,19 +20,23 @@ from ops_pipelines.flow.plans.plan_progress import PlanProgress
 from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
 
-def put_in_force(plans: Sequence[PlanProgress], cluster: Cluster) -> list[PlanProgress]:
+def put_in_force(plans: Sequence[PlanProgress], cluster: Cluster) -> tuple[list[PlanProgress], FreshFacts | None]:
     """Begin, in one transaction, every plan whose incident waits and whose first act is allowed; settle the others.
 
-    Return those that are in force then. Raises SourceError if the scheduler does not list its nodes and jobs, and
-    LedgerConflict if an incident has changed meanwhile.
+    Return those that are in force then, and what was read to judge the first acts: None where no plan waited, for then
+    the cluster is not asked. Raises SourceError if the scheduler does not list its nodes and jobs, and LedgerConflict
+    if an incident has changed meanwhile.
     """
     state = cluster.ledger.read_state(cluster.clock.now())
     present = {incident.incident: incident for incident in state.incidents}
     known = [(each, present[each.plan.incident]) for each in plans if each.plan.incident in present]
     waiting = [(each, incident) for each, incident in known if is_yet_to_begin(each, incident)]
     begun: dict[PlanProgress, Incident] = {}
+    fresh: FreshFacts | None = None
     if waiting:
-        facts = read_facts({first_act(each.plan).verb for each, _ in waiting}, cluster)
+        verbs = frozenset(first_act(each.plan).verb for each, _ in waiting)
+        facts = read_facts(verbs, cluster, state=state)
+        fresh = FreshFacts(facts=facts, verbs=verbs)
         for each, incident in waiting:
             refusal = why_not_passed(each.plan, cluster) or _why_not_begun(each.plan, facts, state, cluster)
             if refusal is not None:
@@ -46,7 +50,7 @@ def put_in_force(plans: Sequence[PlanProgress], cluster: Cluster) -> list[PlanPr
         evidence = save_before_acting(about_to_begin, cluster, nodes=facts.nodes, jobs=facts.jobs)
         begun = {each: _with_evidence(incident, evidence) for each, incident in begun.items()}
         cluster.ledger.change_incidents(begun.values(), actor=AUTOPILOT, now=cluster.clock.now())
-    return [*begun, *(each for each, incident in known if is_in_force(each.plan, incident))]
+    return [*begun, *(each for each, incident in known if is_in_force(each.plan, incident))], fresh
 
 
 def is_in_force(plan: IncidentPlan, incident: Incident) -> bool:

@@ -17,7 +17,7 @@ from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
-from ops_pipelines.flow.acts.fresh_facts import read_facts
+from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
@@ -51,7 +51,7 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
         if any(each.action.verb in MARKS for each in state.records):
             _keep_in_sight((), cluster)
         return ""
-    facts = read_facts(MARKS, cluster)
+    facts = read_facts(MARKS, cluster, state=state)
     found = find_marks(facts, silent_since=silent_since, causes=_causes(state))
     _keep_in_sight(found.in_sight, cluster)
     lately = now - timedelta(minutes=1)
@@ -59,7 +59,9 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     to_set = found.to_set[: max(0, _MOST_A_MINUTE - spent)]
     unfinished = _follow_unfinished(facts, cluster, lease=lease)
     orders = [Order(action=action) for action in (*found.to_lift, *to_set) if action.key not in unfinished]
-    progress = carry_out_together(orders, cluster, lease=lease)
+    # What was seen to just now may look otherwise by now.
+    fresh = None if unfinished else FreshFacts(facts=facts, verbs=MARKS)
+    progress = carry_out_together(orders, cluster, lease=lease, fresh=fresh)
     done = Counter(each.action.verb for each in orders if progress[each.action.key].stage is Stage.DONE)
     if done[Verb.MARK]:
         _page_of_storm(read_facts({Verb.MARK}, cluster), cluster, lease=lease)
