@@ -93,8 +93,8 @@ def write_answer(path: Path, *, node_count: int) -> None:
 
 def measure(path: Path, *, node_count: int, lake_root: Path) -> Cost:
     """Read, place and write one cycle as the live process does; to be called in a fresh process."""
-    from ops_pipelines.frames.metrics.node_names import NodeNames
     from ops_pipelines.frames.metrics.pages import combine, read_page
+    from ops_pipelines.frames.node_names import NodeNames
     from ops_pipelines.ports.metrics import BodyKind, Page
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 

@@ -1,6 +1,7 @@
 """What became of the records of one file or answer: accepted into tables, rejected with a reason, or ignored.
 
-The counts close: read = accepted + rejected + ignored. What a record is, each format says for itself.
+The counts close: read = accepted + rejected + ignored. What a record is, each format says for itself; how the text of
+one is shown is the same for all.
 """
 
 from collections import Counter
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+MAX_TEXT_LENGTH = 1000
+"""Characters of a line that are kept as evidence. The longest Xid line seen (NVLink 5 register words) has about 250."""
 
 
 class WrongKind(ValueError):
@@ -28,7 +32,7 @@ class Refused:
     detail: str
     """What was found, what was expected."""
     text: str
-    """The record, made readable (`frames.logs.signals.readable`)."""
+    """The record, made readable (`readable`)."""
     into: str | None = None
     """The table that it would have gone to, where that is known."""
     at: datetime | None = None
@@ -64,3 +68,11 @@ class Parsed:
         if isinstance(self.refused, CountsReasons):
             return dict(sorted(self.refused.count_reasons().items()))
         return dict(sorted(Counter(each.reason for each in self.refused).items()))
+
+
+def readable(text: str) -> str:
+    """Return `text` on one line, without control characters (they could steer a terminal), at most 1000 characters."""
+    kept = text[:MAX_TEXT_LENGTH].strip("\x00\r\n")
+    is_clean = kept.isprintable()
+    shown = kept if is_clean else "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in kept)
+    return shown if len(text) <= MAX_TEXT_LENGTH else f"{shown}[cut at {MAX_TEXT_LENGTH} of {len(text)} characters]"

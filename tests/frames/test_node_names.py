@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.metrics.node_names import NodeNames, mark_nodes
+from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 from ops_pipelines.frames.schema import TABLES
 
 CLUSTER = ("gpu001", "gpu002", "login.site.example")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Signal
-from ops_pipelines.frames.logs.signals import MAX_TEXT_LENGTH, observe_log_lines
+from ops_pipelines.frames.logs.signals import observe_log_lines
+from ops_pipelines.frames.parsed import MAX_TEXT_LENGTH
 from ops_pipelines.ports.logs import LogLine
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

@@ -40,8 +40,8 @@ class Filled:
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:
     """Return the rows of `tables` at the grid times in [start, end) from every source that knows its past."""
-    from ops_pipelines.frames.metrics.node_names import NodeNames
     from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows, told_times
+    from ops_pipelines.frames.node_names import NodeNames
 
     names = NodeNames(observatory.topology.places)
     queries = [query for query in observatory.queries if query.table is None or query.table in tables]
@@ -71,8 +71,8 @@ def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: da
 def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return attempts: those that ended in [start, end) in full, and who held which node within each hour of it."""
     from ops_pipelines.frames.accounting import read_ended, read_held
-    from ops_pipelines.frames.metrics.node_names import NodeNames
     from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.frames.node_names import NodeNames
 
     if observatory.accounting is None:
         return _filled(combine(()), tables=(), notes=("no accounting is configured",), refused=())
@@ -114,8 +114,8 @@ def _fill_lines(
     sources: Sequence[Logs], observatory: Observatory, *, writer: "Writer", start: datetime, end: datetime
 ) -> Filled:
     from ops_pipelines.frames.logs.tables import tabulate_lines
-    from ops_pipelines.frames.metrics.node_names import NodeNames
     from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.frames.node_names import NodeNames
 
     parts: list[Parsed] = []
     notes: list[str] = []

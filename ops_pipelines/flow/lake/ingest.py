@@ -11,7 +11,7 @@ from ops_pipelines.frames.parsed import Parsed, WrongKind
 from ops_pipelines.ports.lake import Lake
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.metrics.node_names import NodeNames
+    from ops_pipelines.frames.node_names import NodeNames
 
 Parse = Callable[..., Parsed]
 
@@ -54,8 +54,8 @@ def ingest(
     `known_nodes` None: no cluster is known, and no node is marked as unknown. `node` is the node of records that name
     none. Raises WrongKind if the document is of another kind, LakeError if the lake cannot be written.
     """
-    from ops_pipelines.frames.metrics.node_names import NodeNames, mark_nodes
     from ops_pipelines.frames.metrics.pages import REJECTED, rejected_rows
+    from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 
     names = NodeNames(known_nodes)
     parsed = _parse(document, kind=kind, node=node, names=names)

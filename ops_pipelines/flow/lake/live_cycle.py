@@ -152,8 +152,8 @@ class _Metrics:
 
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
-    from ops_pipelines.frames.metrics.node_names import NodeNames
     from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows
+    from ops_pipelines.frames.node_names import NodeNames
 
     names = NodeNames(observatory.topology.places)
     found = _Metrics()
@@ -362,8 +362,8 @@ def _keep_lines(
     """Write the rows of lines, each into its hour; return them by table."""
     from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.logs.tables import tabulate_lines
-    from ops_pipelines.frames.metrics.node_names import NodeNames, mark_nodes
     from ops_pipelines.frames.metrics.pages import rejected_rows, within_reach
+    from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)

@@ -17,7 +17,7 @@ from ops_pipelines.domain.lifecycle.windows import Stretch
 from ops_pipelines.domain.observation import Rejected
 from ops_pipelines.frames.formats.calendar_rules import all_of, check_entry, length_of, time_of
 from ops_pipelines.frames.formats.local_time import instant_of
-from ops_pipelines.frames.logs.signals import readable
+from ops_pipelines.frames.parsed import readable
 
 if TYPE_CHECKING:
     from icalendar import Calendar, Component, Event

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.frames.logs.signals import readable
+from ops_pipelines.frames.parsed import readable
 
 if TYPE_CHECKING:
     from icalendar import Component

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from ops_pipelines.frames.formats.reading import as_utf8
 from ops_pipelines.frames.metrics.exposition import Exposition, decode_exposition
-from ops_pipelines.frames.metrics.node_names import NodeNames
 from ops_pipelines.frames.metrics.refused_points import Joined
 from ops_pipelines.frames.metrics.series import SeriesBlock
 from ops_pipelines.frames.metrics.tabulate import tabulate
+from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed
 
 

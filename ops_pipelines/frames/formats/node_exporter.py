@@ -5,7 +5,7 @@ from datetime import datetime
 from ops_pipelines.frames.formats.metrics import place
 from ops_pipelines.frames.formats.reading import as_utf8
 from ops_pipelines.frames.metrics.exposition import decode_exposition
-from ops_pipelines.frames.metrics.node_names import NodeNames
+from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 
 _PREFIX = "node_"

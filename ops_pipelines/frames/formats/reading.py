@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
-from ops_pipelines.frames.logs.signals import readable
+from ops_pipelines.frames.parsed import readable
 from ops_pipelines.frames.quantities import Quantity
 from ops_pipelines.frames.schema import TABLES
 

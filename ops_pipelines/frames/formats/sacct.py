@@ -17,8 +17,7 @@ from ops_pipelines.frames.formats.sacct_json import parse_json
 from ops_pipelines.frames.formats.sacct_tables import assemble
 from ops_pipelines.frames.formats.slurm_json import looks_like_json
 from ops_pipelines.frames.formats.slurm_rows import Rows, Shape, read_rows, read_shape
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.frames.parsed import Parsed, WrongKind, readable
 
 _NAMES: Mapping[str, str] = {
     name.lower(): name

@@ -9,8 +9,7 @@ from ops_pipelines.frames.formats import slurm_states as states
 from ops_pipelines.frames.formats import slurm_values as values
 from ops_pipelines.frames.formats.reading import Unbelievable
 from ops_pipelines.frames.formats.sacct_tables import Attempts, assemble, without_unreal_starts
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind
+from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind, readable
 
 _MIB = 2**20
 _FIRST_VERSION_WITH_EXIT_CODES = (22, 5, 99)

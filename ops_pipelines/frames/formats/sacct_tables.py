@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from ops_pipelines.frames.formats import slurm_values as values
 from ops_pipelines.frames.formats.reading import Unbelievable
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Parsed, Refused
+from ops_pipelines.frames.parsed import Parsed, Refused, readable
 from ops_pipelines.frames.schema import TABLES
 
 _NOT_ENDED = frozenset(["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "STOPPED", "SIGNALING"])

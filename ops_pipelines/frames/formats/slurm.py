@@ -19,8 +19,7 @@ from ops_pipelines.frames.formats.reading import Cell, Unbelievable, decode
 from ops_pipelines.frames.formats.slurm_figures import add_figures, add_queue
 from ops_pipelines.frames.formats.slurm_rows import Rows, Shape, read_rows, read_shape, record_of
 from ops_pipelines.frames.formats.tally import Tally
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.frames.parsed import Parsed, WrongKind, readable
 
 _EMPTY = re.compile(r"\s*No (?:reservations|licenses|jobs|partitions|nodes)\b[^\n]{0,80}\s*")
 _SETTINGS = re.compile(r"\s*Configuration data as of ")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Refused
+from ops_pipelines.frames.parsed import Refused, readable
 
 MOST_JOINED_LINES = 50
 """A user's text with more line breaks is not put together again."""

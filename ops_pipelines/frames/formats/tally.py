@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ops_pipelines.frames.formats.reading import Cell, Unbelievable
-from ops_pipelines.frames.logs.signals import readable
-from ops_pipelines.frames.parsed import Parsed, Refused
+from ops_pipelines.frames.parsed import Parsed, Refused, readable
 from ops_pipelines.frames.schema import TABLES
 
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName, PciAddress, parse_node_name, parse_pci_address
 from ops_pipelines.domain.observation import Observation, Rejected, Signal
+from ops_pipelines.frames.parsed import readable
 from ops_pipelines.ports.logs import LogLine
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.matching import Matches
 
 XID_RECOVERY_ACTION_CHANGED = 154
-MAX_TEXT_LENGTH = 1000
-"""Characters of a line that are kept as evidence. The longest Xid line seen (NVLink 5 register words) has about 250."""
 
 _SHARED_LETTERS = "Xid"
 """Stands in every mention, and is found many times faster than the mention itself: most lines hold none."""
@@ -133,14 +132,6 @@ def observe_log_lines(
             )
         )
     return tuple(observations), tuple(rejections)
-
-
-def readable(text: str) -> str:
-    """Return `text` on one line, without control characters (they could steer a terminal), at most 1000 characters."""
-    kept = text[:MAX_TEXT_LENGTH].strip("\x00\r\n")
-    is_clean = kept.isprintable()
-    shown = kept if is_clean else "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in kept)
-    return shown if len(text) <= MAX_TEXT_LENGTH else f"{shown}[cut at {MAX_TEXT_LENGTH} of {len(text)} characters]"
 
 
 def _split_mentions(text: str) -> list[str]:

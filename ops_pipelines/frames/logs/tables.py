@@ -19,12 +19,11 @@ from ops_pipelines.frames.logs.json_lines import Unreadable, read_json_line
 from ops_pipelines.frames.logs.kinds import is_binary
 from ops_pipelines.frames.logs.matching import Origin, Rule, read_rules
 from ops_pipelines.frames.logs.prefix import PrefixReader, Said, to_microseconds
-from ops_pipelines.frames.logs.signals import match_buffer, readable
-from ops_pipelines.frames.parsed import Parsed, Refused
+from ops_pipelines.frames.logs.signals import match_buffer
+from ops_pipelines.frames.parsed import MAX_TEXT_LENGTH, Parsed, Refused, readable
 from ops_pipelines.frames.schema import TABLES, ColumnType
 from ops_pipelines.ports.logs import LogLine
 
-MAX_TEXT_LENGTH = 1000
 _ANSI = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_()][0B]?)")
 _JOB_LEVELS = {
     "emerg": "critical", "alert": "critical", "crit": "critical", "critical": "critical", "err": "error",

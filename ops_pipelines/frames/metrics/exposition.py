@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.metrics.series import SeriesBlock
-from ops_pipelines.frames.parsed import Refused, WrongKind
+from ops_pipelines.frames.parsed import Refused, WrongKind, readable
 
 _NAME = re.compile(rb"[A-Za-z_:][A-Za-z0-9_:]*")
 # Possessive: a label value of any length and content is passed over once, never tried again.

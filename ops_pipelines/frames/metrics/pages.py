@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.frames.hours import merge
-from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.metrics.exposition import decode_exposition
 from ops_pipelines.frames.metrics.known_gpus import split_by_known_gpus
-from ops_pipelines.frames.metrics.node_names import NodeNames, mark_nodes
 from ops_pipelines.frames.metrics.range_answer import decode_range_answer
 from ops_pipelines.frames.metrics.refused_points import Joined
 from ops_pipelines.frames.metrics.series import SeriesBlock
 from ops_pipelines.frames.metrics.tabulate import tabulate
-from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind
+from ops_pipelines.frames.node_names import NodeNames, mark_nodes
+from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind, readable
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.telemetry import METRICS
 from ops_pipelines.ports.metrics import BodyKind, Page

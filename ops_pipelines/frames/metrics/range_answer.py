@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.metrics.series import SeriesBlock
+from ops_pipelines.frames.parsed import readable
 
 _VALUES = b'"values":[['
 _HEAD_END = b'"data":{"resultType":"matrix","result":[{"metric":'

@@ -9,10 +9,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.logs.signals import readable
 from ops_pipelines.frames.metrics.gates import NEWEST_MS, OLDEST_MS, Fate
 from ops_pipelines.frames.metrics.series import SeriesBlock
-from ops_pipelines.frames.parsed import CountsReasons, Refused
+from ops_pipelines.frames.parsed import CountsReasons, Refused, readable
 
 _LONGEST_NAME = 600
 

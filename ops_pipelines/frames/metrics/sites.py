@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops_pipelines.frames.metrics.gpu_labels import GpuJoin, GpuLabels, label, read_gpu_labels, read_holder
-from ops_pipelines.frames.metrics.node_names import HOST_LABELS, NodeNames
 from ops_pipelines.frames.metrics.ways import Device
+from ops_pipelines.frames.node_names import HOST_LABELS, NodeNames
 
 GPU_TABLE = "gpu_telemetry"
 _SERVICE_TABLES = frozenset({"application_telemetry", "platform_telemetry"})

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ops_pipelines.frames.metrics.gates import MAX_AHEAD, Fate, explain, judge_times
 from ops_pipelines.frames.metrics.layout import Layout, choose, number_times
-from ops_pipelines.frames.metrics.node_names import NodeNames
 from ops_pipelines.frames.metrics.refused_points import RefusedPoints
 from ops_pipelines.frames.metrics.series import SeriesBlock
 from ops_pipelines.frames.metrics.sites import GPU_TABLE, Sites
 from ops_pipelines.frames.metrics.ways import Way, way_of_query
 from ops_pipelines.frames.metrics.wide_table import TableWork
+from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.ports.metrics import Query
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.frames.formats import metrics, node_exporter
-from ops_pipelines.frames.metrics.node_names import NodeNames
+from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed, WrongKind
 from ops_pipelines.frames.schema import TABLES
 

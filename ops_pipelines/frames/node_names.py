@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ops_pipelines.frames.logs.signals import readable
+from ops_pipelines.frames.parsed import readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
