@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
 from ops_pipelines.flow.people.approval_links import ForgedLink, LinkRefused
 from ops_pipelines.frames.formats.alertmanager import NotAWebhook, Sender, read_alerts, read_delivery
-from ops_pipelines.frames.node_names import NodeNames
+from ops_pipelines.frames.node_names import names_of
 from ops_pipelines.frames.parsed import readable
 from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
@@ -440,7 +439,6 @@ def _alerts(site: Site) -> Route:
     """Return the webhook: whoever is admitted hands in one body of Alertmanager's, once it has been read in full."""
     gate = WebhookGate(site.settings.webhook)
     one_at_a_time = threading.Lock()  # Deliveries are changes to what is remembered.
-    names_of = cache(NodeNames)
     reading = {admission: Places(_READING_COUNT) for admission in Admission}
 
     async def read(request: Request, admission: Admission) -> bytes:
@@ -484,7 +482,7 @@ def _alerts(site: Site) -> Route:
             return _told(HTTPStatus.BAD_REQUEST, str(problem))
         read = read_alerts(
             delivery,
-            names=names_of(frozenset(cluster.rules.topology.places)),
+            names=names_of(tuple(cluster.rules.topology.places)),
             sender=site.sender,
             rules=cluster.rules.catalogue.alerts,
             received_at=cluster.clock.now(),

@@ -5,6 +5,7 @@ Only names are settled here; which GPU or port of the node is meant is `gpu_labe
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ops_pipelines.frames.parsed import readable
@@ -25,9 +26,12 @@ HOST_LABELS = (
 """Labels that say which node is measured, best first."""
 TARGET_LABELS = ("instance", "host")
 """Labels that may say where the exporter listens, a pod's address even: believed if known, or if nothing is better."""
+NODE_LABELS = (*HOST_LABELS, *TARGET_LABELS)
 
 _PORT = re.compile(r":\d{1,5}")
 _MAX_NAME_LENGTH = 253
+_REMEMBERED_COUNT = 100_000
+"""Names and labels come from outside: what is remembered of them is bounded, whatever they are."""
 
 
 class NodeNames:
@@ -37,6 +41,7 @@ class NodeNames:
         """Take the names of cluster.yaml; None: there is no cluster.yaml, and every name is as good as the next."""
         self._known = None if known is None else frozenset(known)
         self._settled: dict[str, tuple[str, bool | None]] = {}
+        self._found: dict[tuple[str | None, ...], tuple[str, bool | None]] = {}
         self._others: dict[str, str | None] = {}
         for name in self._known or ():
             for other in {name.casefold(), _first_label(name).casefold()}:
@@ -51,7 +56,7 @@ class NodeNames:
         """
         found = self._settled.get(name)
         if found is None:
-            if len(self._settled) > 1_000_000:  # names come from outside: bounded, whatever they are
+            if len(self._settled) > _REMEMBERED_COUNT:
                 self._settled.clear()
             found = self._settled[name] = self._settle(name)
         return found
@@ -77,6 +82,15 @@ class NodeNames:
         A known name wins over every other. Without one: a label that names the node measured, then `node`, then
         where the exporter listens. Raises ValueError if the labels name two different known nodes.
         """
+        key = (node, *map(labels.get, NODE_LABELS))
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) > _REMEMBERED_COUNT:
+                self._found.clear()
+            found = self._found[key] = self._find(labels, node=node)
+        return found
+
+    def _find(self, labels: Mapping[str, str], *, node: str | None) -> tuple[str, bool | None]:
         named = [self.settle(value) for label in HOST_LABELS if (value := labels.get(label))]
         targets = [self.settle(value) for label in TARGET_LABELS if (value := labels.get(label))]
         asked = [self.settle(node)] if node else []
@@ -87,6 +101,12 @@ class NodeNames:
             return known[0], False
         candidates = [found for found in asked if found[1] is False] or [*named, *asked, *targets]
         return candidates[0] if candidates else ("", None)
+
+
+@lru_cache(maxsize=4)
+def names_of(known: tuple[str, ...]) -> NodeNames:
+    """Return who settles names of these nodes: the same one each time, so that what it settled is settled once."""
+    return NodeNames(known)
 
 
 def mark_nodes(table: "pa.Table", names: NodeNames) -> "pa.Table":

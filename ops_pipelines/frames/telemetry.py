@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress, parse_pci_address
 from ops_pipelines.domain.observation import Observation, Rejected, Signal, TelemetryStatus
 from ops_pipelines.domain.topology import Topology
+from ops_pipelines.frames.node_names import NODE_LABELS, NodeNames, names_of
 from ops_pipelines.ports.telemetry import Sample
 
 SOURCE = "telemetry"
@@ -86,8 +87,6 @@ METRICS: Mapping[str, _Metric] = {
 # value is ever as large, so one bound covers all three, and their rounding to a float.
 _BLANK_FROM = float(0x7FFFFFF0)
 
-_NODE_LABELS = ("Hostname", "hostname", "node", "instance")
-
 
 def observe_gpus(
     samples: Sequence[Sample],
@@ -107,7 +106,8 @@ def observe_gpus(
     Of several samples of one metric and GPU (MIG, several pods) the newest counts, of equally new ones the largest.
     The order of `samples` does not matter.
     """
-    sorting = _Sorting(at=at, topology=topology, stale_after=stale_after, max_ahead=max_ahead, source=source)
+    names = names_of(tuple(topology.places))
+    sorting = _Sorting(at=at, names=names, stale_after=stale_after, max_ahead=max_ahead, source=source)
     watched = [sample for sample in samples if sample.metric in METRICS]
     sorting.learn_positions(watched)
     for sample in watched:
@@ -139,7 +139,7 @@ class _Sorting:
     """The samples of one call, sorted into what is believed and what is not."""
 
     at: datetime
-    topology: Topology
+    names: NodeNames
     stale_after: timedelta
     max_ahead: timedelta
     source: str
@@ -150,20 +150,12 @@ class _Sorting:
     newest: dict[NodeName, datetime] = field(default_factory=dict)
     values: dict[tuple[NodeName, PciAddress, str], tuple[datetime, float]] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
-    nodes: dict[tuple[str | None, ...], NodeName] = field(default_factory=dict)
-    """Label values -> node, so that the thousands of series of one exporter are settled once."""
-
-    def find_node(self, labels: Mapping[str, str]) -> NodeName:
-        key = tuple(map(labels.get, _NODE_LABELS))
-        if key not in self.nodes:
-            self.nodes[key] = find_node(labels, self.topology)
-        return self.nodes[key]
 
     def learn_positions(self, samples: Iterable[Sample]) -> None:
         """Learn which UUID and index stand for which PCI address: not every series carries the address."""
         for sample in samples:
             try:
-                node = self.find_node(sample.labels)
+                node = _known_node(sample.labels, self.names)
                 gpu = parse_pci_address(sample.labels["pci_bus_id"])
             except (ValueError, KeyError):
                 continue
@@ -175,7 +167,7 @@ class _Sorting:
     def place(self, sample: Sample) -> None:
         """Take one sample in, or reject it."""
         try:
-            node = self.find_node(sample.labels)
+            node = _known_node(sample.labels, self.names)
             self._check_time(node, sample)
             gpu = self._find_gpu(node, sample.labels)
             self.seen.add((node, gpu))
@@ -232,28 +224,18 @@ def is_any_fresh(samples: Sequence[Sample], *, at: datetime, stale_after: timede
     return any(-MAX_AHEAD <= at - sample.sampled_at <= stale_after for sample in samples)
 
 
-def find_node(labels: Mapping[str, str], topology: Topology) -> NodeName:
-    """Return the declared node that the labels name; raise ValueError if they name none, or two different ones.
-
-    Which label carries the node differs by exporter version and scrape configuration: `instance` may be a pod's
-    address, `Hostname` a pod's name. So each is tried, in short form too, and a declared name settles it.
-    """
-    names = [(label, labels[label]) for label in _NODE_LABELS if labels.get(label)]
-    if not names:
-        raise ValueError(f"no label says which node it is; expected one of {', '.join(_NODE_LABELS)}")
-    found: list[NodeName] = []
-    for label, name in names:
-        bare = name.rsplit(":", 1)[0] if label == "instance" else name
-        for candidate in (NodeName(bare), NodeName(bare.split(".", 1)[0])):
-            if topology.knows(candidate):
-                found.append(candidate)
-                break
-    if not found:
-        shown = ", ".join(f"{label}={name!r}" for label, name in names)
+def _known_node(labels: Mapping[str, str], names: NodeNames) -> NodeName:
+    """Return the node of cluster.yaml that the labels name; raise ValueError if they name none, or two."""
+    try:
+        node, is_unknown = names.find(labels)
+    except ValueError as problem:
+        raise ValueError(f"{str(problem).partition(';')[0]}; check the relabelling of the scrape") from problem
+    if is_unknown is None:
+        raise ValueError("no label says which node it is; expected one of Hostname, hostname, node, instance")
+    if is_unknown:
+        shown = ", ".join(f"{label}={labels[label]!r}" for label in NODE_LABELS if labels.get(label))
         raise ValueError(f"{shown[:300]}: no node of the cluster; add it to cluster.yaml if it is one")
-    if len(set(found)) > 1:
-        raise ValueError(f"the labels name two nodes, {found[0]} and {found[1]}; check the relabelling of the scrape")
-    return found[0]
+    return NodeName(node)
 
 
 def _read_gpu(node: NodeName, gpu: PciAddress, sorting: _Sorting) -> GpuReading:

@@ -25,6 +25,7 @@ from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 
@@ -66,6 +67,18 @@ def test_broken_node_is_drained_and_its_job_is_left_to_the_run(autopilot: SmallA
     assert record.action.verb is Verb.DRAIN
     assert record.outcome is not None
     assert record.outcome.kind is OutcomeKind.DONE
+
+
+@pytest.mark.parametrize("host", ["gpu001", "GPU001", "gpu001.site.example", "GPU001.SITE.EXAMPLE"])
+def test_node_is_drained_however_its_kernel_log_names_it(autopilot: SmallAutopilot, host: str) -> None:
+    log = FakeLogs(source="kernel_log")
+    log.write("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", node=host)
+    autopilot.cluster = replace(autopilot.cluster, logs=(log,))
+
+    tick(autopilot)
+
+    assert autopilot.commands() == [EntryKind.DRAIN]
+    assert autopilot.node("gpu001").is_drained
 
 
 def test_second_tick_finds_nothing_left_to_do(autopilot: SmallAutopilot) -> None:

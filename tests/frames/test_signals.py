@@ -250,11 +250,15 @@ def test_line_dated_in_the_future_keeps_the_time_of_its_arrival_and_says_so(
     [
         pytest.param("gpu003.cluster.example", "gpu003", id="full name of a known node"),
         pytest.param("gpu003", "gpu003", id="short name"),
+        pytest.param("GPU003", "gpu003", id="in capitals"),
+        pytest.param("Gpu003.Cluster.Example", "gpu003", id="full name in capitals"),
+        pytest.param("login", "login.cluster.example", id="short name of a node that is known in full"),
+        pytest.param("GPU009", "GPU009", id="unknown node in capitals"),
         pytest.param("gpu009.cluster.example", "gpu009.cluster.example", id="unknown node is observed under its name"),
     ],
 )
-def test_full_host_name_becomes_the_known_node(name: str, node: str) -> None:
-    known = frozenset({NodeName("gpu003")})
+def test_host_name_becomes_the_known_node_that_it_means(name: str, node: str) -> None:
+    known = frozenset({NodeName("gpu003"), NodeName("login.cluster.example")})
 
     observations, _ = observe_log_lines([line(FALLEN, node=name)], source="s", received_at=NOW, known_nodes=known)
 

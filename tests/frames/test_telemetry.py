@@ -147,6 +147,11 @@ def test_metric_that_is_not_watched_is_passed_over() -> None:
         pytest.param({"instance": "gpu003"}, id="instance without a port"),
         pytest.param({"instance": "gpu003.cluster.example:9400"}, id="full name"),
         pytest.param({"Hostname": "gpu003", "instance": "[fd00::3]:9400"}, id="instance is an IPv6 address"),
+        pytest.param({"Hostname": "GPU003"}, id="in capitals"),
+        pytest.param({"kubernetes_node": "gpu003", "Hostname": "dcgm-exporter-x7k2p"}, id="kubernetes_node"),
+        pytest.param({"exported_instance": "gpu003:9400", "instance": "gateway:9091"}, id="exported_instance"),
+        pytest.param({"nodename": "gpu003"}, id="nodename"),
+        pytest.param({"host": "gpu003"}, id="host"),
     ],
 )
 def test_node_is_found_under_the_label_that_names_a_declared_node(labels: dict[str, str]) -> None:

@@ -211,7 +211,7 @@ NODE_LABELS = (
     "Hostname", "hostname", "node", "instance", "kubernetes_node", "nodename", "node_name", "exported_node",
     "exported_instance", "host",
 )  # fmt: skip
-NODE_VALUES = ("gpu001", "GPU001", "gpu001.site.example", "gpu001:9400", "stranger", "gpu001.other", "gpu003")
+NODE_VALUES = ("gpu001", "GPU001", "gpu001.site.example", "gpu001:9400", "gpu001.other", "gpu003", "stranger")
 
 
 def test_samples_mean_what_they_meant(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_samples_mean_what_they_meant(tmp_path: Path) -> None:
         autopilot.twin.inject(fault, *nodes, gpu=3, seconds=seconds)
         autopilot.let_pass(15)
         samples = autopilot.cluster.telemetry.read_samples(autopilot.clock.now())
-        found[fault.value] = seen(samples, at=autopilot.clock.now())
+        found[fault.value] = seen(samples, at=autopilot.clock.now(), topology=autopilot.cluster.rules.topology)
 
     expect("samples", found)
 
@@ -247,13 +247,24 @@ def test_labels_mean_the_nodes_that_they_meant() -> None:
     expect("labels", found)
 
 
+def test_a_node_is_the_same_however_it_is_named() -> None:
+    """Recorded anew when names got one resolver: capitals, short names, ports, and the labels after `instance`."""
+    labels = json.loads((ROADS / "labels.json").read_text(encoding="utf-8"))
+    lines = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(ROADS.glob("lines_*.json"))]
+
+    of_one_node = {labels[f"{label}={value}"] for label in NODE_LABELS for value in NODE_VALUES[:5]}
+    assert len(of_one_node) == 1
+    for road in ("sensor", "sensor, rejected", "lake", "lake, bytes", "fill, bytes"):
+        assert all(len({each[f"{host}: {road}"] for host in HOSTS[:3]}) == 1 for each in lines)
+
+
 def sample_of(labels: dict[str, str]) -> Sample:
     where = {"pci_bus_id": "00000000:18:00.0", "UUID": "GPU-a", "gpu": "0"}
     return Sample(metric="DCGM_FI_DEV_GPU_TEMP", labels={**where, **labels}, value=40.0, sampled_at=BEGINNING)
 
 
-def seen(samples: Sequence[Sample], *, at: datetime) -> str:
-    telemetry = observe_gpus(samples, at=at, topology=NODES, stale_after=timedelta(seconds=60))
+def seen(samples: Sequence[Sample], *, at: datetime, topology: Topology = NODES) -> str:
+    telemetry = observe_gpus(samples, at=at, topology=topology, stale_after=timedelta(seconds=60))
     return f"{len(telemetry.readings)} {digest(telemetry)}"
 
 

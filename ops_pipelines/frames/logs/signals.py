@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ops_pipelines.domain.fault import Component, ComponentKind
 from ops_pipelines.domain.identity import NodeName, PciAddress, parse_node_name, parse_pci_address
 from ops_pipelines.domain.observation import Observation, Rejected, Signal
+from ops_pipelines.frames.node_names import names_of
 from ops_pipelines.frames.parsed import readable
 from ops_pipelines.ports.logs import LogLine
 
@@ -57,6 +58,7 @@ _SXID_DETAIL = re.compile(r"\s*,\s*(?:Severity\s+\d|Data\s*\{)")
 _RECOVERY = re.compile(
     r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8}\s*\([^()]{0,80}\)\s*to 0x(?P<action>[0-9a-fA-F]{1,8})\b"
 )
+_NO_NODE = "the line does not say which node wrote it; name the node per file or let syslog write it"
 _NOT_FIRST = "a second Xid or SXid in one line: nothing shows that the kernel wrote it"
 _parse_address = lru_cache(maxsize=65_536)(parse_pci_address)
 """A cluster of 2,048 nodes has some ten addresses in all, or some ten thousand; a storm writes them again and again."""
@@ -87,12 +89,12 @@ def observe_log_lines(
     new action's number, every other Xid `XID` with its code; an SXid becomes `SXID` with its code and, as `component`,
     the switch or, where it names one, the link of the switch.
 
-    A full host name whose first label is in `known_nodes` becomes that node; a node that is not known is
-    observed under the name it gives. A line without a time takes `received_at`. So does a line dated more than
-    `max_ahead` after it, and its text says so: a fault on a node with a wrong clock is still a fault, and a date in
-    the future would defeat every window that counts back from now.
+    A host name in full, in short or in capitals becomes the node of `known_nodes` that it means (`NodeNames`); a node
+    that is not known is observed under the name it gives. A line without a time takes `received_at`. So does a line
+    dated more than `max_ahead` after it, and its text says so: a fault on a node with a wrong clock is still a fault,
+    and a date in the future would defeat every window that counts back from now.
     """
-    known = frozenset(known_nodes)
+    names = names_of(tuple(known_nodes))
     nodes: dict[str | None, NodeName] = {}
     observations: list[Observation] = []
     rejections: list[Rejected] = []
@@ -109,7 +111,10 @@ def observe_log_lines(
         ]
         try:
             if (node := nodes.get(line.node)) is None:
-                node = nodes[line.node] = _parse_node(line.node, known=known)
+                if line.node is None:
+                    raise ValueError(_NO_NODE)
+                # The strict look first: a name may reach a command line.
+                node = nodes[line.node] = NodeName(names.settle(parse_node_name(line.node))[0])
             told = _parse_event(first, node)
             if told is None:
                 continue
@@ -144,14 +149,6 @@ def _split_mentions(text: str) -> list[str]:
     if len(starts) < 2:
         return [text] if starts else []
     return [text[start:end] for start, end in zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True)]
-
-
-def _parse_node(name: str | None, *, known: frozenset[NodeName]) -> NodeName:
-    if name is None:
-        raise ValueError("the line does not say which node wrote it; name the node per file or let syslog write it")
-    node = parse_node_name(name)
-    first_label = NodeName(node.split(".", 1)[0])
-    return first_label if node not in known and first_label in known else node
 
 
 def _parse_event(text: str, node: NodeName) -> tuple[Signal, int, PciAddress | None, Component | None] | None:
