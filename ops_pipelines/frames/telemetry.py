@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 
 from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress, parse_pci_address
 from ops_pipelines.domain.observation import Observation, Rejected, Signal, TelemetryStatus
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.node_names import NODE_LABELS, NodeNames, names_of
+from ops_pipelines.frames.quantities import read_quantities
 from ops_pipelines.ports.telemetry import Sample
 
 SOURCE = "telemetry"
@@ -48,40 +50,52 @@ class GpuTelemetry:
     rejected: tuple[Rejected, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
     """One watched metric: the reading's field, the factor to its unit, and the bounds of the raw value."""
 
     field: str
     low: float
     high: float
-    factor: float = 1.0
-    is_whole: bool = False
+    factor: float
+    is_whole: bool
 
 
-# Bounds say what cannot be, not what is healthy. Assumption: no board of today draws 10 kW or holds 4 TiB.
-_TEMPERATURE = _Metric("temperature_celsius", -40, 200)
-_POWER = _Metric("power_watts", 0, 10_000)
-_ECC = _Metric("uncorrectable_ecc_count", 0, 1e9, is_whole=True)
-_XID = _Metric("xid", 0, 9_999, is_whole=True)
 MAX_AHEAD = timedelta(seconds=60)
 """Clocks of exporters may be this far ahead of ours."""
-METRICS: Mapping[str, _Metric] = {
-    "DCGM_FI_DEV_GPU_TEMP": _TEMPERATURE,
-    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": _TEMPERATURE,
-    "DCGM_FI_DEV_POWER_USAGE": _POWER,
-    "DCGM_FI_DEV_BOARD_POWER_WATTS": _POWER,
-    "DCGM_FI_DEV_GPU_UTIL": _Metric("utilisation_ratio", 0, 100, factor=0.01),
-    # DCGM 4.6 gives percent under this name, 4.7 a ratio: above 1 it cannot be told, and is rejected.
-    "DCGM_FI_DEV_GPU_UTIL_RATIO": _Metric("utilisation_ratio", 0, 1),
-    "DCGM_FI_DEV_FB_USED": _Metric("memory_used_bytes", 0, 4 * 1024 * 1024, factor=1024.0 * 1024.0),
-    "DCGM_FI_DEV_XID_ERRORS": _XID,
-    "DCGM_FI_DEV_XID_ERROR": _XID,
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": _ECC,
-    "DCGM_FI_DEV_ROW_REMAP_PENDING": _Metric("is_row_remap_pending", 0, 1, is_whole=True),
-    "DCGM_FI_DEV_GPU_RECOVERY_ACTION": _Metric("recovery_action", 0, 255, is_whole=True),
+_FIELDS = {
+    "temperature_celsius": "temperature_celsius",
+    "power_watts": "power_watts",
+    "utilisation_ratio": "utilisation_ratio",
+    "memory_used_bytes": "memory_used_bytes",
+    "xid": "xid",
+    "ecc_uncorrectable_volatile_count": "uncorrectable_ecc_count",
+    "recovery_action": "recovery_action",
+    "row_remap_pending": "is_row_remap_pending",
 }
-"""Watched metrics under their old and new names (dcgm-exporter default-counters.csv; DCGM dcgm_fields.h)."""
+"""Column of gpu_telemetry -> the reading's field that it is judged under."""
+_EXPORTER = "DCGM_"
+"""Begins the names that are judged here; what other exporters give goes into the lake alone."""
+
+
+@cache
+def watched_metrics() -> Mapping[str, Metric]:
+    """Return the watched metrics by their old and new names, as catalogue/metrics.csv has them."""
+    return {
+        each.name: Metric(
+            field=_FIELDS[quantity.column],
+            # The catalogue's bounds are of the column's unit; a value is judged as it came.
+            low=quantity.low / each.factor,
+            high=quantity.high / each.factor,
+            factor=each.factor,
+            is_whole=quantity.is_whole,
+        )
+        for quantity in read_quantities()
+        if quantity.table == "gpu_telemetry" and quantity.column in _FIELDS
+        for each in quantity.series
+        if each.name.startswith(_EXPORTER)
+    }
+
 
 # DCGM's blank values start here in each type: 0x7ffffff0, 2**47, 0x7ffffffffffffff0 (DCGM dcgm_structs.h). No watched
 # value is ever as large, so one bound covers all three, and their rounding to a float.
@@ -108,7 +122,8 @@ def observe_gpus(
     """
     names = names_of(tuple(topology.places))
     sorting = _Sorting(at=at, names=names, stale_after=stale_after, max_ahead=max_ahead, source=source)
-    watched = [sample for sample in samples if sample.metric in METRICS]
+    metrics = watched_metrics()
+    watched = [sample for sample in samples if sample.metric in metrics]
     sorting.learn_positions(watched)
     for sample in watched:
         sorting.place(sample)
@@ -204,7 +219,7 @@ class _Sorting:
         raise ValueError("no label says which GPU it is; expected pci_bus_id, as dcgm-exporter 3.2 and later give it")
 
     def _keep(self, node: NodeName, gpu: PciAddress, sample: Sample) -> None:
-        metric = METRICS[sample.metric]
+        metric = watched_metrics()[sample.metric]
         value = float(sample.value)
         if not math.isfinite(value):
             raise ValueError(f"{value} is no measurement")

@@ -15,7 +15,6 @@ import yaml
 
 from ops_pipelines.frames.quantities import Kind, Quantity, SeriesName, read_quantities
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.frames.telemetry import METRICS
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 DCGM_FIELDS = SHARED / "facts" / "dcgm_fields.csv"
@@ -169,16 +168,6 @@ def test_every_query_is_promql(tmp_path: Path) -> None:
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert f"{len(queries)} rules found" in checked.stdout
-
-
-def test_watched_metrics_mean_the_same_in_both_readers() -> None:
-    names = series_names()
-
-    for name, metric in METRICS.items():
-        (quantity,) = names[name]
-        (series,) = [series for series in quantity.series if series.name == name]
-        assert series.factor == metric.factor
-        assert (quantity.low, quantity.high) == (metric.low * metric.factor, metric.high * metric.factor)
 
 
 @pytest.mark.parametrize("quantile", ["p50", "p95", "p99"])

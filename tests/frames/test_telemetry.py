@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ops_pipelines.domain.identity import NodeName, PciAddress
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.frames.telemetry import METRICS, GpuTelemetry, observe_gpus
+from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus, watched_metrics
 from ops_pipelines.ports.telemetry import Sample
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
@@ -129,6 +129,29 @@ def test_metric_that_is_absent_is_none() -> None:
     assert reading.power_watts is None
     assert reading.recovery_action is None
     assert reading.is_row_remap_pending is None
+
+
+def test_metrics_that_are_watched_come_from_the_catalogue_with_the_bounds_of_what_is_sent() -> None:
+    found = {
+        name: (each.field, each.low, each.high, each.factor, each.is_whole) for name, each in watched_metrics().items()
+    }
+
+    temperature, power = ("temperature_celsius", -40, 200, 1, False), ("power_watts", 0, 10_000, 1, False)
+    xid = ("xid", 0, 9_999, 1, True)
+    assert found == {
+        "DCGM_FI_DEV_GPU_TEMP": temperature,
+        "DCGM_FI_DEV_GPU_TEMP_CELSIUS": temperature,
+        "DCGM_FI_DEV_POWER_USAGE": power,
+        "DCGM_FI_DEV_BOARD_POWER_WATTS": power,
+        "DCGM_FI_DEV_GPU_UTIL": ("utilisation_ratio", 0, 100, 0.01, False),
+        "DCGM_FI_DEV_GPU_UTIL_RATIO": ("utilisation_ratio", 0, 1, 1, False),
+        "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", 0, 4 * 1024 * 1024, 1024 * 1024, False),
+        "DCGM_FI_DEV_XID_ERRORS": xid,
+        "DCGM_FI_DEV_XID_ERROR": xid,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("uncorrectable_ecc_count", 0, 1e9, 1, True),
+        "DCGM_FI_DEV_ROW_REMAP_PENDING": ("is_row_remap_pending", 0, 1, 1, True),
+        "DCGM_FI_DEV_GPU_RECOVERY_ACTION": ("recovery_action", 0, 255, 1, True),
+    }
 
 
 def test_metric_that_is_not_watched_is_passed_over() -> None:
@@ -323,7 +346,7 @@ def test_newest_of_several_samples_counts_and_then_the_largest() -> None:
 
 ANY_SAMPLE = st.builds(
     sample,
-    st.sampled_from([*METRICS, "OTHER"]),
+    st.sampled_from([*watched_metrics(), "OTHER"]),
     st.one_of(st.floats(), st.sampled_from([0.0, 1.0, 2.0, 50.0, 9223372036854775794.0])),
     labels=st.dictionaries(
         st.sampled_from(["Hostname", "instance", "pci_bus_id", "UUID", "gpu"]),
@@ -343,6 +366,6 @@ def test_shuffled_samples_give_the_same_telemetry_and_none_is_lost(
     telemetry = observe(*samples)
 
     assert repr(observe(*shuffled)) == repr(telemetry)
-    watched_count = sum(each.metric in METRICS for each in samples)
+    watched_count = sum(each.metric in watched_metrics() for each in samples)
     assert len(telemetry.rejected) <= watched_count
     assert all(reading.gpu for reading in telemetry.readings)

@@ -22,7 +22,7 @@ import pytest
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.frames.telemetry import METRICS, observe_gpus
+from ops_pipelines.frames.telemetry import observe_gpus, watched_metrics
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
@@ -136,7 +136,7 @@ def test_question_names_every_watched_metric_once_on_one_grid_point(url: str, an
     assert urlsplit(path).path == "/api/v1/query_range"
     assert asked["start"] == asked["end"] == [str(int(GRID.timestamp()))]
     assert asked["step"] == ["60"]  # VictoriaMetrics leaves what is new out of ranges of smaller steps
-    assert all(metric in asked["query"][0] for metric in METRICS)
+    assert all(metric in asked["query"][0] for metric in watched_metrics())
     assert 'cluster="a\\"b\\\\c"' in asked["query"][0]
     assert "Authorization" not in headers
 

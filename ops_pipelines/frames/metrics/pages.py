@@ -18,7 +18,7 @@ from ops_pipelines.frames.metrics.tabulate import tabulate
 from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind, readable
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.frames.telemetry import METRICS
+from ops_pipelines.frames.telemetry import watched_metrics
 from ops_pipelines.ports.metrics import BodyKind, Page
 from ops_pipelines.ports.source_error import SourceNonsense
 from ops_pipelines.ports.telemetry import Sample
@@ -95,11 +95,11 @@ def within_reach(rows: pa.Table, *, of: datetime) -> pa.Table:
 
 
 def watched_samples(page: Page, block: SeriesBlock) -> tuple[Sample, ...]:
-    """Return the newest sample of each series that conditions are judged on (`frames.telemetry.METRICS`)."""
+    """Return the newest sample of each series that conditions are judged on (`watched_metrics`)."""
     ends = block.counts.cumsum()
     found: list[Sample] = []
     for index, name in enumerate(block.names):
-        if name not in METRICS or block.counts[index] == 0:
+        if name not in watched_metrics() or block.counts[index] == 0:
             continue
         newest = int(ends[index]) - 1
         labels = block.labels[index] if page.node is None else {"node": page.node, **block.labels[index]}

@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import cast
 
-from ops_pipelines.frames.telemetry import METRICS
+from ops_pipelines.frames.telemetry import watched_metrics
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
@@ -30,7 +30,7 @@ class PrometheusTelemetry:
         self._url = self._connection.url
         self._step_seconds = int(config.step.total_seconds())
         self._query = newest_values(
-            tuple(METRICS), labels=config.labels, look_back_seconds=int(config.look_back.total_seconds())
+            tuple(watched_metrics()), labels=config.labels, look_back_seconds=int(config.look_back.total_seconds())
         )
 
     def read_samples(self, at: datetime) -> tuple[Sample, ...]:
