@@ -300,6 +300,10 @@ class Ledger(Protocol):
         """Return evidence with a sequence number above `seq`, in order."""
         ...
 
+    def undecided(self, *, limit: int) -> tuple[int, tuple[Evidence, ...]]:
+        """Return up to where evidence was decided on, and what came after it, in order: both of one moment."""
+        ...
+
     def evidence_since(self, since: datetime, *, rules: Collection[str], limit: int) -> tuple[Evidence, ...]:
         """Return what happened at or after `since` by some rules (`history.rule_of`), by time; no rules: nothing.
 

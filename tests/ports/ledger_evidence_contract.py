@@ -13,6 +13,7 @@ from tests.ports.ledger_samples import (
     NO_LIMIT,
     NOW,
     SECOND,
+    decide,
     drain,
     incident,
     observation,
@@ -78,6 +79,18 @@ class LedgerEvidenceContract:
 
         assert ledger.evidence_after(kept[1].seq, limit=2) == kept[2:4]
         assert ledger.evidence_after(kept[-1].seq, limit=2) == ()
+
+    def test_undecided_is_what_came_after_the_last_decision_up_to_a_limit(self, ledger: Ledger) -> None:
+        assert ledger.undecided(limit=NO_LIMIT) == (0, ())
+        take_in(ledger, *(observation(str(number)) for number in range(5)))
+        kept = ledger.evidence_after(0, limit=NO_LIMIT)
+
+        assert ledger.undecided(limit=NO_LIMIT) == (0, kept)
+        decide(ledger, through=kept[1].seq)
+        assert ledger.undecided(limit=NO_LIMIT) == (kept[1].seq, kept[2:])
+        assert ledger.undecided(limit=2) == (kept[1].seq, kept[2:4])
+        decide(ledger, through=kept[-1].seq)
+        assert ledger.undecided(limit=NO_LIMIT) == (kept[-1].seq, ())
 
     def test_evidence_is_found_by_its_rule_and_the_time_at_which_it_happened(self, ledger: Ledger) -> None:
         late = observation("1", at=NOW + SECOND)

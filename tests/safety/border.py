@@ -51,6 +51,7 @@ LEDGER_READS = frozenset(
         "cursor",
         "conditions",
         "evidence_after",
+        "undecided",
         "rejected",
         "read_state",
         "incident",

@@ -51,13 +51,16 @@ _NAMES = frozenset(
         "rollout_nodes",
         "rollout_plan",
         "rollouts",
+        "undecided",
         "withheld",
     }
 )
 """Questions whose answer depends on what was asked and on the ledger alone."""
 
 
-_OF_EVIDENCE = frozenset({"conditions", "cursor", "evidence_after", "evidence_since", "rejected", "read_state"})
+_OF_EVIDENCE = frozenset(
+    {"conditions", "cursor", "evidence_after", "evidence_since", "rejected", "read_state", "undecided"}
+)
 _STALES: dict[str, frozenset[str]] = {
     "store": frozenset(),
     "store_snapshot": frozenset(),

@@ -32,7 +32,7 @@ READS = frozenset(
     {
         "cursor", "conditions", "evidence_after", "rejected", "load", "load_snapshot", "read_state", "incident",
         "incidents_since", "plan", "records", "current_lease", "entries", "verify_chain", "heartbeats", "resent_at",
-        "withheld", "held_lease", "why_refused", "untold_news", "history_until",
+        "withheld", "held_lease", "why_refused", "untold_news", "history_until", "undecided",
         "read_nodes", "read_jobs", "read_limits", "inspect", "power_state", "read_check", "checks",
         "records_on", "rollout", "rollouts", "rollout_nodes", "rollout_plan", "rollout_count", "read_install",
         "read_versions", "proposal", "proposals", "read", "probe",

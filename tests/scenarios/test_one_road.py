@@ -331,4 +331,27 @@ def test_from_a_line_to_a_drain_each_source_is_read_so_often(tmp_path: Path) -> 
         "read_jobs": 2,
         "drain": 1,
     }
-    assert ledger.counts["read_state"] == 3
+    counted = ("read_state", "undecided", "evidence_after", "proof", "content_of", "begin_all", "finish_all")
+    assert {name: ledger.counts[name] for name in counted} == {
+        "read_state": 2,
+        "undecided": 1,
+        "evidence_after": 0,
+        "proof": 3,
+        "content_of": 3,
+        "begin_all": 1,
+        "finish_all": 1,
+    }
+
+
+def test_a_log_that_has_nothing_new_costs_the_ledger_two_readings(tmp_path: Path) -> None:
+    log = FakeLogs(
+        source="kernel_log", lines=[LogLine(node="gpu001", written_at=BEGINNING, position="1", text="hello")]
+    )
+    autopilot = autopilot_with(tmp_path, NODES, log)
+    take_in_logs(autopilot.cluster)
+    ledger = Counting(autopilot.cluster.ledger)
+    autopilot.cluster = replace(autopilot.cluster, ledger=cast("Ledger", ledger))
+
+    take_in_logs(autopilot.cluster)
+
+    assert ledger.counts == {"cursor": 2}

@@ -150,11 +150,13 @@ def without_history(
     A line that says no time may be as old as its file, until a source that was never read before, or whose cursor is
     gone, has been read to its end once.
     """
+    reading = f"{source}/first reading"
+    noted = cluster.ledger.cursor(reading) or ""
+    if not batch.lines and batch.cursor == before and not noted:
+        return observations, ()
     until = cluster.ledger.history_until()
     if until is None:
         return observations, ()
-    reading = f"{source}/first reading"
-    noted = cluster.ledger.cursor(reading) or ""
     is_first = before is None or (bool(noted) and noted == before)
     goes_on_at = batch.cursor if is_first and is_full else ""
     if is_first and goes_on_at != noted:  # Before the cursor moves: whoever dies in between reads a first time again.

@@ -73,10 +73,10 @@ def unproved_in_force(incidents: Sequence[Incident], cluster: Cluster) -> tuple[
 
 def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
     """Return why a plan must not be put in force: it was not proved, not as it is, or not lately, or contradicted."""
-    why = _why_unproved(plan, cluster)
+    proof = cluster.ledger.proof(plan.plan)
+    why = why_unproved(proof, content=cluster.ledger.content_of(plan), checks=PROOFS)
     if why is not None:
         return wait("proof", why)
-    proof = cluster.ledger.proof(plan.plan)
     if proof is not None and proof.expires_at <= cluster.clock.now():
         return wait("proof", "its proof has expired; the next pass proves it anew")
     if proof is not None and proof.rules != cluster.rules_digest:

@@ -116,8 +116,7 @@ def react(
     attention = Attention() if attention is None else attention
     for _ in range(_TRY_COUNT):
         now = cluster.clock.now()
-        decided_through = cluster.ledger.read_state(now).decided_through
-        evidence = cluster.ledger.evidence_after(decided_through, limit=EVIDENCE_AT_ONCE)
+        _, evidence = cluster.ledger.undecided(limit=EVIDENCE_AT_ONCE)
         if not attention.is_drawn(evidence, cluster.rules.catalogue, now=now):
             return None
         snapshot = glance(cluster, evidence, reading or begin_reading(cluster))

@@ -165,6 +165,11 @@ class SqlLedger:
         with self._database.read() as connection:
             return ledger_evidence.read_evidence(connection, after=seq, limit=limit)
 
+    def undecided(self, *, limit: int) -> tuple[int, tuple[Evidence, ...]]:
+        with self._database.read() as connection:
+            through = ledger_state.read_decided_through(connection)
+            return through, ledger_evidence.read_evidence(connection, after=through, limit=limit)
+
     def evidence_since(self, since: datetime, *, rules: Collection[str], limit: int) -> tuple[Evidence, ...]:
         with self._database.read() as connection:
             return ledger_evidence.read_evidence_since(connection, since, rules=rules, limit=limit)
