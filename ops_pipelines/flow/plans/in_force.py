@@ -1,6 +1,6 @@
 """Puts plans in force: which may begin by now, together within the budgets, each with its evidence kept before.
 
-Of an incident one plan is in force at most. What is then done is `plan_runner`'s, how far it came `plan_progress`'.
+Of an incident one plan is in force at most. What is then done is `carry_out`'s, how far it came `plan_progress`'.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """How far one plan came in this pass: kept while it is carried out, reported when the pass ends.
 
-Only notes; what is done next is `plan_runner`'s, whether the plan may begin `in_force`'s.
+Only notes; what is done next is `carry_out`'s, whether the plan may begin `in_force`'s.
 """
 
 from dataclasses import dataclass
