@@ -55,7 +55,7 @@ def test_a_hold_that_slurmctld_does_late_is_still_the_guards(slurm: FakeGuardSlu
     assert not slurm.is_held("42")
 
 
-@pytest.mark.parametrize(("asked_before_seconds", "is_forgotten"), [(50.0, False), (70.0, True)])
+@pytest.mark.parametrize(("asked_before_seconds", "is_forgotten"), [(3_500.0, False), (3_700.0, True)])
 def test_a_hold_that_never_came_is_forgotten(
     slurm: FakeGuardSlurm, settings: Settings, asked_before_seconds: float, is_forgotten: bool
 ) -> None:
@@ -69,6 +69,44 @@ def test_a_hold_that_never_came_is_forgotten(
     look_again(settings)
 
     assert (held_jobs(settings) == ()) is is_forgotten
+
+
+def test_a_hold_that_comes_once_the_job_runs_again_is_let_go_when_it_waits(
+    slurm: FakeGuardSlurm, settings: Settings
+) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    slurm.let_holds_come_late()
+    restart(settings, "42", 1.7e9)
+    slurm.answer_as("n1", ages_seconds=())
+    slurm.answer_as("n2", ages_seconds=())
+    code = restart(settings, "42", 1.7e9 + 20)
+    slurm.put_job("42", state="RUNNING")
+    slurm.do_late_hold()
+    let_time_pass(settings, "42", 7_200.0)
+    while_it_runs = look_again(settings)
+    slurm.put_job("42", is_held=True)
+
+    let_go = look_again(settings)
+
+    assert (code, while_it_runs) == (GO_AHEAD, ())
+    assert let_go == ("job 42 is let go: every node of its attempts is clear",)
+
+
+def test_a_hold_that_was_seen_is_as_good_as_answered(slurm: FakeGuardSlurm, settings: Settings) -> None:
+    slurm.put_job("42", state="CONFIGURING")
+    note(settings, "42", "start 1699999000.0 0 n1")
+    slurm.let_holds_come_late()
+    restart(settings, "42", 1.7e9)
+    slurm.put_job("42")
+    slurm.do_late_hold()
+    look_again(settings)
+    slurm.put_job("42")  # By a person.
+
+    did = look_again(settings)
+
+    assert "released by somebody" in did[0]
+    assert held_jobs(settings) == ()
 
 
 def test_a_job_that_somebody_releases_is_forgotten_at_once(slurm: FakeGuardSlurm, settings: Settings) -> None:

@@ -39,8 +39,10 @@ _ANSWER_BYTES = 65_536
 _SAME_START_SECONDS = 2.0
 """A process that is younger than this start by more belongs to it, or to its prolog on the node."""
 _MINUTE_SECONDS = 60.0
-_LATE_HOLD_SECONDS = 60.0
-"""A hold whose client gave up may still be done by a busy slurmctld, so much later."""
+_ON_ITS_WAY_SECONDS = 60.0
+"""So long slurmctld may show a job as running whose start was refused."""
+_LATE_HOLD_SECONDS = 3_600.0
+"""A hold whose client gave up may still be done by a busy slurmctld: after 70 s with 500 restarts (measured)."""
 _UNSEEN_SECONDS = 3_600.0
 """A start that the guard was not asked about is looked for so long."""
 _JUST_NOW_SECONDS = 30.0
@@ -668,7 +670,8 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
     if verdict.is_clear:
         note(settings, job, f"cleared {started_at}")
         _use_pass(settings, job, started_at)
-        if job in held_jobs(settings):  # Somebody released it. Whoever holds it from now on is not us.
+        held_for, _ = _read_held(settings, job)
+        if held_for.startswith(MARK):  # Somebody released it. Whoever holds it from now on is not us.
             _forget_held(settings, job)
             quick = replace(settings, ask_seconds=1.0)  # slurmctld waits for the verdict.
             with contextlib.suppress(GuardError):
@@ -717,7 +720,10 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     if facts.state == "RUNNING" or not facts.is_held:
         held_for, age_seconds = _read_held(settings, job)
         is_answered = held_for.startswith(MARK)
-        if age_seconds < _LATE_HOLD_SECONDS and (facts.state == "RUNNING" or not is_answered):
+        if facts.is_held and not is_answered:
+            return []  # The hold came after it had started: it is let go like any other once it waits.
+        patience = _ON_ITS_WAY_SECONDS if is_answered else _LATE_HOLD_SECONDS
+        if age_seconds < patience and (facts.state == "RUNNING" or not is_answered):
             return []  # On its way back from the prolog, or the hold is on its way.
         _forget_held(settings, job)  # Whoever holds it from now on is not us.
         if comment.startswith(MARK):
@@ -729,6 +735,8 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     now = time.time()
     verdict = judge(settings, job, now)
     if not verdict.is_clear:
+        if not _read_held(settings, job)[0].startswith(MARK):
+            _write_held(settings, job, verdict.words(job))  # The hold has come, whoever gave up waiting for it.
         if comment != verdict.words(job):
             _say(settings, facts.name, verdict.words(job))
         return []
