@@ -1,0 +1,120 @@
+"""ARCHITECTURE.md names each module that a log line crosses on its way to a drain, and how often each source is read.
+
+Crossed: called from another ring, or part of `flow`. Left out are values that go along, and those asked for one answer.
+"""
+
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.plans.reflex import react
+from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.ports.scheduler import Scheduler
+from tests.flow.fake_store import FakeLogs
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.simulator.small_cluster import TRAINING
+
+ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+PACKAGE = "ops_pipelines."
+MOST_COUNT = 25
+NOUNS = {
+    "domain.action", "domain.identity", "domain.incident", "domain.observation", "domain.order", "domain.proof",
+    "domain.snapshot", "flow.plans.plan_progress", "ports.job_facts", "ports.ledger", "ports.logs",
+}  # fmt: skip
+ONE_VALUE_ANSWERS = {
+    "domain.guardrails.facts",  # which nodes are in trouble
+    "domain.meaning.history",  # under which rule an observation counts
+    "flow.evidence.job_facts",  # what jobs say of themselves: nothing here
+    "flow.lease",  # may we act
+    "flow.timeliness",  # are we late
+}
+STAND_INS = {"simulator.adapters": "resources.slurm.scheduler"}
+
+
+def paragraph() -> str:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    (found,) = [each for each in text.split("\n\n") if each.startswith("One log line's way to a drain")]
+    return found
+
+
+def named() -> set[str]:
+    names = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", paragraph())) - {"sensors/fault"}
+    return {name.replace("/", ".") for name in names}
+
+
+class Counting:
+    """A port that counts what it is asked."""
+
+    def __init__(self, port: object) -> None:
+        self._port = port
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> object:
+        self.counts[name] += 1
+        return getattr(self._port, name)
+
+
+@contextmanager
+def crossings() -> Iterator[set[str]]:
+    """Collect the modules that are called from another ring, or that lie in flow, in every thread."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        callee = _module(frame)
+        if event != "call" or callee is None or callee in found:
+            return
+        caller = frame.f_back
+        while caller is not None and _module(caller) is None:
+            caller = caller.f_back
+        ring = None if caller is None else str(_module(caller)).split(".")[0]
+        if callee.startswith("flow.") or (ring is not None and ring != callee.split(".")[0]):
+            found.add(callee)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def _module(frame: FrameType) -> str | None:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.removeprefix(PACKAGE) if name.startswith(PACKAGE) else None
+
+
+def test_one_line_crosses_the_modules_that_are_named_and_no_other(tmp_path: Path) -> None:
+    autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5)
+    autopilot.let_pass(15)
+    log = FakeLogs(source="kernel_log")
+    log.write("NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", at=autopilot.clock.now())
+    scheduler, ledger = Counting(autopilot.cluster.scheduler), Counting(autopilot.cluster.ledger)
+    autopilot.cluster = replace(
+        autopilot.cluster,
+        logs=(log,),
+        scheduler=cast("Scheduler", scheduler),
+        ledger=cast("Ledger", ledger),
+    )
+
+    with crossings() as crossed:
+        take_in_logs(autopilot.cluster)
+        react(autopilot.cluster, lease=autopilot.lease)
+
+    assert autopilot.node("gpu001").is_drained
+    walked = {STAND_INS.get(name, name) for name in crossed}
+    assert walked - NOUNS - ONE_VALUE_ANSWERS == named()
+    assert len(named()) <= MOST_COUNT
+    assert walked >= (NOUNS | ONE_VALUE_ANSWERS), "nothing is left out that is not met"
+    told = re.search(r"nodes (\d) times, for its jobs (\d) times, the ledger for its state (\d) times", paragraph())
+    assert told is not None
+    counts = (scheduler.counts["read_nodes"], scheduler.counts["read_jobs"], ledger.counts["read_state"])
+    assert tuple(map(int, told.groups())) == counts
