@@ -10,8 +10,9 @@ from datetime import datetime
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal, as_history, is_history
+from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
 from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence.follow import Followed, Told, follow
 from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.ports.logs import LogBatch, Logs
@@ -52,14 +53,14 @@ def take_in_logs(cluster: Cluster) -> Intake:
     is_more_waiting = False
     for logs in cluster.logs:
         try:
-            count, refused, is_full = _take_in_one_log(cluster, logs)
+            followed = _follow_one(logs, cluster)
         except SourceError as problem:
             answers[logs.source] = str(problem)
             continue
         answers[logs.source] = None
-        new_count += count
-        rejected += refused
-        is_more_waiting |= is_full
+        new_count += followed.new_count
+        rejected += followed.rejected
+        is_more_waiting |= followed.is_full
     return Intake(
         new_count=new_count,
         rejected=tuple(rejected),
@@ -115,59 +116,13 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     )
 
 
-def _take_in_one_log(cluster: Cluster, logs: Logs) -> tuple[int, tuple[Rejected, ...], bool]:
-    """Return how many observations were new, what was rejected, and whether there may be more lines."""
-    now = cluster.clock.now()
-    before = cluster.ledger.cursor(logs.source)
-    batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
-    is_full = len(batch.lines) == _LINES_AT_ONCE
-    observations, rejected = observe_log_lines(
-        batch.lines, source=logs.source, received_at=now, known_nodes=cluster.rules.topology.places
-    )
-    observations, past = without_history(
-        observations, batch, cluster, source=logs.source, before=before, is_full=is_full
-    )
-    if not batch.lines and batch.cursor == before:
-        return 0, (), False
-    rejected += past
-    count = cluster.ledger.take_in(
-        source=logs.source, observations=observations, rejected=rejected, cursor=batch.cursor, now=now
-    )
-    return count, rejected, is_full
+def _follow_one(logs: Logs, cluster: Cluster) -> Followed:
+    now, known = cluster.clock.now(), cluster.rules.topology.places
 
+    def observe(batch: LogBatch, _: str | None) -> Told:
+        return observe_log_lines(batch.lines, source=logs.source, received_at=now, known_nodes=known)
 
-def without_history(
-    observations: tuple[Observation, ...],
-    batch: LogBatch,
-    cluster: Cluster,
-    *,
-    source: str,
-    before: str | None,
-    is_full: bool,
-) -> tuple[tuple[Observation, ...], tuple[Rejected, ...]]:
-    """Return what happened since the ledger lives, and the rest as rejected (the ledger would not take it as evidence).
-
-    A line that says no time may be as old as its file, until a source that was never read before, or whose cursor is
-    gone, has been read to its end once.
-    """
-    reading = f"{source}/first reading"
-    noted = cluster.ledger.cursor(reading) or ""
-    if not batch.lines and batch.cursor == before and not noted:
-        return observations, ()
-    until = cluster.ledger.history_until()
-    if until is None:
-        return observations, ()
-    is_first = before is None or (bool(noted) and noted == before)
-    goes_on_at = batch.cursor if is_first and is_full else ""
-    if is_first and goes_on_at != noted:  # Before the cursor moves: whoever dies in between reads a first time again.
-        now = cluster.clock.now()
-        cluster.ledger.take_in(source=reading, observations=(), rejected=(), cursor=goes_on_at, now=now)
-    undated = {line.position for line in batch.lines if is_first and line.written_at is None}
-    kept: list[Observation] = []
-    past: list[Observation] = []
-    for each in observations:
-        (past if each.position in undated or is_history(each, until) else kept).append(each)
-    return tuple(kept), tuple(map(as_history, past))
+    return follow(logs, cluster, place=logs.source, max_lines=_LINES_AT_ONCE, now=now, observe=observe)
 
 
 def _keep_rejected(cluster: Cluster, rejected: Sequence[Rejected], now: datetime) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.domain.observation import NodeStatus, Observation
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.intake import take_in_conditions, without_history
+from ops_pipelines.flow.evidence.follow import Told, follow
+from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.evidence.job_facts import take_in_checkpoints
 from ops_pipelines.flow.evidence.repetition import tell_repetitions
 from ops_pipelines.flow.lake.window import REJECTED, LiveWindow, Sight, tell_detections
@@ -304,30 +305,27 @@ def _follow(
     Rows first, evidence and cursor second, in one transaction: after a crash a line comes twice, and is then the same
     row and the same evidence again; none is lost.
     """
-    name = f"{CURSOR_PREFIX}{logs.source}"
-    before = cluster.ledger.cursor(name)
-    batch = logs.read_new(before, max_lines=_LINES_AT_ONCE)
-    observations: tuple[Observation, ...] = ()
-    tables: Mapping[str, Rows] = {}
-    if batch.lines:
-        met_at = _first_met(batch, cluster, name=f"{name}/met", before=before, at=at)
-        tables = _keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at)
-        observations = _observations(tables, window=window)
+    place = f"{CURSOR_PREFIX}{logs.source}"
+    tables: dict[str, Rows] = {}
+
+    def observe(batch: LogBatch, before: str | None) -> Told:
+        if not batch.lines:
+            return (), ()
+        met_at = _first_met(batch, cluster, name=f"{place}/met", before=before, at=at)
+        tables.update(_keep_lines(logs.source, batch, observatory, writer=writer, at=at, met_at=met_at))
         if "job_logs" in tables and cluster.job_facts is not None:
             holds = () if window is None else window.holds
             now = observatory.clock.now()
-            problems += take_in_checkpoints(cluster.job_facts, tables["job_logs"], batch=batch, holds=holds, now=now)
-    new_count = 0
-    is_full = len(batch.lines) == _LINES_AT_ONCE
-    observations, past = without_history(observations, batch, cluster, source=name, before=before, is_full=is_full)
-    if batch.cursor != before:
-        new_count = cluster.ledger.take_in(
-            source=name, observations=observations, rejected=past, cursor=batch.cursor, now=at
-        )
+            problems.extend(
+                take_in_checkpoints(cluster.job_facts, tables["job_logs"], batch=batch, holds=holds, now=now)
+            )
+        return _observations(tables, window=window), ()
+
+    followed = follow(logs, cluster, place=place, max_lines=_LINES_AT_ONCE, now=at, observe=observe)
     if window is not None:
         for table, rows in tables.items():
             window.add(table, rows, at=at)
-    return len(batch.lines), new_count
+    return followed.line_count, followed.new_count
 
 
 def _observations(tables: Mapping[str, Rows], *, window: LiveWindow | None) -> tuple[Observation, ...]:
