@@ -1,1 +1,5 @@
 """Notices and requests runs; the fault sensor also drains (`flow.plans.reflex`), nothing stronger."""
+
+from ops_pipelines.sensors.one_instance import share_one_instance
+
+share_one_instance()
