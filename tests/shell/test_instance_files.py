@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dagster import DagsterInstance, DagsterRun
 from dagster._config import process_config
 from dagster._core.instance.ref import InstanceRef
 from dagster_postgres.utils import pg_config, pg_url_from_config
 
 from ops_pipelines.drills.stack import DATABASE_PREFIX
+from ops_pipelines.resources.dagster_sqlite import KeptRunStorage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,9 +24,9 @@ def read(name: str) -> dict[str, object]:
 def test_the_instances_differ_in_their_storage_only() -> None:
     on_sqlite, on_postgres = read("dagster.yaml"), read("dagster.postgres.yaml")
 
-    storage = on_postgres.pop("storage")
+    storages = [each.pop("storage") for each in (on_sqlite, on_postgres)]
 
-    assert storage
+    assert all(storages)
     assert on_postgres == on_sqlite
 
 
@@ -41,3 +43,19 @@ def test_the_instance_on_postgres_takes_every_part_of_its_address_from_the_envir
     config = process_config(pg_config(), yaml.safe_load(storage.config_yaml)).value
     assert config is not None
     assert pg_url_from_config(config) == "postgresql+psycopg2://ops:p@db.example:5433/runs"
+
+
+def test_the_instance_on_sqlite_keeps_its_files_where_dagster_itself_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+
+    with DagsterInstance.from_config(str(tmp_path)) as ours:
+        ours.add_run(DagsterRun(job_name="remediate"))
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with DagsterInstance.from_config(str(tmp_path)) as dagsters:
+        found = [run.job_name for run in dagsters.get_runs()]
+
+    assert isinstance(ours.run_storage, KeptRunStorage)
+    assert found == ["remediate"]
