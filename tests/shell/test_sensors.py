@@ -27,7 +27,7 @@ from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
-from ops_pipelines.sensors.runs import POLL_FOR, one_at_a_time
+from ops_pipelines.sensors.runs import POLL_FOR, hold_epoch, one_at_a_time
 from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -401,6 +401,35 @@ def test_sensors_without_the_lease_take_nothing_in_do_nothing_and_request_nothin
     assert signs.heartbeats == ()
     assert autopilot.commands() == []
     assert autopilot.cluster.ledger.read_state(autopilot.clock.now()).head_seq == head
+
+
+@pytest.mark.parametrize(("after_seconds", "is_renewed"), [(0.0, False), (0.9, False), (1.0, True), (1.1, True)])
+def test_lease_is_renewed_once_a_second_however_often_it_is_asked_for(
+    autopilot: SmallAutopilot, after_seconds: float, is_renewed: bool
+) -> None:
+    cluster, clock = autopilot.cluster, autopilot.clock
+    first = hold_epoch(cluster)
+    clock.wait(after_seconds)
+
+    again = hold_epoch(cluster)
+
+    assert first is not None
+    assert again is not None
+    assert again.token == first.token
+    assert again.expires_at - first.expires_at == timedelta(seconds=after_seconds if is_renewed else 0.0)
+
+
+def test_lease_of_another_process_or_none_is_not_taken_for_ours(autopilot: SmallAutopilot) -> None:
+    cluster, clock = autopilot.cluster, autopilot.clock
+    cluster.ledger.take_lease(holder="another", ttl=TTL, now=clock.now())
+
+    refused = hold_epoch(cluster)
+    clock.wait(TTL.total_seconds())
+    taken = hold_epoch(cluster)
+
+    assert refused is None
+    assert taken is not None
+    assert taken.holder == this_process()
 
 
 def test_metrics_are_read_only_every_look_every_over_all_turns(
