@@ -132,8 +132,21 @@ def test_it_forgets_what_no_detector_looks_at() -> None:
         window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001"), at=grid(number))
         sizes.append(window.cycle_count)
 
-    assert max(sizes) == sizes[-1] == (LOOKBACK_SECONDS + int(MARGIN.total_seconds())) // 15 + 2
+    assert max(sizes) == sizes[-1] == LOOKBACK_SECONDS // 15 + 1  # as many as a panel has times
     assert not np.isnan(window.panel(grid(count - 1)).gpus.value("power_watts")).any()
+
+
+def test_cycles_that_name_the_same_devices_share_their_words() -> None:
+    window = window_of()
+    for number in range(3):
+        window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001", "gpu002"), at=grid(number))
+    window.add("gpu_telemetry", gpu_rows(grid(3), "gpu003"), at=grid(3))
+
+    kept = [rows for _, _, rows in window._cycles if isinstance(rows, pa.Table)]
+    devices = [rows["device"].chunk(0).dictionary for rows in kept]
+
+    assert len({each.buffers()[2].address for each in devices[:3]}) == 1
+    assert [part.node for part in window.panel(grid(3)).gpus.parts] == ["gpu001", "gpu002", "gpu003"]
 
 
 def test_tables_that_no_panel_is_made_of_and_empty_rows_are_passed_over() -> None:

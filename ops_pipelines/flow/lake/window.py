@@ -4,7 +4,6 @@ As far back as detectors look, and no further: an old process and one that was s
 conditions into evidence; what they mean is `domain.meaning.observation_rules`.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
 
 REJECTED = "rejected_rows"
 MARGIN = timedelta(minutes=10)
-"""Rows are kept for so much longer: a line may be dated a few minutes ahead (`frames.metrics.pages.within_reach`)."""
+"""Rows of lines are kept for so much longer: one may be dated a few minutes ahead (`metrics.pages.within_reach`).
+Those of metrics stand at the grid time of their cycle, and go when no panel reaches back to it."""
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
@@ -51,6 +51,8 @@ _STANDING_STILL = frozenset({Signal.JOB_HUNG, Signal.JOB_STALLED, Signal.GPUS_ID
 
 _NO_METRICS = frozenset({REJECTED, "job_logs", "job_allocations"})
 """Tables whose rows do not say that metrics were seen at their times."""
+_ON_THE_GRID = frozenset(f"{part}_telemetry" for part in ("gpu", "node", "fabric", "storage", "facility", "platform"))
+"""Tables of which all rows stand at the grid time of their cycle."""
 
 
 class Sight(Enum):
@@ -75,7 +77,9 @@ class LiveWindow:
         self._topology = topology
         self._step = step
         self._reach = timedelta(seconds=LOOKBACK_SECONDS) + step
-        self._cycles: deque[tuple[datetime, str, Rows]] = deque()
+        self._cycles: list[tuple[datetime, str, Rows]] = []
+        self._words: dict[str, dict[str, object]] = {}
+        """Table -> text column -> the words of its newest rows (`with_known_words`)."""
         self._seen_since: datetime | None = None
         self._seen_until: datetime | None = None
         self._gpus: dict[NodeName, frozenset[PciAddress]] = {}
@@ -139,19 +143,24 @@ class LiveWindow:
     def _keep(self, table: str, rows: Rows, *, at: datetime) -> bool:
         """Take in rows, and return whether any of them are kept."""
         from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
-        from ops_pipelines.frames.panels.rows import addresses_of, panel_rows
+        from ops_pipelines.frames.panels.rows import addresses_of, panel_rows, with_known_words
 
         is_kept = False
         if table in PANEL_COLUMNS and rows.num_rows:
             kept = panel_rows(table, rows)
             is_kept = kept.num_rows > 0
             if is_kept:
+                kept = with_known_words(kept, self._words.setdefault(table, {}))
                 self._cycles.append((at, table, kept))
             if table == "gpu_telemetry":
                 for node, addresses in addresses_of(kept).items():
                     self._gpus[node] = self._gpus.get(node, frozenset()) | addresses
-        while self._cycles and self._cycles[0][0] < at - self._reach - MARGIN:
-            self._cycles.popleft()
+        out_of_grid = at - self._reach
+        self._cycles = [
+            each
+            for each in self._cycles
+            if each[0] > (out_of_grid if each[1] in _ON_THE_GRID else out_of_grid - MARGIN)
+        ]
         return is_kept
 
     def _note_seen(self, at: datetime) -> None:

@@ -15,6 +15,7 @@ from ops_pipelines.domain.observation import NO_NODE
 from ops_pipelines.frames.logs.matching import read_rules
 from ops_pipelines.frames.panels.grid import Floats, Grid, Ints, codes_of, float_values
 from ops_pipelines.frames.panels.panel import Layer, Part
+from ops_pipelines.frames.panels.rows import begins_with
 from ops_pipelines.frames.row_order import microseconds
 
 _JOB_DEVICE = "job:"
@@ -66,7 +67,7 @@ def is_job_id(label: str) -> bool:
 
 def add_application(found: JobMatrices, rows: pa.Table) -> None:
     """Take in what jobs export. A loss that is no number is infinite."""
-    rows = rows.filter(pc.starts_with(rows["device"].cast(pa.string()), _JOB_DEVICE))
+    rows = rows.filter(begins_with(rows["device"], [_JOB_DEVICE]))
     if not rows.num_rows:
         return
     placed, rows = _on_grid(rows, found.grid)

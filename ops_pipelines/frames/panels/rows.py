@@ -1,6 +1,6 @@
 """Rows of the lake on their way to a panel: few columns, few rows, and what they say of the whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import pyarrow as pa
@@ -35,6 +35,23 @@ def panel_rows(table: str, rows: pa.Table) -> pa.Table:
         is_text = spec.by_name[name].type is ColumnType.TEXT
         if is_text and not pa.types.is_dictionary(rows[name].type) and table != "rejected_rows":
             rows = rows.set_column(place_of, name, rows[name].dictionary_encode())
+    return rows
+
+
+def with_known_words(rows: pa.Table, known: dict[str, pa.Array]) -> pa.Table:
+    """Return the rows with the words of `known` in place of equal ones: one list of words then serves many cycles.
+
+    `known` is brought up to date: column -> the words of the newest rows.
+    """
+    for place_of, name in enumerate(rows.column_names):
+        if not pa.types.is_dictionary(rows[name].type) or rows[name].num_chunks != 1:
+            continue
+        chunk = rows[name].chunk(0)
+        words = known.get(name)
+        if words is None or not words.equals(chunk.dictionary):
+            known[name] = chunk.dictionary
+            continue
+        rows = rows.set_column(place_of, name, pa.DictionaryArray.from_arrays(chunk.indices, words))
     return rows
 
 
@@ -77,9 +94,26 @@ def with_a_value(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows.filter(kept)
 
 
-def begins_with(device: pa.ChunkedArray, prefixes: Sequence[str]) -> pa.ChunkedArray:
-    text = device.cast(pa.string())
-    found = pc.starts_with(text, prefixes[0])
-    for prefix in prefixes[1:]:
-        found = pc.or_(found, pc.starts_with(text, prefix))
-    return found
+def begins_with(texts: pa.ChunkedArray, prefixes: Sequence[str]) -> pa.ChunkedArray:
+    """Return where a text begins with one of the prefixes; null where it is null."""
+
+    def begins(words: pa.Array) -> pa.Array:
+        found = pc.starts_with(words, prefixes[0])
+        for prefix in prefixes[1:]:
+            found = pc.or_(found, pc.starts_with(words, prefix))
+        return found
+
+    return says(texts, begins)
+
+
+def says(texts: pa.ChunkedArray, is_so: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
+    """Return for each text what `is_so` says of it: asked once a word, not once a row, where the texts are encoded."""
+    if not pa.types.is_dictionary(texts.type):
+        return is_so(texts.cast(pa.string()))
+    chunks = []
+    words: pa.Array | None = None
+    for chunk in texts.unify_dictionaries().chunks:
+        if words is None:  # All chunks have the same by now.
+            words = is_so(chunk.dictionary.cast(pa.string()))
+        chunks.append(words.take(chunk.indices))
+    return pa.chunked_array(chunks, pa.bool_())

@@ -38,7 +38,7 @@ from ops_pipelines.frames.panels.holders import (
 )
 from ops_pipelines.frames.panels.jobs import JobMatrices, add_application, add_lines, add_refused_losses, job_layer
 from ops_pipelines.frames.panels.panel import Layer, Panel, Part
-from ops_pipelines.frames.panels.rows import begins_with, with_a_value
+from ops_pipelines.frames.panels.rows import begins_with, says, with_a_value
 from ops_pipelines.frames.row_order import microseconds
 
 _RACK = "rack:"
@@ -120,7 +120,7 @@ def _place_gpus(rows: pa.Table | None, *, grid: Grid, order: NodeOrder) -> Place
         return None
     if "mig_instance" in rows.column_names:
         rows = rows.filter(pc.is_null(rows["mig_instance"]))
-    rows = rows.filter(pc.not_equal(rows["node"], ""))
+    rows = rows.filter(says(rows["node"], _is_named))
     return place(rows, name="gpu_telemetry", grid=grid, node_order=order, rename=_by_address)
 
 
@@ -149,24 +149,23 @@ def _gpu_layer(placed: Placed | None, *, grid: Grid) -> Layer:
 def _place_devices(
     rows: pa.Table | None,
     name: str,
-    is_wanted: Callable[[pa.ChunkedArray], pa.ChunkedArray],
+    is_wanted: Callable[[pa.Array], pa.Array],
     *,
     grid: Grid,
     order: NodeOrder,
 ) -> Placed | None:
     if rows is None:
         return None
-    device = rows["device"].cast(pa.string())
-    rows = rows.filter(pc.and_(pc.not_equal(rows["node"], ""), is_wanted(device)))
+    rows = rows.filter(pc.and_(says(rows["node"], _is_named), says(rows["device"], is_wanted)))
     return place(rows, name=name, grid=grid, node_order=order)
 
 
-def _is_port(device: pa.ChunkedArray) -> pa.ChunkedArray:
+def _is_port(device: pa.Array) -> pa.Array:
     """A switch names its own ports; what it sees of a link stands in the lake, but is no part of a node."""
     return pc.and_(pc.not_equal(device, ""), pc.invert(pc.starts_with(device, "switch:")))
 
 
-def _is_disk(device: pa.ChunkedArray) -> pa.ChunkedArray:
+def _is_disk(device: pa.Array) -> pa.Array:
     is_local = pc.not_equal(device, "")
     for prefix in _NOT_LOCAL:
         is_local = pc.and_(is_local, pc.invert(pc.starts_with(device, prefix)))
@@ -179,6 +178,16 @@ def _device_layer(placed: Placed | None, columns: Sequence[str], *, grid: Grid) 
         parts = tuple(Part(node=NodeName(node), device=device) for node, device in placed.names)
         layer = Layer(parts=parts, values=_matrices(placed, columns), step_seconds=grid.step_seconds)
     return _filled(layer, columns[0], grid=grid)
+
+
+def _is_named(texts: pa.Array) -> pa.Array:
+    return pc.not_equal(texts, "")
+
+
+def _only(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the rows with some columns alone and those that place them: whatever is filtered is copied."""
+    wanted = {"node", "device", "time", *columns}
+    return rows.select([name for name in rows.column_names if name in wanted])
 
 
 def _matrices(placed: Placed, columns: Sequence[str]) -> dict[str, Matrix]:
@@ -205,7 +214,7 @@ def _node_columns(rows: Mapping[str, pa.Table], *, grid: Grid, order: NodeOrder)
     own = rows.get("node_telemetry")
     if own is not None:
         placed = place(
-            own.filter(pc.and_(pc.equal(own["device"], ""), pc.not_equal(own["node"], ""))),
+            own.filter(pc.and_(says(own["device"], lambda device: pc.equal(device, "")), says(own["node"], _is_named))),
             name="node_telemetry",
             grid=grid,
             node_order=order,
@@ -233,8 +242,8 @@ def _from_devices(rows: pa.Table, spec: FromDevices, *, grid: Grid, order: NodeO
         wanted = [name for name in sources if name in rows.column_names]
         if not wanted:
             continue
-        own = with_a_value(rows, wanted)
-        own = own.filter(pc.and_(pc.not_equal(own["node"], ""), begins_with(own["device"], spec.devices)))
+        own = with_a_value(_only(rows, wanted), wanted)
+        own = own.filter(pc.and_(says(own["node"], _is_named), begins_with(own["device"], spec.devices)))
         placed = place(own, name=spec.table, grid=grid, node_order=order)
         matrices = _matrices(placed, wanted)
         if not placed.names or not matrices:
@@ -263,8 +272,9 @@ def _free_space(rows: pa.Table, *, grid: Grid, order: NodeOrder) -> _OfNodes | N
     """Return the least share of space that is left on a file system that can be written."""
     if not {"filesystem_size_bytes", "filesystem_available_bytes"} <= set(rows.column_names):
         return None
-    own = with_a_value(rows, ["filesystem_size_bytes"])
-    placed = place(own.filter(pc.not_equal(own["node"], "")), name="node_telemetry", grid=grid, node_order=order)
+    columns = ["filesystem_size_bytes", "filesystem_available_bytes", "filesystem_read_only"]
+    own = with_a_value(_only(rows, columns), ["filesystem_size_bytes"])
+    placed = place(own.filter(says(own["node"], _is_named)), name="node_telemetry", grid=grid, node_order=order)
     size, free = placed.matrix("filesystem_size_bytes"), placed.matrix("filesystem_available_bytes")
     if size is None or free is None:
         return None
@@ -281,10 +291,10 @@ def _inlets(rows: pa.Table | None, *, grid: Grid, order: NodeOrder) -> _OfNodes 
     for name in INLET_COLUMNS:
         if rows is None or name not in rows.column_names:
             continue
-        own = with_a_value(rows, [name])
-        is_inlet = pc.match_substring(own["device"].cast(pa.string()), "inlet", ignore_case=True)
+        own = with_a_value(_only(rows, [name]), [name])
+        is_inlet = says(own["device"], lambda device: pc.match_substring(device, "inlet", ignore_case=True))
         placed = place(
-            own.filter(pc.and_(pc.not_equal(own["node"], ""), is_inlet)),
+            own.filter(pc.and_(says(own["node"], _is_named), is_inlet)),
             name="facility_telemetry",
             grid=grid,
             node_order=order,
@@ -319,7 +329,7 @@ def _rack_layer(
     """Return racks as their own sensors show them; the air of a rack without one is the median of its nodes' inlets."""
     own: dict[str, dict[str, Matrix]] = {}
     if rows is not None:
-        found = rows.filter(pc.starts_with(rows["device"].cast(pa.string()), _RACK))
+        found = rows.filter(begins_with(rows["device"], [_RACK]))
         placed = place(found, name="facility_telemetry", grid=grid, node_order=order)
         for column, matrix in _matrices(placed, RACK_COLUMNS).items():
             own[column] = {
