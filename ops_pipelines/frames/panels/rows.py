@@ -11,6 +11,8 @@ from ops_pipelines.frames.efficiency.gpu_sums import step_seconds as step_second
 from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
 from ops_pipelines.frames.schema import TABLES, ColumnType
 
+_SMALL_BYTES = 64_000_000
+
 
 def panel_rows(table: str, rows: pa.Table) -> pa.Table:
     """Return what a panel needs of rows of `table`: few columns, texts encoded, and no row without a value in them."""
@@ -57,7 +59,9 @@ def with_known_words(rows: pa.Table, known: dict[str, pa.Array]) -> pa.Table:
 
 def joined_rows(parts: Sequence[pa.Table]) -> pa.Table:
     """Return rows that `panels.rows` made, one part after the other; a column that a part lacks is null there."""
-    return pa.concat_tables(parts, promote_options="default")
+    joined = pa.concat_tables(parts, promote_options="default")
+    # Many small parts cost more than their rows do, and large ones would be copied for little.
+    return joined.unify_dictionaries().combine_chunks() if joined.nbytes <= _SMALL_BYTES else joined
 
 
 def grid_step_of(rows: pa.Table) -> int | None:
