@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -186,11 +186,11 @@ def _quiet(node_count: int) -> Scenario:
 
 
 def _watch(stack: DagsterStack, home: Path, *, what: str, parts: Sequence[str], seconds: float) -> Idle:
-    begin = end = _look(home)
-    most = 0
+    book, most = _Book(home=home), 0
+    begin = end = book.look()
     while end.at - begin.at < seconds:
         _pass_time(stack, min(_LOOK_EVERY_SECONDS, seconds))
-        end = _look(home)
+        end = book.look()
         most = max(most, sum(end.held_bytes.get(part, 0) for part in parts))
     return Idle(what=what, parts=parts, begin=begin, end=end, most_bytes=most)
 
@@ -200,24 +200,38 @@ def _pass_time(stack: DagsterStack, seconds: float) -> None:
     stack.refuse_dead()
 
 
-def _look(home: Path) -> Look:
-    """Read what each process of this stack has used. What a child used that is gone stands with its parent."""
-    cpu, held = Counter[str](), Counter[str]()
-    for pid in find_processes(lambda environment: environment.get("DAGSTER_HOME") == str(home)):
-        process = Path(f"/proc/{pid}")
-        try:
-            words = process.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
-            fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
-            memory = process.joinpath("smaps_rollup").read_text()
-        except OSError:
-            continue  # it ended in this moment, and its parent will say what it used
-        part = next((part for word, part in _WORDS.items() if any(each.endswith(word) for each in words)), RUNS)
-        own, gone = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
-        cpu[part] += own / _TICKS_A_SECOND  # type: ignore[assignment]  # a counter of floats
-        cpu[RUNS] += gone / _TICKS_A_SECOND  # type: ignore[assignment]
-        pss = re.search(r"^Pss:\s+(\d+) kB", memory, flags=re.MULTILINE)
-        held[part] += int(pss[1]) * 1024 if pss else 0
-    return Look(at=time.monotonic(), cpu_seconds=cpu, held_bytes=held)
+@dataclass(kw_only=True)
+class _Book:
+    """What each process of a stack was last seen to have used, those that are gone included."""
+
+    home: Path
+    own: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """Process -> whose it is, and its ticks."""
+
+    def look(self) -> Look:
+        """Read what each process has used. What a child used that is gone its parent knows, too."""
+        held, reaped, alive = Counter[str](), 0, set[tuple[int, int]]()
+        for pid, born in find_processes(lambda each: each.get("DAGSTER_HOME") == str(self.home)).items():
+            process = Path(f"/proc/{pid}")
+            try:
+                words = process.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+                fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
+                memory = process.joinpath("smaps_rollup").read_text()
+            except OSError:
+                continue  # it ended in this moment
+            part = next((part for word, part in _WORDS.items() if any(each.endswith(word) for each in words)), RUNS)
+            self.own[pid, born] = part, sum(map(int, fields[11:13]))
+            reaped += sum(map(int, fields[13:15]))
+            alive.add((pid, born))
+            pss = re.search(r"^Pss:\s+(\d+) kB", memory, flags=re.MULTILINE)
+            held[part] += int(pss[1]) * 1024 if pss else 0
+        ticks = Counter[str]()
+        for part, used in self.own.values():
+            ticks[part] += used
+        unseen = reaped - sum(used for process, (_, used) in self.own.items() if process not in alive)
+        ticks[RUNS] += max(0, unseen)
+        cpu = {part: used / _TICKS_A_SECOND for part, used in ticks.items()}
+        return Look(at=time.monotonic(), cpu_seconds=cpu, held_bytes=held)
 
 
 def _table(found: Sequence[Idle]) -> Table:
