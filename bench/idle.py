@@ -3,7 +3,8 @@
 The daemon, code server, live cycle and `serve` on shipped defaults, and what runs the schedules start meanwhile. The
 pretended cluster is folded in the same processes, and counts as ours. Peer, in the same run: bare Dagster, one sensor
 that does nothing at the same interval, daemon and code server. Nothing else should run beside; CPU seconds of a busy
-machine are some more. Run it with `make bench AREA=idle`, or `python -m bench.idle --minutes 2 --nodes 16`.
+machine are some more. The live cycle holds 40 minutes: it costs and holds more until then, and `--settle 45` shows what
+stays. Run it with `make bench AREA=idle`, or `python -m bench.idle --minutes 2 --nodes 16`.
 """
 
 import argparse
