@@ -207,7 +207,8 @@ AccountingStoreFlags=job_comment
 SlurmdTimeout={settings.slurmd_timeout_seconds}
 KillWait=2
 CompleteWait=0
-UnkillableStepTimeout=10
+# A host that starts hundreds of jobs at once is slow to end others: at 10 Slurm drained half of a lab for it.
+UnkillableStepTimeout=60
 MinJobAge=300
 # A node that was DOWN stays so until it is resumed.
 ReturnToService=0
