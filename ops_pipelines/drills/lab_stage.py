@@ -100,6 +100,11 @@ class LabView:
         is_anything_open = any(incident.is_open for incident in self.incidents())
         return not is_anything_open and not self.stage.cluster.ledger.conditions()
 
+    def is_no_node_in_trouble(self) -> bool:
+        """Return whether no node is seen to be wrong; what is said of ourselves, as that we are late, may stay open."""
+        is_any_in_trouble = any(incident.is_open and incident.nodes for incident in self.incidents())
+        return not is_any_in_trouble and not self.stage.cluster.ledger.conditions()
+
     def begin(self) -> None:
         """Count from now on: what came and went while the lab started is no part of the drill."""
         self.since = self.stage.cluster.clock.now()

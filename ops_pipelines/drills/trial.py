@@ -123,7 +123,7 @@ def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
     watch.start()
     try:
         _as_the_readme_ends(lab, console)
-        view.wait("quiet", view.is_quiet, limit_seconds=_READY_SECONDS)
+        view.wait("no node in trouble", view.is_no_node_in_trouble, limit_seconds=_READY_SECONDS)
         view.begin()
         yield view
     finally:
