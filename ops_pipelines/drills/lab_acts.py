@@ -16,7 +16,7 @@ from ops_pipelines.drills.lab_act import OFTEN_SECONDS, RETURNED, SOON_SECONDS, 
 from ops_pipelines.drills.lab_stage import Demand, LabView
 
 _POWER_CYCLED = (
-    *(Verb.HOLD, Verb.DRAIN, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
+    *(Verb.MARK, Verb.HOLD, Verb.DRAIN, Verb.POWER_OFF, Verb.DECLARE_DOWN, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE),
     *(Verb.POWER_ON, *RETURNED),
 )
 
