@@ -30,10 +30,7 @@ from ops_pipelines.ports.ledger import ApprovalWay
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
 from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
-from ops_pipelines.run_lanes import RunLane, tags_of
-
-# Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
-_NO_RETRIES = {"dagster/max_retries": "0"}
+from ops_pipelines.run_lanes import NO_RETRIES, RunLane, tags_of
 
 _HOURS_ASKED_AGAIN = 6
 """How long an hour whose source was silent is asked for again; after that, a person materialises it."""
@@ -364,13 +361,13 @@ def approve_plan() -> None:
     approve_one_plan()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **_NO_RETRIES})
+@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **NO_RETRIES})
 def drain_node() -> None:
     """Drain one node by hand, within the guardrails."""
     drain_one_node()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **_NO_RETRIES})
+@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **NO_RETRIES})
 def return_node() -> None:
     """Return one of our drained nodes by hand."""
     return_one_node()

@@ -11,16 +11,16 @@ from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.run_lanes import NO_RETRIES
 
 ASKED_TAG = "ops_pipelines/quotas"
 """Carried by runs that the schedule asked for: for which proposal, in which state, under which consent and epoch."""
-_NO_RETRIES = {"dagster/max_retries": "0"}
 _NO_TEAMS = "cluster.yaml names no file of teams, so that no quota is proposed (docs/QUOTAS.md)"
 
 rebalance_quotas = dg.define_asset_job(
     PROPOSING_JOB,
     selection=dg.AssetSelection.assets("gpu_quotas"),
-    tags=_NO_RETRIES,
+    tags=NO_RETRIES,
     executor_def=dg.in_process_executor,
     description="Once a day: what quotas should be, and their proofs. Sets nothing.",
 )
@@ -54,7 +54,7 @@ def carry_out_quotas(
     yield dg.Output(None)
 
 
-@dg.job(tags=_NO_RETRIES, executor_def=dg.in_process_executor)
+@dg.job(tags=NO_RETRIES, executor_def=dg.in_process_executor)
 def set_quotas() -> None:
     """Today's proposal, by the policy's consent: shown, waiting for a yes, or its limits set and read back.
 

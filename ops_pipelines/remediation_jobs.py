@@ -28,12 +28,10 @@ from ops_pipelines.flow.nodes.verify import verify_repaired
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.flow.timeliness import note_run_start
-from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
+from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS
 
 HANDED_ON = "handed_on"
 """The resource that keeps what one step hands to the next, for the length of a run."""
-# Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
-_NO_RETRIES = {"dagster/max_retries": "0"}
 _WAIT_FOR_SOAK = timedelta(seconds=5)
 """A soak that ends within this is waited for; a longer one is left to the sensor, which starts the next run."""
 
@@ -184,7 +182,7 @@ _SHOWN_AFTERWARDS = (
 )
 
 
-@dg.job(tags={**ACTING_TAGS, **_NO_RETRIES}, executor_def=dg.in_process_executor)
+@dg.job(tags={**ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def remediate() -> None:
     """The loop: observe, understand, plan, act, verify, report. Covers every open incident."""
     decision = remediation_plan(incidents(health_findings(validated_observations())))
@@ -193,7 +191,7 @@ def remediate() -> None:
         show(after=verified)
 
 
-@dg.job(tags={**VERIFYING_TAGS, **_NO_RETRIES}, executor_def=dg.in_process_executor)
+@dg.job(tags={**VERIFYING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def verify_nodes() -> None:
     """Verify repaired nodes on fresh state and return those that are proven well."""
     verified = verifications()

@@ -60,9 +60,10 @@ def tags_of(lane: RunLane) -> dict[str, str]:
 
 
 # Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.
+NO_RETRIES = {"dagster/max_retries": "0"}
 ACTING_TAGS = tags_of(RunLane.ACT)
 VERIFYING_TAGS = tags_of(RunLane.VERIFY)
-ROLLOUT_TAGS = {**tags_of(RunLane.ROLLOUT), "dagster/max_retries": "0"}
+ROLLOUT_TAGS = {**tags_of(RunLane.ROLLOUT), **NO_RETRIES}
 
 
 class LaneCoordinator(QueuedRunCoordinator):

@@ -15,40 +15,30 @@ from dagster._serdes import ConfigurableClassData
 from sqlalchemy import Connection, Engine, create_engine
 
 
-class KeptRunStorage(SqliteRunStorage):
+class _OverOneEngine:
+    """Makes its connections of one engine, where Dagster's class beside it makes an engine for each."""
+
+    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
+        """Describe it; a connection is made when the first is needed."""
+        self._engine = _engine(conn_string)
+        super().__init__(conn_string, inst_data)  # type: ignore[call-arg]  # Dagster's class comes next
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        super().dispose()  # type: ignore[misc]  # as above
+        self._engine.dispose()
+
+
+class KeptRunStorage(_OverOneEngine, SqliteRunStorage):
     """Runs, heartbeats of daemons and cursors."""
 
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        """Describe it; a connection is made when the first is needed."""
-        self._engine = _engine(conn_string)
-        super().__init__(conn_string, inst_data)
 
-    @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        super().dispose()
-        self._engine.dispose()
-
-
-class KeptScheduleStorage(SqliteScheduleStorage):
+class KeptScheduleStorage(_OverOneEngine, SqliteScheduleStorage):
     """Ticks and states of sensors and schedules."""
-
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        """Describe it; a connection is made when the first is needed."""
-        self._engine = _engine(conn_string)
-        super().__init__(conn_string, inst_data)
-
-    @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        super().dispose()
-        self._engine.dispose()
 
 
 class KeptSqliteStorage(DagsterSqliteStorage):
