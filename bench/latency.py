@@ -31,10 +31,12 @@ from ops_pipelines.drills.lab_drill import Stage
 from ops_pipelines.drills.stack import free_port, project_file
 
 POLICY = """\
-# The bench's own policy: acts by itself; cap, cool-down and repeat rules are lifted.
+# The bench's own policy: acts by itself; cap, cool-down and repeat rules are as wide as a policy may be.
 mode: auto
-drain_budget: {max_out_count: 100, max_out_per_rack_count: 100, max_new_per_hour_count: 100000, min_in_service_ratio: 0}
+drain_budget: {max_out_count: 16, max_out_per_rack_count: 16, max_new_per_hour_count: 100000, min_in_service_ratio: 0.5}
 mass_event: {min_node_count: 1000, window_seconds: 1}
+ladder: {max_gpu_resets_count: 10, max_reboots_count: 10, cool_down_seconds: 0}
+blast_caps: {max_on_probation_count: 32}
 durations:
   confirm_unreachable_after_seconds: 60
   confirm_gpu_missing_after_seconds: 60
@@ -43,6 +45,7 @@ durations:
   retry_after_seconds: 3
   run_patience_seconds: 20
   soak_seconds: 1
+  probation_seconds: 1
 """
 _LIMIT_SECONDS = 120.0
 _LOOK_EVERY_SECONDS = 0.05

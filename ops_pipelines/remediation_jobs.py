@@ -29,6 +29,7 @@ from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.flow.timeliness import note_run_start
 from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS
+from ops_pipelines.run_share import Turns
 
 HANDED_ON = "handed_on"
 """The resource that keeps what one step hands to the next, for the length of a run."""
@@ -122,11 +123,13 @@ def action_log(
     if requested_at is not None:
         note_run_start(cluster, requested_at=requested_at)
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
+    turns = Turns(context, cluster)
     reports = carry_out(
-        plans_to_carry_out(decision.plans, present, cluster),
+        turns.take(plans_to_carry_out(decision.plans, present, cluster)),
         cluster,
         lease=lease_of_run(context, cluster),
         patience=cluster.rules.policy.durations.run_patience,
+        why_it_waits=turns.why_it_waits,
     )
     for report in reports:
         for step in report.steps:
@@ -150,7 +153,9 @@ def verifications(
     lease = lease_of_run(context, cluster)
     # A node that is back from its reboot is still being acted on: its plan takes note of that first, without waiting.
     present = cluster.ledger.read_state(cluster.clock.now()).incidents
-    carry_out(plans_to_carry_out((), present, cluster), cluster, lease=lease, patience=timedelta(0))
+    turns = Turns(context, cluster)
+    plans = turns.without_theirs(plans_to_carry_out((), present, cluster))
+    carry_out(plans, cluster, lease=lease, patience=timedelta(0), why_it_waits=turns.why_it_waits)
     patience = min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience)
     reports = verify_repaired(cluster, lease=lease, patience=patience)
     for report in reports:

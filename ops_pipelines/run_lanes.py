@@ -24,7 +24,7 @@ class RunLane(Enum):
     """Who waits for whom."""
 
     ACT = "act"
-    """Understands, drains, holds, fences, moves: waits for nothing but for its like."""
+    """Understands, drains, holds, fences, moves: waits for nothing but for its like, where both need the same."""
     VERIFY = "verify"
     """Tests and returns repaired nodes: nobody's job is in danger while it waits."""
     ROLLOUT = "rollout"
@@ -34,6 +34,9 @@ class RunLane(Enum):
     ROUTINE = "routine"
     """The lake, reports, bills, back-fills, and whatever else there is."""
 
+
+ACTING_SIDE_BY_SIDE = 3
+"""So many runs of the acting lane go on beside each other, each with plans of its own (`run_share`)."""
 
 _LANES: Mapping[str, RunLane] = {
     "remediate": RunLane.ACT,

@@ -3,23 +3,27 @@
 A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.evidence.due`'s judgement.
 """
 
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import dagster as dg
 
 from ops_pipelines.assets.run_lease import REQUESTED_TAG
+from ops_pipelines.domain.observation import NO_NODE
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.due import due_remediation, due_takeover, epoch_of_key, under_epoch
+from ops_pipelines.flow.evidence.due import Due, due_remediation, due_takeover, epoch_of_key, under_epoch
+from ops_pipelines.flow.evidence.observe import EVIDENCE_AT_ONCE
 from ops_pipelines.flow.plans.configuration import rules_changed_at
 from ops_pipelines.flow.plans.moments import due_moment
-from ops_pipelines.ports.ledger import HeldLease
+from ops_pipelines.ports.ledger import HeldLease, LedgerState
 from ops_pipelines.remediation_jobs import remediate
-from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.run_lanes import ACTING_SIDE_BY_SIDE, ACTING_TAGS
+from ops_pipelines.run_share import footprints_of, shares_under_way
 from ops_pipelines.sensors.runs import (
     LOOK_EVERY_SECONDS,
     POLL_FOR,
+    count_runs_under_way,
     hold_epoch,
-    is_run_under_way,
     leave_beat,
     note_of,
     one_at_a_time,
@@ -36,50 +40,109 @@ _LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
 def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Requests a run when there is new evidence, or when an open incident is due for its next step.
 
-    The cursor is the evidence up to which a run was requested, and the key of the last request: Dagster starts a key
-    once, so asking again would only end the tick. A key of another epoch tells that the lease has changed hands since:
-    what was half-way then is gone on with at once.
+    Beside a run under way only for what that leaves: no evidence of its nodes, no incident of its own, nothing whose
+    nodes it needs. The cursor is the evidence up to which a run was requested, and the key of the last request: Dagster
+    starts a key once, so asking again would only end the tick. A key of another epoch tells that the lease has changed
+    hands since: what was half-way then is gone on with at once.
     """
     result = _look(context, cluster)
     leave_beat(context, cluster, name="remediation_sensor", note=note_of(result))
     return result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cursor:
+    """What Dagster keeps between ticks."""
+
+    recorded_through: int = 0
+    """The evidence up to which a run was requested."""
+    last_key: str = ""
+    left_from: int = 0
+    """The first evidence since then that was left to a run under way, which may have looked before it came; 0: none."""
+
+    @classmethod
+    def read(cls, text: str | None) -> "_Cursor":
+        head, last_key, left_from = [*(text or "0").split(" "), "", ""][:3]
+        return cls(recorded_through=int(head), last_key=last_key, left_from=int(left_from or "0"))
+
+    def __str__(self) -> str:
+        left = f" {self.left_from}" if self.left_from else ""
+        return f"{self.recorded_through} {self.last_key}{left}"
+
+
 def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
-    head, _, last_key = (context.cursor or "0").partition(" ")
+    cursor = _Cursor.read(context.cursor)
+    recorded_through = cursor.recorded_through if not cursor.left_from else cursor.left_from - 1
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
     held: HeldLease | None = None
     look_at_jobs_at = cluster.clock.now()
     changed_at = rules_changed_at(cluster)
-    while True:
-        now = cluster.clock.now()
-        state = cluster.ledger.read_state(now)
-        due = due_remediation(
+
+    def due_in(state: LedgerState, *, recorded_through: int) -> Due | None:
+        return due_remediation(
             state,
             cluster.ledger.conditions(),
-            recorded_through=int(head),
+            recorded_through=recorded_through,
             retry_after=cluster.rules.policy.durations.retry_after,
             rules_changed_at=changed_at,
             now=now,
         )
+
+    while True:
+        now, left_from = cluster.clock.now(), 0
+        state = cluster.ledger.read_state(now)
+        due = due_in(state, recorded_through=recorded_through)
         if due is None and now >= look_at_jobs_at:
             due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         if held is None:
             held = hold_epoch(cluster)
         if held is None:
             return dg.SensorResult(skip_reason=why_not_held(cluster), cursor=context.cursor)
-        if due is None and epoch_of_key(last_key) != held.epoch:
+        if due is None and epoch_of_key(cursor.last_key) != held.epoch:
             due = due_takeover(state, epoch=held.epoch, now=now)
-        due = None if due is None else under_epoch(due, held.epoch)
-        if due is not None and due.run_key == last_key:
+        if due is not None and (count := count_runs_under_way(context.instance, lease_token=held.token)):
+            skip = f"{due.reason}; a run is under way already"
             due = None
-        if due is not None and not is_run_under_way(context.instance, lease_token=held.token):
+            rest = None if count >= ACTING_SIDE_BY_SIDE else _rest_of(state, cursor, context.instance, cluster)
+            if rest is not None:
+                state, left_from = rest
+                due = due_in(state, recorded_through=cursor.recorded_through) or due_moment(cluster, state)
+        due = None if due is None else under_epoch(due, held.epoch)
+        if due is not None and due.run_key != cursor.last_key:
             tags = {**ACTING_TAGS, REQUESTED_TAG: now.isoformat()}
             run = request(due, job_name=remediate.name, lease_token=held.token, tags=tags)
-            return dg.SensorResult(run_requests=[run], cursor=f"{state.evidence_head} {due.run_key}")
-        if due is not None:
-            skip = f"{due.reason}; a run is under way already"
+            asked = _Cursor(recorded_through=state.evidence_head, last_key=due.run_key, left_from=left_from)
+            return dg.SensorResult(run_requests=[run], cursor=str(asked))
         if (cluster.clock.now() - stop_at).total_seconds() > -LOOK_EVERY_SECONDS:
             return dg.SensorResult(skip_reason=skip, cursor=context.cursor)
         cluster.clock.wait(LOOK_EVERY_SECONDS)
+
+
+def _rest_of(
+    state: LedgerState, cursor: _Cursor, instance: dg.DagsterInstance, cluster: Cluster
+) -> tuple[LedgerState, int] | None:
+    """Return what the runs under way leave to one beside them, and the first evidence that is left to them; 0: none.
+
+    None while one of them has yet to look: it will see what is new itself. What names no node may be anybody's, and a
+    storm is one run's.
+    """
+    shares = shares_under_way(instance)
+    if any(each.plans is None for each in shares):
+        return None
+    theirs = [each for found in footprints_of(shares, cluster).values() for each in found]
+    nodes = {name for each in theirs for name in each.nodes}
+    incidents = tuple(
+        each
+        for each in state.incidents
+        if not each.nodes & nodes and all(each.incident != other.incident for other in theirs)
+    )
+    seen_through = min(cursor.recorded_through, state.decided_through)
+    evidence = cluster.ledger.evidence_after(seen_through, limit=EVIDENCE_AT_ONCE)
+    left = [each.seq for each in evidence if each.observation.node in {*nodes, NO_NODE}]
+    if len(evidence) == EVIDENCE_AT_ONCE:
+        return None
+    head = seen_through if len(left) == len(evidence) else state.evidence_head
+    return replace(state, incidents=incidents, evidence_head=head), min(
+        [*left, *filter(None, [cursor.left_from])], default=0
+    )

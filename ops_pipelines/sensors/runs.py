@@ -17,6 +17,7 @@ from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.ports.ledger import HeldLease, LedgerError
 from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.run_share import UNDER_WAY
 from ops_pipelines.sensors.this_process import is_gone, this_process
 
 P = ParamSpec("P")
@@ -29,7 +30,6 @@ _RENEWED_EVERY = timedelta(seconds=1)
 """A lease renewed less long ago is looked at only: a renewal waits for the disk, and a tick looks often."""
 _HANGS_AFTER_SECONDS = 300.0
 """Each source has limits of seconds: no tick works for so long, however starved."""
-_NOT_BEGUN = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 _BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
@@ -86,15 +86,22 @@ def hold_epoch(cluster: Cluster) -> HeldLease | None:
 
 
 def is_run_under_way(instance: dg.DagsterInstance, *, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> bool:
-    """Return whether a run of the same lane is queued, starting or running: it will see what is new itself.
+    """Return whether a run of the same lane is queued, starting or running: it will see what is new itself."""
+    return count_runs_under_way(instance, lease_token=lease_token, tags=tags) > 0
 
-    `lease_token`: the lease of this process. A run under another one can do nothing any more, and most likely died with
-    the code server that started it, of which Dagster never hears (tried: a killed code server, its runs with it). It is
-    ended here, also one that is yet to begin: else its lane would be held by what is refused whatever it tries.
+
+def count_runs_under_way(
+    instance: dg.DagsterInstance, *, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS
+) -> int:
+    """Return how many runs of a lane are queued, starting or running under the lease of this process.
+
+    A run under another one can do nothing any more, and most likely died with the code server that started it, of which
+    Dagster never hears (tried: a killed code server, its runs with it). It is ended here, also one that is yet to
+    begin: else its lane would be held by what is refused whatever it tries.
     """
-    under_way = dg.RunsFilter(statuses=[*_NOT_BEGUN, *_BEGUN], tags=dict(tags))
+    under_way = dg.RunsFilter(statuses=list(UNDER_WAY), tags=dict(tags))
     if instance.get_runs_count(under_way) == 0:
-        return False
+        return 0
     for run in instance.get_runs(under_way):
         if run.tags.get(LEASE_TAG, lease_token) == lease_token:
             continue
@@ -103,7 +110,7 @@ def is_run_under_way(instance: dg.DagsterInstance, *, lease_token: str, tags: Ma
             instance.report_run_failed(run, why)
         else:
             instance.report_run_canceled(run, why)
-    return instance.get_runs_count(under_way) > 0
+    return instance.get_runs_count(under_way)
 
 
 def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.latency import POLICY as LATENCY_POLICY
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.domain.identity import NodeName
@@ -476,16 +477,17 @@ def test_who_only_observes_is_warned_of_what_would_be_refused(tmp_path: Path) ->
     assert find_cautions(Policy(), TOPOLOGY) == ()
 
 
-def test_the_policy_of_the_lab_is_no_accident(tmp_path: Path) -> None:
-    sixteen = replace(
+@pytest.mark.parametrize(("text", "node_count"), [(LAB_POLICY, 16), (LATENCY_POLICY, 32)], ids=["lab", "bench"])
+def test_the_policies_of_the_lab_and_its_bench_are_no_accident(tmp_path: Path, text: str, node_count: int) -> None:
+    nodes = replace(
         TOPOLOGY,
         places={
             NodeName(f"gpu{number:03d}"): Place(rack=f"r{number // 9}", nvlink_domain=str(number), leaf_switch="leaf1")
-            for number in range(1, 17)
+            for number in range(1, node_count + 1)
         },
     )
 
-    assert read_policy(write(tmp_path, LAB_POLICY), topology=sixteen).mode is Mode.AUTO
+    assert read_policy(write(tmp_path, text), topology=nodes).mode is Mode.AUTO
 
 
 def test_all_faults_come_in_one_error_in_the_order_of_the_lines(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dagster._core.storage.dagster_run import DagsterRun, DagsterRunStatus
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from ops_pipelines.automation import JOBS
-from ops_pipelines.run_lanes import RunLane, lane_of
+from ops_pipelines.run_lanes import ACTING_SIDE_BY_SIDE, RunLane, lane_of
 from tests.shell.job_origin import origin_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,8 +91,18 @@ def test_kill_switch_waits_for_no_report(instance: dg.DagsterInstance) -> None:
     assert [run.run_id for run in dequeue(instance)] == [switch]
 
 
-@pytest.mark.parametrize("job_name", [URGENT, "verify_nodes", "advance_rollouts"])
-def test_each_lane_that_acts_has_one_run_at_a_time(instance: dg.DagsterInstance, job_name: str) -> None:
+def test_as_many_runs_that_fence_go_side_by_side_as_the_sensor_asks_for(instance: dg.DagsterInstance) -> None:
+    handed_in = [hand_in(instance, URGENT) for _ in range(ACTING_SIDE_BY_SIDE + 1)]
+
+    started: list[str] = []
+    while batch := dequeue(instance):
+        started += [run.run_id for run in batch]
+
+    assert started == handed_in[:ACTING_SIDE_BY_SIDE]
+
+
+@pytest.mark.parametrize("job_name", ["verify_nodes", "advance_rollouts"])
+def test_each_other_lane_that_acts_has_one_run_at_a_time(instance: dg.DagsterInstance, job_name: str) -> None:
     first = hand_in(instance, job_name)
     hand_in(instance, job_name)
 

@@ -5,7 +5,7 @@ that fails leads to. The order of steps is the plan's; nothing here adds, skips 
 where it is too late for it. Each step is `perform`'s. Longer than most: a plan and its neighbours share every pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -41,11 +41,18 @@ _FORBIDDEN_MEANWHILE = f"{NOT_SENT_AGAIN}consent: "
 _REPAIR_VERBS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 
 
+WhyItWaits = Callable[[IncidentPlan], str | None]
+"""Why a plan must not go on yet, whatever its own next step is; None: nothing keeps it."""
+
+
 class PlanRunner:
     """One plan on its way."""
 
-    def __init__(self, plan: IncidentPlan, cluster: Cluster, lease: Lease) -> None:
+    def __init__(
+        self, plan: IncidentPlan, cluster: Cluster, lease: Lease, why_it_waits: "WhyItWaits" = lambda _: None
+    ) -> None:
         self.progress = PlanProgress(plan)
+        self._why_it_waits = why_it_waits
         self._plan = plan
         self._cluster = cluster
         self._lease = lease
@@ -80,6 +87,10 @@ class PlanRunner:
         if not self.progress.is_under_way:
             return False
         try:
+            turn = self._why_it_waits(self._plan)
+            if turn is not None:
+                self.progress.wait_for(turn)
+                return False
             incident = self._incident_in_force()
             if incident is None:
                 return False
@@ -212,9 +223,17 @@ class PlanRunner:
 
 
 def carry_out(
-    plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: Lease, patience: timedelta
+    plans: Sequence[IncidentPlan],
+    cluster: Cluster,
+    *,
+    lease: Lease,
+    patience: timedelta,
+    why_it_waits: WhyItWaits = lambda _: None,
 ) -> tuple[PlanReport, ...]:
     """Begin or continue every plan and return how far each came.
+
+    `why_it_waits` keeps a plan back while another run needs the same; its drain waits for nobody, for a broken node is
+    taken out at once, within budgets that the ledger counts.
 
     Plans advance side by side, so that one that waits for a witness does not delay the others. What has not shown
     its witness after `patience` is left under way: the next pass reads its witness. Patience is for waiting only: a
@@ -222,7 +241,7 @@ def carry_out(
     """
     with suppress(SourceError, LedgerConflict):
         plan_anew_where_silent(cluster)
-    runners = [PlanRunner(plan, cluster, lease) for plan in plans]
+    runners = [PlanRunner(plan, cluster, lease, why_it_waits) for plan in plans]
     give_up_at = cluster.clock.now() + patience
     while True:
         has_drained = _advance_drains(runners, cluster, lease=lease)

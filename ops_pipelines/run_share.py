@@ -1,0 +1,102 @@
+"""What runs of the acting lane that go on side by side leave to each other: each names the plans that it carries out.
+
+A run that has named none yet has still to look, and will see for itself what is new. Who looks leaves to the others
+what they have named, and carries on no plan that meets one of theirs before that run is over. Nobody waits in a circle:
+a run waits only for those that had looked before it. What slips through is the ledger's to stop, as everywhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import dagster as dg
+
+from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.domain.repair.footprint import Footprint, footprint_of
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.run_lanes import ACTING_TAGS
+
+PLANS_TAG = "ops_pipelines/plans"
+"""On a run that has looked: the plans that it carries out."""
+_NO_PLAN = "none"
+_LOOK_EVERY = timedelta(seconds=1)
+UNDER_WAY = (
+    *(dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED),
+    *(dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A run under way."""
+
+    run: str
+    plans: tuple[PlanId, ...] | None
+    """What it carries out; None: it has yet to look."""
+
+
+def shares_under_way(instance: dg.DagsterInstance) -> tuple[Share, ...]:
+    """Return the runs of the acting lane that are queued, starting or running."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=list(UNDER_WAY), tags=dict(ACTING_TAGS)))
+    return tuple(Share(run=run.run_id, plans=_plans_of(run)) for run in runs)
+
+
+def footprints_of(shares: Sequence[Share], cluster: Cluster) -> Mapping[str, tuple[Footprint, ...]]:
+    """Return by run what the rest of its plans needs."""
+    return {share.run: tuple(_footprints(share.plans or (), cluster)) for share in shares}
+
+
+class Turns:
+    """The plans of one run, beside those of the runs that had looked before it."""
+
+    def __init__(self, context: dg.OpExecutionContext, cluster: Cluster) -> None:
+        self._context, self._cluster = context, cluster
+        shares = [each for each in shares_under_way(context.instance) if each.run != context.run_id]
+        self._theirs = footprints_of(shares, cluster)
+        self._looked_at: datetime = cluster.clock.now()
+        self._over: set[str] = set()
+
+    def without_theirs(self, plans: Sequence[IncidentPlan]) -> tuple[IncidentPlan, ...]:
+        """Return the plans that no other run carries out."""
+        taken = {each.incident for theirs in self._theirs.values() for each in theirs}
+        return tuple(plan for plan in plans if plan.incident not in taken)
+
+    def take(self, plans: Sequence[IncidentPlan]) -> tuple[IncidentPlan, ...]:
+        """Return the plans that no other run carries out, and name them as those of this run."""
+        mine = self.without_theirs(plans)
+        named = ",".join(plan.plan for plan in mine) or _NO_PLAN
+        self._context.instance.add_run_tags(self._context.run_id, {PLANS_TAG: named})
+        return mine
+
+    def why_it_waits(self, plan: IncidentPlan) -> str | None:
+        """Return why a plan does not go on yet: a run that had looked before needs the same; None once it is over."""
+        if not self._theirs.keys() - self._over:
+            return None
+        now = self._cluster.clock.now()
+        if now - self._looked_at >= _LOOK_EVERY:
+            self._looked_at = now
+            self._over = self._theirs.keys() - {each.run for each in shares_under_way(self._context.instance)}
+        mine = _footprint(plan, self._cluster)
+        found = (
+            mine.why_it_meets(each) for run, theirs in self._theirs.items() if run not in self._over for each in theirs
+        )
+        why = next(filter(None, found), None)
+        return None if why is None else f"another run is at it: {why}"
+
+
+def _plans_of(run: dg.DagsterRun) -> tuple[PlanId, ...] | None:
+    named = run.tags.get(PLANS_TAG)
+    if named is None:
+        return None
+    return () if named == _NO_PLAN else tuple(map(PlanId, named.split(",")))
+
+
+def _footprints(plans: Sequence[PlanId], cluster: Cluster) -> list[Footprint]:
+    found = [plan for each in plans if (plan := cluster.ledger.plan(each)) is not None]
+    return [_footprint(plan, cluster) for plan in found]
+
+
+def _footprint(plan: IncidentPlan, cluster: Cluster) -> Footprint:
+    incident = cluster.ledger.incident(plan.incident)
+    return footprint_of(plan, () if incident is None else incident.nodes, cluster.ledger.records(plan.incident))

@@ -1,0 +1,265 @@
+"""Runs of the acting lane side by side: what each leaves to the others, and what waits for its turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.flow.lease import TTL
+from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.run_share import PLANS_TAG, shares_under_way
+from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.remediation import remediation_sensor
+from ops_pipelines.sensors.this_process import this_process
+from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines.simulator.scenario import JobSpec
+from tests.scenarios.small_autopilot import SmallAutopilot
+from tests.shell.definitions_on import definitions_on
+from tests.shell.job_origin import origin_of
+
+A, B = "gpu001", "gpu002"
+UNDER_WAY = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def autopilot(tmp_path: Path) -> SmallAutopilot:
+    return beginning(tmp_path)
+
+
+def beginning(directory: Path, *jobs: JobSpec) -> SmallAutopilot:
+    autopilot = SmallAutopilot(directory, *jobs, node_count=6, has_start_guard=True)
+    autopilot.let_pass(5)
+    autopilot.cluster.ledger.take_lease(holder=this_process(), ttl=TTL, now=autopilot.clock.now())
+    return autopilot
+
+
+def break_node(autopilot: SmallAutopilot, node: str, instance: dg.DagsterInstance) -> Incident:
+    """Break a GPU; the fault sensor's tick opens its incident and drains the node."""
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, node, gpu=2)
+    tick(fault_sensor, autopilot, instance)
+    return incident_of(autopilot, node)
+
+
+def incident_of(autopilot: SmallAutopilot, node: str) -> Incident:
+    (found,) = [each for each in present(autopilot) if node in each.nodes]
+    return found
+
+
+def present(autopilot: SmallAutopilot) -> tuple[Incident, ...]:
+    return autopilot.cluster.ledger.read_state(autopilot.clock.now()).incidents
+
+
+def tick(
+    sensor: dg.SensorDefinition, autopilot: SmallAutopilot, instance: dg.DagsterInstance, cursor: str | None = None
+) -> dg.SensorResult:
+    context = dg.build_sensor_context(
+        instance=instance, cursor=cursor, resources={"cluster": autopilot.cluster}, sensor_name=sensor.name
+    )
+    result = sensor(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def run_under_way(
+    instance: dg.DagsterInstance,
+    *incidents: Incident,
+    has_looked: bool = True,
+    status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
+) -> dg.DagsterRun:
+    """Return a run that another process is at, with the plans in force of some incidents as its share."""
+    named = {PLANS_TAG: ",".join(str(each.plan) for each in incidents) or "none"} if has_looked else {}
+    run = dg.DagsterRun(
+        job_name="remediate",
+        status=status,
+        tags={**ACTING_TAGS, **named},
+        remote_job_origin=origin_of("remediate"),
+    )
+    instance.add_run(run)
+    return run
+
+
+def remediate(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, request: dg.RunRequest | None = None
+) -> dict[str, str]:
+    """Play a run, and return its tags at its end."""
+    tags = {} if request is None else dict(request.tags)
+    job = definitions_on(autopilot.cluster).resolve_job_def("remediate")
+    result = job.execute_in_process(instance=instance, tags=tags)
+    assert result.success
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    return dict(run.tags)
+
+
+def resets(autopilot: SmallAutopilot) -> int:
+    return autopilot.commands().count(EntryKind.RESET_GPU)
+
+
+# -- what a run takes --
+
+
+def test_run_names_what_it_carries_out(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    broken = break_node(autopilot, A, instance)
+
+    tags = remediate(autopilot, instance)
+
+    assert tags[PLANS_TAG] == broken.plan
+
+
+def test_run_that_has_nothing_to_carry_out_says_so_and_never_all(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    run = run_under_way(instance)
+
+    assert remediate(autopilot, instance)[PLANS_TAG] == "none"
+    assert {each.run: each.plans for each in shares_under_way(instance)}[run.run_id] == ()
+
+
+def test_run_leaves_to_another_what_that_has_named(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    theirs = break_node(autopilot, A, instance)
+    run_under_way(instance, theirs)
+    mine = break_node(autopilot, B, instance)
+
+    tags = remediate(autopilot, instance)
+
+    assert tags[PLANS_TAG] == mine.plan
+    assert resets(autopilot) == 1
+    assert incident_of(autopilot, A) == theirs
+
+
+def test_run_that_is_over_leaves_everything(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    broken = break_node(autopilot, A, instance)
+    run_under_way(instance, broken, status=dg.DagsterRunStatus.FAILURE)
+
+    assert remediate(autopilot, instance)[PLANS_TAG] == broken.plan
+    assert resets(autopilot) == 1
+
+
+def test_plan_that_needs_the_same_job_waits_for_the_run_that_looked_first(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    autopilot = beginning(
+        tmp_path,
+        JobSpec(
+            name="training",
+            user="research",
+            account="research",
+            workload=Workload.TRAINING,
+            node_count=6,
+            checkpoint_interval_seconds=2.0,
+        ),
+    )
+    (job,) = autopilot.cluster.scheduler.read_jobs()
+    assert job.state is JobState.RUNNING
+    theirs = break_node(autopilot, A, instance)
+    other = run_under_way(instance, theirs)
+    mine = break_node(autopilot, B, instance)
+    began_at = autopilot.clock.now()
+
+    remediate(autopilot, instance)
+
+    assert autopilot.node(B).is_drained  # Who is broken is taken out, whoever is at work.
+    assert EntryKind.HOLD not in autopilot.commands()
+    assert autopilot.clock.now() - began_at >= autopilot.cluster.rules.policy.durations.run_patience
+
+    instance.report_run_failed(other, "it is over")
+    remediate(autopilot, instance)
+
+    assert EntryKind.HOLD in autopilot.commands()
+    assert incident_of(autopilot, B).plan_count >= mine.plan_count
+
+
+# -- when another is asked for --
+
+
+def ask(autopilot: SmallAutopilot, instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorResult:
+    return tick(remediation_sensor, autopilot, instance, cursor)
+
+
+def test_fault_on_another_node_gets_a_run_of_its_own_at_once(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    theirs = break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    run_under_way(instance, theirs)
+    break_node(autopilot, B, instance)
+
+    second = ask(autopilot, instance, first.cursor)
+
+    (request,) = second.run_requests or []
+    assert "new observations" in request.tags["reason"]
+    remediate(autopilot, instance, request)
+    assert resets(autopilot) == 1
+    assert not ask(autopilot, instance, second.cursor).run_requests
+
+
+def test_run_that_has_yet_to_look_will_see_it_itself(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    run_under_way(instance, has_looked=False, status=dg.DagsterRunStatus.STARTING)
+    break_node(autopilot, B, instance)
+
+    assert not ask(autopilot, instance, first.cursor).run_requests
+
+
+@pytest.mark.parametrize("status", UNDER_WAY)
+def test_news_of_a_node_that_a_run_is_at_waits_for_its_end(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> None:
+    theirs = break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    other = run_under_way(instance, theirs, status=status)
+    autopilot.let_pass(1)
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, A, gpu=5)
+    tick(fault_sensor, autopilot, instance)
+
+    assert not ask(autopilot, instance, first.cursor).run_requests
+
+    instance.report_run_failed(other, "it is over")
+    assert ask(autopilot, instance, first.cursor).run_requests
+
+
+def test_news_that_were_left_to_a_run_are_asked_for_when_all_are_over(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    theirs = break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    other = run_under_way(instance, theirs)
+    autopilot.let_pass(1)
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, A, gpu=5)
+    break_node(autopilot, B, instance)
+
+    second = ask(autopilot, instance, first.cursor)
+    (request,) = second.run_requests or []
+    remediate(autopilot, instance, request)
+    while_it_runs = ask(autopilot, instance, second.cursor)
+    instance.report_run_failed(other, "it is over")
+    third = ask(autopilot, instance, while_it_runs.cursor)
+
+    assert not while_it_runs.run_requests
+    (left,) = third.run_requests or []
+    assert left.run_key != request.run_key
+    remediate(autopilot, instance, left)
+    assert resets(autopilot) == 3  # GPU 2 on both nodes, and GPU 5 of the first.
+    assert present(autopilot) == ()
+    assert not ask(autopilot, instance, third.cursor).run_requests
+
+
+def test_no_more_runs_than_the_lane_takes(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    theirs = break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    run_under_way(instance, theirs)
+    run_under_way(instance)
+    run_under_way(instance)
+    break_node(autopilot, B, instance)
+
+    assert not ask(autopilot, instance, first.cursor).run_requests
