@@ -63,13 +63,21 @@ def health_findings(
 
 
 @dg.op(out=dg.Out(Recorded, io_manager_key=HANDED_ON))
-def incidents(
+def correlated(
     context: dg.OpExecutionContext, found: Found, cluster: dg.ResourceParam[Cluster]
-) -> Iterator[dg.AssetMaterialization | dg.Output[Recorded]]:
-    """Write into the ledger which incidents the findings open, join or close; keep the evidence of those present."""
+) -> Iterator[dg.Output[Recorded]]:
+    """Write into the ledger which incidents the findings open, join or close."""
     recorded = record_findings(found, cluster)
     for incident in recorded.changed:
         context.log.info("incident=%s state=%s note=%s", incident.incident, incident.state.value, incident.note)
+    yield dg.Output(recorded)
+
+
+@dg.op(ins={"after": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
+def incidents(
+    context: dg.OpExecutionContext, recorded: Recorded, cluster: dg.ResourceParam[Cluster]
+) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    """Keep the evidence of the incidents as they were found, with its pictures: no act waits for these."""
     snapshot = recorded.found.kept.snapshot
     present = tuple({each.incident: each for each in (*snapshot.incidents, *recorded.changed)}.values())
     saved = save_as_it_is(present, cluster, nodes=snapshot.nodes, jobs=snapshot.jobs)
@@ -78,9 +86,10 @@ def incidents(
     left_behind = tidy(cluster)
     if left_behind is not None:
         context.log.warning("old evidence was not removed: %s", left_behind)
-    shown = shown_of_incidents(present, recorded.changed, saved, now=cluster.clock.now())
+    by_now = tuple(cluster.ledger.incident(each.incident) or each for each in present)
+    shown = shown_of_incidents(by_now, recorded.changed, saved, now=cluster.clock.now())
     yield dg.AssetMaterialization("incidents", metadata=shown)
-    yield dg.Output(recorded)
+    yield dg.Output(None)
 
 
 @dg.op(out=dg.Out(Decision, io_manager_key=HANDED_ON))
@@ -157,7 +166,7 @@ def verifications(
     plans = turns.without_theirs(plans_to_carry_out((), present, cluster))
     carry_out(plans, cluster, lease=lease, patience=timedelta(0), why_it_waits=turns.why_it_waits)
     patience = min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience)
-    reports = verify_repaired(cluster, lease=lease, patience=patience)
+    reports = verify_repaired(cluster, lease=lease, patience=patience, is_ours=turns.verifies)
     for report in reports:
         context.log.info("node=%s verdict=%s", report.node, report.verdict.recovery.value)
     yield dg.AssetMaterialization("verifications", metadata=shown_of_verdicts(reports))
@@ -190,10 +199,10 @@ _SHOWN_AFTERWARDS = (
 @dg.job(tags={**ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def remediate() -> None:
     """The loop: observe, understand, plan, act, verify, report. Covers every open incident."""
-    decision = remediation_plan(incidents(health_findings(validated_observations())))
-    verified = verifications(after=action_log(decision))
+    recorded = correlated(health_findings(validated_observations()))
+    kept = incidents(recorded, after=verifications(after=action_log(remediation_plan(recorded))))
     for show in _SHOWN_AFTERWARDS:
-        show(after=verified)
+        show(after=kept)
 
 
 @dg.job(tags={**VERIFYING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)

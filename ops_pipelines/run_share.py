@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.repair.footprint import Footprint, footprint_of
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 
 PLANS_TAG = "ops_pipelines/plans"
 """On a run that has looked: the plans that it carries out."""
@@ -36,9 +37,9 @@ class Share:
     """What it carries out; None: it has yet to look."""
 
 
-def shares_under_way(instance: dg.DagsterInstance) -> tuple[Share, ...]:
-    """Return the runs of the acting lane that are queued, starting or running."""
-    runs = instance.get_runs(dg.RunsFilter(statuses=list(UNDER_WAY), tags=dict(ACTING_TAGS)))
+def shares_under_way(instance: dg.DagsterInstance, *, tags: Mapping[str, str] = ACTING_TAGS) -> tuple[Share, ...]:
+    """Return the runs of a lane that are queued, starting or running."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=list(UNDER_WAY), tags=dict(tags)))
     return tuple(Share(run=run.run_id, plans=_plans_of(run)) for run in runs)
 
 
@@ -52,8 +53,10 @@ class Turns:
 
     def __init__(self, context: dg.OpExecutionContext, cluster: Cluster) -> None:
         self._context, self._cluster = context, cluster
-        shares = [each for each in shares_under_way(context.instance) if each.run != context.run_id]
-        self._theirs = footprints_of(shares, cluster)
+        shares = shares_under_way(context.instance)
+        self._mine = next((each.plans or () for each in shares if each.run == context.run_id), None)
+        self._theirs = footprints_of([each for each in shares if each.run != context.run_id], cluster)
+        self._is_alone = not self._theirs and not shares_under_way(context.instance, tags=VERIFYING_TAGS)
         self._looked_at: datetime = cluster.clock.now()
         self._over: set[str] = set()
 
@@ -61,6 +64,10 @@ class Turns:
         """Return the plans that no other run carries out."""
         taken = {each.incident for theirs in self._theirs.values() for each in theirs}
         return tuple(plan for plan in plans if plan.incident not in taken)
+
+    def verifies(self, incident: Incident) -> bool:
+        """Return whether this run looks at a repaired node: those of its own plans, and of others where it is alone."""
+        return self._mine is None or self._is_alone or incident.plan in self._mine
 
     def take(self, plans: Sequence[IncidentPlan]) -> tuple[IncidentPlan, ...]:
         """Return the plans that no other run carries out, and name them as those of this run."""

@@ -1,15 +1,18 @@
 """Runs of the acting lane side by side: what each leaves to the others, and what waits for its turn."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.lease import TTL
-from ops_pipelines.run_lanes import ACTING_TAGS
+from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 from ops_pipelines.run_share import PLANS_TAG, shares_under_way
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
@@ -100,6 +103,12 @@ def remediate(
     return dict(run.tags)
 
 
+def with_soak(autopilot: SmallAutopilot, *, seconds: float) -> Rules:
+    rules = autopilot.cluster.rules
+    durations = replace(rules.policy.durations, soak=timedelta(seconds=seconds))
+    return replace(rules, policy=replace(rules.policy, durations=durations))
+
+
 def resets(autopilot: SmallAutopilot) -> int:
     return autopilot.commands().count(EntryKind.RESET_GPU)
 
@@ -176,6 +185,32 @@ def test_plan_that_needs_the_same_job_waits_for_the_run_that_looked_first(
 
     assert EntryKind.HOLD in autopilot.commands()
     assert incident_of(autopilot, B).plan_count >= mine.plan_count
+
+
+@pytest.mark.parametrize(
+    ("lane", "state"),
+    [(None, IncidentState.RESOLVED), (VERIFYING_TAGS, IncidentState.VERIFYING)],
+    ids=["alone", "beside"],
+)
+def test_repaired_node_is_looked_at_by_the_run_whose_plan_it_was_and_by_others_that_are_alone(
+    autopilot: SmallAutopilot,
+    instance: dg.DagsterInstance,
+    lane: dict[str, str] | None,
+    state: IncidentState,
+) -> None:
+    broken = break_node(autopilot, A, instance)
+    autopilot.cluster = replace(autopilot.cluster, rules=with_soak(autopilot, seconds=60))
+    remediate(autopilot, instance)
+    assert incident_of(autopilot, A).state is IncidentState.VERIFYING
+    autopilot.let_pass(61)
+    if lane is not None:
+        instance.add_run(dg.DagsterRun(job_name="verify_nodes", status=dg.DagsterRunStatus.STARTED, tags=lane))
+
+    remediate(autopilot, instance)
+
+    known = autopilot.cluster.ledger.incident(broken.incident)
+    assert known is not None
+    assert known.state is state
 
 
 # -- when another is asked for --

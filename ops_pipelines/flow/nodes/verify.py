@@ -4,7 +4,7 @@ The verdict is `domain.returning.verification`'s; the return is an action like a
 witness.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -51,12 +51,15 @@ class VerificationReport:
     """How far its return came, or the end of its probation; None unless it was proven well."""
 
 
-def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> tuple[VerificationReport, ...]:
+def verify_repaired(
+    cluster: Cluster, *, lease: Lease, patience: timedelta, is_ours: Callable[[Incident], bool] = lambda _: True
+) -> tuple[VerificationReport, ...]:
     """Judge every node that waits to be returned or is on probation, return the recovered, climb with the others.
 
-    Waits up to `patience` for soaking nodes and late metrics; what is still open then stays for the next pass. Being
-    the last of every pass, it also sees to what nobody else waits for. An incident that cannot be judged holds up no
-    other: its error is raised once all were seen.
+    `is_ours` leaves nodes to those who look at them at the same time: each look takes commands on the node. Waits up to
+    `patience` for soaking nodes and late metrics; what is still open then stays for the next pass. Being the last of
+    every pass, it also sees to what nobody else waits for. An incident that cannot be judged holds up no other: its
+    error is raised once all were seen.
     """
     settle_left_behind(cluster)
     with suppress(SourceError, LedgerConflict):
@@ -73,7 +76,7 @@ def verify_repaired(cluster: Cluster, *, lease: Lease, patience: timedelta) -> t
         state = cluster.ledger.read_state(now)
         # What a rollout has in hand is nobody else's to judge or to return.
         taken = taken_nodes(state.owned, state.records)
-        present = tuple(each for each in state.incidents if not each.nodes & taken.keys())
+        present = tuple(each for each in state.incidents if not each.nodes & taken.keys() and is_ours(each))
         nodes = _nodes_on_probation(present, cluster)
         waiting = [
             incident
