@@ -63,7 +63,7 @@ def health_findings(
 
 
 @dg.op(out=dg.Out(Recorded, io_manager_key=HANDED_ON))
-def correlated(
+def correlation(
     context: dg.OpExecutionContext, found: Found, cluster: dg.ResourceParam[Cluster]
 ) -> Iterator[dg.Output[Recorded]]:
     """Write into the ledger which incidents the findings open, join or close."""
@@ -199,7 +199,7 @@ _SHOWN_AFTERWARDS = (
 @dg.job(tags={**ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def remediate() -> None:
     """The loop: observe, understand, plan, act, verify, report. Covers every open incident."""
-    recorded = correlated(health_findings(validated_observations()))
+    recorded = correlation(health_findings(validated_observations()))
     kept = incidents(recorded, after=verifications(after=action_log(remediation_plan(recorded))))
     for show in _SHOWN_AFTERWARDS:
         show(after=kept)

@@ -3,11 +3,14 @@ silent nodes held. Nothing stronger.
 
 A long poll: the daemon's sensor loop turns every 5 s, so a tick looks for 3.8 s and reacts to what it finds without
 ending. It looks again without delay while a log has more to give, and begins its last look as late as the looks before
-allow: every moment earlier is one more in which nobody watches. The run that records and does the rest is requested by
+allow. Between the end of one tick and the beginning of the next, a good second, a thread looks on at the logs: else a
+fault in that second would wait for the next tick. The run that records and does the rest is requested by
 `sensors.remediation`.
 """
 
 import gc
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -30,6 +33,10 @@ from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease,
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
 
 NAME = "fault_sensor"
+BETWEEN_TICKS = "between ticks"
+"""The thread that looks on."""
+_LONGEST_GAP_SECONDS, _LOOK_LASTS_SECONDS = 3.0, 1.0
+"""After which nobody looks on where no tick came, and how long a tick waits for the look that is under way."""
 _GRACE, _MOST_ROOM = timedelta(seconds=0.2), timedelta(seconds=0.8)
 """By how much the last look may outlast the window, and the most that is left free for it at the window's end: a look
 that took longer, for a drain that a scheduler was slow to do, tells nothing of the next."""
@@ -39,11 +46,58 @@ that took longer, for a drain that a scheduler was slow to do, tells nothing of 
 @one_at_a_time
 def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SensorResult:
     """Takes evidence in, decides on it at once, and drains within the guardrails; everything stronger is a run's."""
+    did = _between.end()
     with _collector_at_rest():
-        return _watch(context, cluster)
+        result = _watch(context, cluster, did=did)
+    if context.last_tick_completion_time is not None and result.cursor is not None:
+        _between.begin(cluster)  # Only where ticks follow each other: whoever asks once gets one tick.
+    return result
 
 
-def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorResult:
+class _BetweenTicks:
+    """Looks at the logs from the end of a tick to the beginning of the next, which tells what came of it."""
+
+    def __init__(self) -> None:
+        self._did: list[str] = []
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, cluster: Cluster) -> None:
+        """Begin to look, for a limited time: where no tick follows, nobody is at work here any more."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._is_over = threading.Event()
+        looking = threading.Thread(target=self._look_on, args=(cluster, self._is_over), name=BETWEEN_TICKS, daemon=True)
+        self._thread = looking
+        looking.start()
+
+    def end(self) -> list[str]:
+        """End the looks, and return what came of them; one that is at an act is left to it."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join(_LOOK_LASTS_SECONDS)
+        did, self._did = self._did, []
+        return did
+
+    def _look_on(self, cluster: Cluster, is_over: threading.Event) -> None:
+        give_up_at = time.monotonic() + _LONGEST_GAP_SECONDS
+        attention = Attention(ends_at=cluster.clock.now() + timedelta(seconds=_LONGEST_GAP_SECONDS))
+        try:
+            while not is_over.wait(LOOK_EVERY_SECONDS) and time.monotonic() < give_up_at:
+                token = hold_lease(cluster)
+                if token is None:
+                    return
+                take_in_logs(cluster)
+                reaction = react(cluster, lease=Lease(holder=this_process(), given=token), attention=attention)
+                self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
+        except Exception as problem:  # Nobody would hear of it: the next tick meets it again, or tells of it here.
+            self._did.append(f"a look between ticks failed: {problem}")
+
+
+_between = _BetweenTicks()
+
+
+def _watch(context: dg.SensorEvaluationContext, cluster: Cluster, *, did: list[str]) -> dg.SensorResult:
     tell_ledger_news(cluster)
     if is_replaced_by_its_caller():
         note_passing_server(cluster)
@@ -52,7 +106,6 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRe
     looked_at = datetime.fromisoformat(context.cursor) if context.cursor else None
     stop_at = cluster.clock.now() + POLL_FOR
     answers: dict[str, str | None] = {}
-    did: list[str] = []
     attention = Attention(ends_at=stop_at)
     room, is_more_waiting, has_seen_to_configuration = timedelta(0), False, False
     seen: Intake | None = None  # What the last look at the conditions saw, and nobody has seen to yet.

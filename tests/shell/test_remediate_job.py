@@ -129,7 +129,7 @@ def test_findings_are_handed_on_and_not_what_they_were_found_in(autopilot: Small
     decided = result.output_for_node("remediation_plan")
     assert {each.node for each in found.findings} == {"gpu001"}
     assert decided.findings is found.findings
-    assert decided.incidents is result.output_for_node("correlated").changed
+    assert decided.incidents is result.output_for_node("correlation").changed
     assert [plan.incident for plan in decided.plans] == ["INC-0001"]
 
 

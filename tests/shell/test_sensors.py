@@ -1,7 +1,8 @@
 """The sensors: a drain in the tick that notices, one request for what is due, a reason for every skip."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,7 +25,7 @@ from ops_pipelines.ports.logs import LogBatch
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
-from ops_pipelines.sensors.fault import fault_sensor
+from ops_pipelines.sensors.fault import BETWEEN_TICKS, fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.runs import POLL_FOR, hold_epoch, one_at_a_time
@@ -82,14 +83,32 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def turn(
-    sensor: dg.SensorDefinition, autopilot: SmallAutopilot, instance: dg.DagsterInstance, *, cursor: str | None = None
+    sensor: dg.SensorDefinition,
+    autopilot: SmallAutopilot,
+    instance: dg.DagsterInstance,
+    *,
+    cursor: str | None = None,
+    ticked_before: bool = False,
 ) -> dg.SensorResult:
-    context = dg.build_sensor_context(
-        instance=instance, cursor=cursor, resources={"cluster": autopilot.cluster}, sensor_name=sensor.name
+    context = dg.SensorEvaluationContext(
+        instance_ref=None,
+        instance=instance,
+        cursor=cursor,
+        resources={"cluster": dg.ResourceDefinition.hardcoded_resource(autopilot.cluster)},
+        sensor_name=sensor.name,
+        last_tick_completion_time=time.time() if ticked_before else None,
     )
     result = sensor(context)
     assert isinstance(result, dg.SensorResult)
     return result
+
+
+def await_that(holds: Callable[[], bool]) -> None:
+    """Wait for what a thread will do within moments."""
+    give_up_at = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < give_up_at, "it never came"
+        time.sleep(0.01)
 
 
 def requests(result: dg.SensorResult) -> list[dg.RunRequest]:
@@ -154,6 +173,58 @@ def test_broken_node_is_drained_in_the_tick_that_notices_it_and_nothing_stronger
     assert autopilot.incident().state is IncidentState.ACTING
     assert "drained gpu001" in reason(result)
     assert autopilot.messages.messages == []
+
+
+def test_fault_between_two_ticks_waits_for_neither(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    turn(fault_sensor, autopilot, instance, ticked_before=True)
+
+    break_node(autopilot)
+
+    await_that(lambda: autopilot.node("gpu001").is_drained)
+    assert "drained gpu001" in reason(turn(fault_sensor, autopilot, instance))
+    assert autopilot.commands() == [EntryKind.DRAIN]
+
+
+def test_nobody_looks_on_once_the_next_tick_is_there(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    turn(fault_sensor, autopilot, instance, ticked_before=True)
+    turn(fault_sensor, autopilot, instance)
+
+    assert not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS]
+
+
+def test_nobody_looks_on_without_the_lease(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    turn(fault_sensor, autopilot, instance, ticked_before=True)
+    autopilot.let_pass(TTL.total_seconds())
+    autopilot.cluster.ledger.take_lease(holder="another", ttl=TTL, now=autopilot.clock.now())
+
+    break_node(autopilot)
+
+    await_that(lambda: not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS])
+    assert not autopilot.node("gpu001").is_drained
+
+
+def test_who_asks_for_one_tick_gets_one(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
+    turn(fault_sensor, autopilot, instance)
+
+    assert not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS]
+
+
+def test_look_between_ticks_that_fails_is_told_by_the_next_tick(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_args: object, **_named: object) -> None:
+        failed.set()
+        raise OSError("the disk is full")
+
+    turn(fault_sensor, autopilot, instance, ticked_before=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("ops_pipelines.sensors.fault.take_in_logs", fail)
+        assert failed.wait(20)
+        await_that(lambda: not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS])
+
+    assert "a look between ticks failed: the disk is full" in reason(turn(fault_sensor, autopilot, instance))
 
 
 def test_run_goes_on_where_the_reflex_stopped_and_tells_of_what_it_saw(

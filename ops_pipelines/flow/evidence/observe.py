@@ -19,7 +19,8 @@ from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
 EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""
-_DECIDE_TRY_COUNT = 5
+_DECIDE_TRY_COUNT = 10
+"""A line that another writes between a snapshot and its decision costs one; runs beside it write several a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
