@@ -2,7 +2,7 @@
 
 256 nodes with jobs on all of them. A process of its own appends to real log files, 500 events a second for 60 s and
 then 4,200 a second for 10 s; the fault sensor itself is called as Dagster's daemon calls it: a turn every 5 s, none
-where the tick before has not ended, so blind for the rest of the turn. An event counts as recorded when a decision
+where the tick before has not ended; between ticks its own thread looks on. An event counts as recorded when a decision
 that covers its evidence is committed; the incidents that it opens or changes stand in the same transaction. Scheduler
 and metrics are made up, and answer as late as real ones. Run it with `make bench`, or `python -m bench.intake`; exits
 1 where P90 is 1 s or more, an event is lost or doubled, a faulty node stands in no incident, or memory grows.
@@ -288,8 +288,13 @@ class _Daemon:
         since = time.monotonic() - self._began
         time.sleep(TURN_SECONDS - since % TURN_SECONDS)
         begun = time.monotonic()
-        context = dg.build_sensor_context(
-            instance=self._instance, cursor=self._cursor, resources={"cluster": self._cluster}, sensor_name="fault"
+        context = dg.SensorEvaluationContext(
+            instance_ref=None,
+            instance=self._instance,
+            cursor=self._cursor,
+            resources={"cluster": dg.ResourceDefinition.hardcoded_resource(self._cluster)},
+            sensor_name="fault",
+            last_tick_completion_time=time.time(),
         )
         result = fault_sensor(context) if self._profile is None else self._profile.runcall(fault_sensor, context)
         assert isinstance(result, dg.SensorResult)
