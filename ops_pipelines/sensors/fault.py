@@ -82,15 +82,16 @@ class _BetweenTicks:
     def _look_on(self, cluster: Cluster, is_over: threading.Event) -> None:
         give_up_at = time.monotonic() + _LONGEST_GAP_SECONDS
         attention = Attention(ends_at=cluster.clock.now() + timedelta(seconds=_LONGEST_GAP_SECONDS))
-        pause_seconds = LOOK_EVERY_SECONDS
+        is_more_waiting, pause_seconds = False, 0.0
         try:
             with _collector_at_rest():
                 while not is_over.wait(pause_seconds) and time.monotonic() < give_up_at:
                     token = hold_lease(cluster)
                     if token is None:
                         return
-                    reading = None if pause_seconds else begin_reading(cluster)
-                    pause_seconds = 0.0 if take_in_logs(cluster).is_more_waiting else LOOK_EVERY_SECONDS
+                    reading = begin_reading(cluster) if is_more_waiting else None
+                    is_more_waiting = take_in_logs(cluster).is_more_waiting
+                    pause_seconds = 0.0 if is_more_waiting else LOOK_EVERY_SECONDS
                     lease = Lease(holder=this_process(), given=token)
                     reaction = react(cluster, lease=lease, attention=attention, reading=reading)
                     self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []

@@ -18,7 +18,7 @@ from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.ports.logs import LogBatch, Logs
 from ops_pipelines.ports.source_error import SourceError
 
-_LINES_AT_ONCE = 2_000
+_LINES_AT_ONCE = 4_000
 """Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.
 The rest comes with the next call."""
 
