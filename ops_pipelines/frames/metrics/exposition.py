@@ -143,7 +143,7 @@ class _Shapes:
         is_other = (1 - is_sample).tobytes()
         nothing = np.zeros(len(places))
         shape = _Shape(
-            block=replace(block, times=nothing.astype(np.int64), values=nothing),
+            block=replace(block, times=nothing.astype(np.int64), values=nothing, known={}),
             is_sample=is_sample.tobytes(),
             is_other=is_other,
             others=list(compress(words, is_other)),

@@ -46,7 +46,7 @@ class Rolled:
         self._columns, self._texts = columns, texts
         self._step_seconds = step_seconds
         self._row_count = row_count
-        self._capacity = row_count + max(1, row_count // 4)
+        self._capacity = row_count + max(1, row_count // 16)
         """A few rows more, so that a cycle moves nothing."""
         self._first = 0
         """Number of the grid time of the first row: seconds since 1970 over the step."""
