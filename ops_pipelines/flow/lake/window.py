@@ -39,6 +39,8 @@ MARGIN = timedelta(minutes=10)
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
+READ_AT_ONCE = timedelta(minutes=20)
+"""Bounds what a start holds beside the window itself."""
 LONGEST_GAP = timedelta(minutes=5)
 """Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins anew."""
 ENDED_AT_MOST = 20_000
@@ -96,8 +98,9 @@ class LiveWindow:
     def prime(self, lake: Lake, *, before: datetime) -> tuple[str, ...]:
         """Take in what the lake holds of the time before the first cycle, at `before`; return what went wrong.
 
-        A table that cannot be read is left out, and then the window counts as begun at `before` (`is_whole`). Lines
-        that a cycle had kept before it could move its cursor come again with the next one, and count twice.
+        A table that cannot be read is left out from there on, and then the window counts as begun at `before`
+        (`is_whole`). Lines that a cycle had kept before it could move its cursor come again with the next one, and
+        count twice.
         """
         from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
         from ops_pipelines.frames.panels.rows import times_of
@@ -113,13 +116,15 @@ class LiveWindow:
             end = before + MARGIN if table == "job_logs" else before
             begin = hour_of(start) if table == "job_allocations" else start
             try:
-                rows = lake.read(table, start=begin, end=end, columns=columns_to_read(table))
+                while begin < end:
+                    until = min(begin + READ_AT_ONCE, end)
+                    rows = lake.read(table, start=begin, end=until, columns=columns_to_read(table))
+                    self._keep(table, rows, at=before)
+                    if table not in _NO_METRICS:
+                        times.update(times_of(rows))
+                    begin = until
             except LakeError as problem:
                 problems.append(str(problem))
-                continue
-            self._keep(table, rows, at=before)
-            if table not in _NO_METRICS:
-                times.update(times_of(rows))
         try:
             accounted = lake.read(
                 "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
