@@ -164,30 +164,36 @@ class _Sorting:
     seen: set[tuple[NodeName, PciAddress]] = field(default_factory=set)
     newest: dict[NodeName, datetime] = field(default_factory=dict)
     values: dict[tuple[NodeName, PciAddress, str], tuple[datetime, float]] = field(default_factory=dict)
+    nodes: dict[int, NodeName] = field(default_factory=dict)
+    """Identity of a label set -> its node: the samples of one GPU often share their labels."""
+    gpus: dict[int, PciAddress] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
 
     def learn_positions(self, samples: Iterable[Sample]) -> None:
         """Learn which UUID and index stand for which PCI address: not every series carries the address."""
-        for sample in samples:
+        for labels in {id(sample.labels): sample.labels for sample in samples}.values():
             try:
-                node = _known_node(sample.labels, self.names)
-                gpu = parse_pci_address(sample.labels["pci_bus_id"])
+                node = _known_node(labels, self.names)
+                gpu = parse_pci_address(labels["pci_bus_id"])
             except (ValueError, KeyError):
                 continue
             for label in ("UUID", "gpu"):
-                if value := sample.labels.get(label):
+                if value := labels.get(label):
                     key = (node, label, value)
                     self.positions[key] = gpu if self.positions.get(key, gpu) == gpu else None
 
     def place(self, sample: Sample) -> None:
         """Take one sample in, or reject it."""
         try:
-            node = _known_node(sample.labels, self.names)
+            labels, place = sample.labels, id(sample.labels)
+            node = self.nodes.get(place) or self.nodes.setdefault(place, _known_node(labels, self.names))
             self._check_time(node, sample)
-            gpu = self._find_gpu(node, sample.labels)
-            self.seen.add((node, gpu))
-            if uuid := sample.labels.get("UUID"):
-                self.uuids[node, gpu] = max(GpuUuid(uuid), self.uuids.get((node, gpu), GpuUuid("")))
+            gpu = self.gpus.get(place)
+            if gpu is None:
+                gpu = self.gpus[place] = self._find_gpu(node, labels)
+                self.seen.add((node, gpu))
+                if uuid := labels.get("UUID"):
+                    self.uuids[node, gpu] = max(GpuUuid(uuid), self.uuids.get((node, gpu), GpuUuid("")))
             self._keep(node, gpu, sample)
         except ValueError as exc:
             where = "/".join(sample.labels.get(label, "?") for label in ("Hostname", "instance", "pci_bus_id", "gpu"))

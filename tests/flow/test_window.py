@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import numpy as np
@@ -36,6 +37,8 @@ from ops_pipelines.flow.lake.window import (
 )
 from ops_pipelines.frames.panels.detection import Detection, Detector
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.frames.panels.rows import joined_rows, panel_rows
+from ops_pipelines.frames.panels.tables import RollingPanel, panel_from_tables
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
@@ -136,17 +139,17 @@ def test_it_forgets_what_no_detector_looks_at() -> None:
     assert not np.isnan(window.panel(grid(count - 1)).gpus.value("power_watts")).any()
 
 
-def test_cycles_that_name_the_same_devices_share_their_words() -> None:
+def test_cycles_that_name_the_same_devices_share_their_matrices() -> None:
     window = window_of()
     for number in range(3):
         window.add("gpu_telemetry", gpu_rows(grid(number), "gpu001", "gpu002"), at=grid(number))
-    window.add("gpu_telemetry", gpu_rows(grid(3), "gpu003"), at=grid(3))
+    first = window.panel(grid(2)).gpus.value("energy_joules")
+    window.add("gpu_telemetry", gpu_rows(grid(3), "gpu001", "gpu002"), at=grid(3))
 
-    kept = [rows for _, _, rows in window._cycles if isinstance(rows, pa.Table)]
-    devices = [rows["device"].chunk(0).dictionary for rows in kept]
+    second = window.panel(grid(3)).gpus.value("energy_joules")
 
-    assert len({each.buffers()[2].address for each in devices[:3]}) == 1
-    assert [part.node for part in window.panel(grid(3)).gpus.parts] == ["gpu001", "gpu002", "gpu003"]
+    assert np.shares_memory(first, second)
+    np.testing.assert_array_equal(first[1:], second[:-1])
 
 
 def test_tables_that_no_panel_is_made_of_and_empty_rows_are_passed_over() -> None:
@@ -269,6 +272,76 @@ def test_a_process_that_was_started_anew_sees_what_the_old_one_saw(data: st.Data
 
     assert_same(fresh.panel(AT), old.panel(AT))
     assert_same(fresh.panel(grid(30)), old.panel(grid(30)))
+
+
+ROWS = 10
+"""Times of a short panel: much comes and goes in few cycles."""
+
+
+def few_rows(draw: Random, table: str, at: datetime) -> pa.Table:
+    """Return rows of a cycle: names that move, values that are missing, and times that are odd now and then."""
+    is_odd = draw.random() < 0.1
+    found = []
+    for node in draw.sample(["gpu001", "gpu002", "stranger"], draw.randint(0, 3)):
+        for device in draw.sample(DEVICES[table], draw.randint(1, 2)):
+            lag = draw.choice([0, 0, 0, -4, -15, -30, -31, 7, 15]) if is_odd else 0
+            row: dict[str, object] = {"node": node, "device": device, "time": at + timedelta(seconds=lag)}
+            if table == "gpu_telemetry":
+                row["pci_address"] = draw.choice([f"0000:{ord(device[-1]):x}:00"] * 9 + [PCI, None])
+                row["job"] = draw.choice(["7", "8", "7,8", None])
+                row["gpu_model"] = draw.choice(["H100", None])
+            row |= {name: draw.choice([0.1, 1.0, 2.0, 3.0, None]) for name in draw.sample(QUANTITIES[table], 2)}
+            found.append(row)
+    return TABLES[table].from_rows(found)
+
+
+DEVICES = {
+    "gpu_telemetry": ["GPU-a", "GPU-b", "GPU-c"],
+    "fabric_telemetry": ["mlx5_0:1", "mlx5_1:1", "switch:s1/3"],
+    "facility_telemetry": ["", "rack:r1", "inlet 1", "fan 2"],
+    "node_telemetry": ["", "fs:/", "edac:0"],
+}
+QUANTITIES = {
+    "gpu_telemetry": ["power_watts", "energy_joules", "ecc_correctable_volatile_count"],
+    "fabric_telemetry": ["link_state", "receive_bytes", "transmit_bytes", "legacy_receive_bytes"],
+    "facility_telemetry": ["temperature_celsius", "bmc_temperature_celsius", "inlet_temperature_celsius", "healthy"],
+    "node_telemetry": [
+        "cpu_user_seconds", "cpu_system_seconds", "filesystem_size_bytes", "filesystem_available_bytes",
+        "edac_correctable_count",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_panel_that_moved_on_is_the_one_that_is_made_anew(seed: int) -> None:
+    """Cell for cell: over cycles that are missing or late, parts that come, go and are exchanged, and a restart."""
+    draw, number = Random(seed), 0
+    moving = RollingPanel(topology=TOPOLOGY, step_seconds=15, row_count=ROWS)
+    kept: dict[str, list[pa.Table]] = {}
+    for _ in range(40):
+        number += draw.choice([1] * 12 + [2, 5, 14])
+        begin, end = grid(number - ROWS + 1), grid(number) + timedelta(microseconds=1)
+        if draw.random() < 0.05:  # the process was started anew, and reads the lake
+            moving = RollingPanel(topology=TOPOLOGY, step_seconds=15, row_count=ROWS)
+            for table, parts in kept.items():
+                moving.add(table, joined_rows(parts), at=grid(number))
+        for table in draw.sample(sorted(DEVICES), draw.randint(0, 4)):
+            is_late = draw.random() < 0.1
+            rows = panel_rows(table, few_rows(draw, table, grid(number - draw.choice([1, 3]) * is_late)))
+            if rows.num_rows:
+                kept.setdefault(table, []).append(rows)
+                moving.add(table, rows, at=grid(number))
+        jobs = [job("9", "gpu002", started=grid(max(0, number - 4)))]
+
+        moved = moving.panel({}, start=begin, end=end, jobs=jobs, lines_until=None)
+
+        tables = {table: joined_rows(parts) for table, parts in kept.items()}
+        anew = panel_from_tables(tables, start=begin, end=end, step_seconds=15, topology=TOPOLOGY, jobs=jobs)
+        assert_same(moved, anew)
+        np.testing.assert_array_equal(moved.held_by, anew.held_by)
+        for name in ("gpus", "nodes", "ports", "disks", "racks", "jobs"):
+            kinds = [{key: each.dtype for key, each in getattr(of, name).values.items()} for of in (moved, anew)]
+            assert kinds[0] == kinds[1]
 
 
 def test_allocations_of_the_hours_are_read_with_the_rest(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The text format: every dialect of one sample line, what is refused and why, and what is no exposition at all."""
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.frames.metrics import exposition
 from ops_pipelines.frames.metrics.exposition import Exposition, decode_exposition
 from ops_pipelines.frames.parsed import WrongKind
 
@@ -301,3 +303,50 @@ def test_recorded_exporter_is_read_whole() -> None:
     page = decode((Path(__file__).parents[1] / "data" / "dcgm-exporter-one-t4.prom").read_bytes())
 
     assert (page.sample_count, page.refused) == (20, ())
+
+
+# -- pages that differ in their values alone --
+
+_PLAIN = ("up", "load", 'a{b="1"}', 'a{b="2",c="} 5"}', 'a{e="x y"}', "a{}", f'a{{f="1 {AT_MS}"}}', '{"q",b="1"}')
+_ODD = (
+    'a{d="# {x}"}', "a{bad}", 'b {g="1"}', "# HELP a b", "# TYPE a", "", "#", " ", "garbage", 'b{h="1"} 5 # {i="1"}',
+)  # fmt: skip
+_WORDS = ("NaN", "+Inf", "1_0", "x", "", "5\t", "0x1p2", "-3e5", str(AT_MS), '1 # {t="1"} 1', "}", "1 2", "# EOF")
+
+
+def outcome(body: bytes) -> object:
+    try:
+        page = decode(body)
+    except WrongKind as problem:
+        return str(problem)
+    return samples(page), page.refused, page.sample_count
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_page_says_the_same_whatever_was_read_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, remembering, known_count = Random(seed), exposition._Shapes(), 0
+    for _ in range(60):
+        heads, odd, stamped = draw.sample(_PLAIN + _ODD * (seed % 2), 6), draw.choice([0, 0.05]), draw.random()
+        for _ in range(4):
+            lines = []
+            for head in heads:
+                word = draw.choice(_WORDS) if draw.random() < odd else f"{draw.random() * 9:.2f}"
+                time = AT_MS - (draw.random() < odd)
+                lines.append(f"{head} {word} {time}" if stamped < 0.5 and draw.random() >= odd else f"{head} {word}")
+            body = ("\n".join(lines) + draw.choice(["\n", "\n", "\n", "", "\n# EOF\n"] if odd else ["\n"])).encode()
+            monkeypatch.setattr(exposition, "_SHAPES", exposition._Shapes())
+            fresh = outcome(body)
+
+            monkeypatch.setattr(exposition, "_SHAPES", remembering)
+            known_count += len(remembering._known)
+            assert outcome(body) == fresh, body
+
+    assert known_count
+
+
+def test_a_shape_that_was_not_met_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "_SHAPES", exposition._Shapes())
+    for minute in range(60):
+        decode_exposition(f'up{{start="{minute}"}} 1\n'.encode(), default_time=AT + timedelta(minutes=minute))
+
+    assert len(exposition._SHAPES._known) == 5

@@ -154,9 +154,9 @@ class _Metrics:
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
     from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.frames.node_names import names_of
 
-    names = NodeNames(observatory.topology.places)
+    names = names_of(tuple(observatory.topology.places))
     found = _Metrics()
     parts: dict[str, list[Parsed]] = {}
     for source in observatory.metrics:

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 REJECTED = "rejected_rows"
 MARGIN = timedelta(minutes=10)
-"""Rows of lines are kept for so much longer: one may be dated a few minutes ahead (`metrics.pages.within_reach`).
-Those of metrics stand at the grid time of their cycle, and go when no panel reaches back to it."""
+"""Rows of lines are kept for so much longer: one may be dated a few minutes ahead (`metrics.pages.within_reach`)."""
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
+READ_AT_ONCE = timedelta(minutes=20)
+"""Bounds what a start holds beside the window itself."""
 LONGEST_GAP = timedelta(minutes=5)
 """Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins anew."""
 ENDED_AT_MOST = 20_000
@@ -51,8 +52,6 @@ _STANDING_STILL = frozenset({Signal.JOB_HUNG, Signal.JOB_STALLED, Signal.GPUS_ID
 
 _NO_METRICS = frozenset({REJECTED, "job_logs", "job_allocations"})
 """Tables whose rows do not say that metrics were seen at their times."""
-_ON_THE_GRID = frozenset(f"{part}_telemetry" for part in ("gpu", "node", "fabric", "storage", "facility", "platform"))
-"""Tables of which all rows stand at the grid time of their cycle."""
 
 
 class Sight(Enum):
@@ -73,13 +72,15 @@ class LiveWindow:
 
     def __init__(self, *, topology: Topology, step: timedelta) -> None:
         from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
+        from ops_pipelines.frames.panels.tables import RollingPanel
 
-        self._topology = topology
         self._step = step
         self._reach = timedelta(seconds=LOOKBACK_SECONDS) + step
+        self._samples = RollingPanel(
+            topology=topology, step_seconds=int(step.total_seconds()), row_count=self._reach // step
+        )
         self._cycles: list[tuple[datetime, str, Rows]] = []
-        self._words: dict[str, dict[str, object]] = {}
-        """Table -> text column -> the words of its newest rows (`with_known_words`)."""
+        """Rows of jobs and of lines: few, and not at grid times."""
         self._seen_since: datetime | None = None
         self._seen_until: datetime | None = None
         self._gpus: dict[NodeName, frozenset[PciAddress]] = {}
@@ -97,8 +98,9 @@ class LiveWindow:
     def prime(self, lake: Lake, *, before: datetime) -> tuple[str, ...]:
         """Take in what the lake holds of the time before the first cycle, at `before`; return what went wrong.
 
-        A table that cannot be read is left out, and then the window counts as begun at `before` (`is_whole`). Lines
-        that a cycle had kept before it could move its cursor come again with the next one, and count twice.
+        A table that cannot be read is left out from there on, and then the window counts as begun at `before`
+        (`is_whole`). Lines that a cycle had kept before it could move its cursor come again with the next one, and
+        count twice.
         """
         from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
         from ops_pipelines.frames.panels.rows import times_of
@@ -114,13 +116,15 @@ class LiveWindow:
             end = before + MARGIN if table == "job_logs" else before
             begin = hour_of(start) if table == "job_allocations" else start
             try:
-                rows = lake.read(table, start=begin, end=end, columns=columns_to_read(table))
+                while begin < end:
+                    until = min(begin + READ_AT_ONCE, end)
+                    rows = lake.read(table, start=begin, end=until, columns=columns_to_read(table))
+                    self._keep(table, rows, at=before)
+                    if table not in _NO_METRICS:
+                        times.update(times_of(rows))
+                    begin = until
             except LakeError as problem:
                 problems.append(str(problem))
-                continue
-            self._keep(table, rows, at=before)
-            if table not in _NO_METRICS:
-                times.update(times_of(rows))
         try:
             accounted = lake.read(
                 "job_accounting", start=before - FAILURES_REACH, end=before + MARGIN, columns=ACCOUNTING_COLUMNS
@@ -143,25 +147,23 @@ class LiveWindow:
     def _keep(self, table: str, rows: Rows, *, at: datetime) -> bool:
         """Take in rows, and return whether any of them are kept."""
         from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
-        from ops_pipelines.frames.panels.rows import addresses_of, panel_rows, with_known_words
+        from ops_pipelines.frames.panels.rows import addresses_of, panel_rows
+        from ops_pipelines.frames.panels.selections import SELECTED_TABLES
 
-        is_kept = False
-        if table in PANEL_COLUMNS and rows.num_rows:
-            kept = panel_rows(table, rows)
-            is_kept = kept.num_rows > 0
-            if is_kept:
-                kept = with_known_words(kept, self._words.setdefault(table, {}))
-                self._cycles.append((at, table, kept))
-            if table == "gpu_telemetry":
-                for node, addresses in addresses_of(kept).items():
-                    self._gpus[node] = self._gpus.get(node, frozenset()) | addresses
-        out_of_grid = at - self._reach
-        self._cycles = [
-            each
-            for each in self._cycles
-            if each[0] > (out_of_grid if each[1] in _ON_THE_GRID else out_of_grid - MARGIN)
-        ]
-        return is_kept
+        self._cycles = [each for each in self._cycles if each[0] > at - self._reach - MARGIN]
+        if table not in PANEL_COLUMNS or not rows.num_rows:
+            return False
+        kept = panel_rows(table, rows)
+        if not kept.num_rows:
+            return False
+        if table in SELECTED_TABLES:
+            self._samples.add(table, kept, at=at)
+        else:
+            self._cycles.append((at, table, kept))
+        if table == "gpu_telemetry":
+            for node, addresses in addresses_of(kept).items():
+                self._gpus[node] = self._gpus.get(node, frozenset()) | addresses
+        return True
 
     def _note_seen(self, at: datetime) -> None:
         if self._seen_since is None or self._seen_until is None or at - self._seen_until > LONGEST_GAP + self._step:
@@ -178,8 +180,8 @@ class LiveWindow:
 
     @property
     def cycle_count(self) -> int:
-        """Return how many tables of cycles are kept."""
-        return len(self._cycles)
+        """Return how many grid times of samples and tables of lines are kept."""
+        return self._samples.time_count + len(self._cycles)
 
     @property
     def attempt_count(self) -> int:
@@ -278,21 +280,18 @@ class LiveWindow:
             self._lines_read_at = at
 
     def panel(self, at: datetime) -> "Panel":
-        """Return the panel whose newest grid time is `at`."""
+        """Return the panel whose newest grid time is `at`; it is good until rows are added."""
         from ops_pipelines.frames.panels.rows import joined_rows
-        from ops_pipelines.frames.panels.tables import panel_from_tables
 
         parts: dict[str, list[Rows]] = {}
         for _, table, rows in self._cycles:
             parts.setdefault(table, []).append(rows)
         start = at - self._reach + self._step
         read_until = self._lines_read_at or start - self._step
-        return panel_from_tables(
+        return self._samples.panel(
             {table: joined_rows(rows) for table, rows in parts.items()},
             start=start,
             end=at + timedelta(microseconds=1),
-            step_seconds=int(self._step.total_seconds()),
-            topology=self._topology,
             jobs=tuple(self._attempts.values()),
             lines_until=None if self._are_lines_read else read_until,
         )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.domain.identity import JobId
 from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 Columns = NDArray[np.intp]
@@ -58,19 +58,15 @@ def allocations(panel: Panel) -> Iterator[Allocation]:
     if not len(held) or not held.shape[1]:
         return
     changes = np.flatnonzero((held[1:] != held[:-1]).any(axis=1)) + 1
-    gpus_of: dict[NodeName, list[int]] = {}
-    for column, part in enumerate(panel.gpus.parts):
-        gpus_of.setdefault(part.node, []).append(column)
 
     def allocation(key: tuple[int, tuple[int, ...]], *, first: int, end: int) -> Allocation:
         job_column, nodes = key
-        gpus = sorted(gpu for node in nodes for gpu in gpus_of.get(panel.nodes.parts[node].node, ()))
         return Allocation(
             job_column=job_column,
             first=first,
             end=end,
             nodes=np.array(nodes, dtype=np.intp),
-            gpus=np.array(gpus, dtype=np.intp),
+            gpus=panel.gpus.columns_of(panel.nodes.parts[node].node for node in nodes),
         )
 
     open_since: dict[tuple[int, tuple[int, ...]], int] = {}

@@ -20,7 +20,13 @@ from ops_pipelines.frames.detectors.allocations import (
     rows_since,
 )
 from ops_pipelines.frames.detectors.odd_ranks import OddRanks, find_odd_ranks
-from ops_pipelines.frames.detectors.signs_of_life import Sign, burns_like_waiting, read_signs, recent_mean
+from ops_pipelines.frames.detectors.signs_of_life import (
+    Sign,
+    burns_like_waiting,
+    read_gpu_activity,
+    read_signs,
+    recent_mean,
+)
 from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Panel
 
@@ -53,7 +59,10 @@ _FAINT = "log lines"
 
 def detect_hangs(panel: Panel) -> Iterator[Detection]:
     """Yield JOB_HUNG for each stretch in which a job hangs, anew where another rank comes to differ."""
+    still_rows = panel.rows_in(STILL_SECONDS)
     for held in allocations(panel):
+        if not lasting(~read_gpu_activity(panel, held).moves, still_rows).any():
+            continue  # its GPUs alone show that it lives
         signs = read_signs(panel, held)
         for stretch in stretches(_hangs(panel, held, signs)[:, np.newaxis]):
             for odd in find_odd_ranks(panel, held, first=stretch.first, last=stretch.last):

@@ -67,7 +67,7 @@ def read_signs(panel: Panel, held: Allocation) -> Mapping[str, Sign]:
         return _sign(held.growth(layer, column, columns=columns), floor=floor)
 
     found = {
-        "GPU activity": _gpu_activity(panel, held),
+        "GPU activity": read_gpu_activity(panel, held),
         "NVLink": grows(panel.gpus, "nvlink_bandwidth_bytes", held.gpus, floor=NVLINK_FLOOR_BYTES_PER_SECOND),
         "network": grows(panel.nodes, "fabric_bytes", held.nodes, floor=FABRIC_FLOOR_BYTES_PER_SECOND),
         "shared storage": _either(
@@ -95,7 +95,8 @@ def recent_mean(values: Numbers, rows: int) -> Numbers:
     return found
 
 
-def _gpu_activity(panel: Panel, held: Allocation) -> Sign:
+def read_gpu_activity(panel: Panel, held: Allocation) -> Sign:
+    """Return the sign that nearly every job that lives shows all the time: who sees it need not read the others."""
     measured = [
         _sign(held.of(panel.gpus, column, columns=held.gpus), floor=floor)
         for column, floor in ACTIVITY_FLOORS.items()
@@ -112,8 +113,7 @@ def _gpu_activity(panel: Panel, held: Allocation) -> Sign:
 
 
 def _local_disks(panel: Panel, held: Allocation) -> Sign:
-    nodes = {panel.nodes.parts[column].node for column in held.nodes}
-    columns = np.array([place for place, part in enumerate(panel.disks.parts) if part.node in nodes], dtype=np.intp)
+    columns = panel.disks.columns_of(panel.nodes.parts[column].node for column in held.nodes)
     return _either(
         *(
             _sign(held.growth(panel.disks, column, columns=columns), floor=DISK_FLOOR_BYTES_PER_SECOND)

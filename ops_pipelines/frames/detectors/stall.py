@@ -24,6 +24,8 @@ STALLED_ABOVE_RATIO = 0.3
 WAITS_ABOVE_TICKS_PER_SECOND = 1e7
 """Congestion: a port that has data and no credit counts ticks of some nanoseconds; this is several percent of them."""
 NOTHING_SECONDS = 60
+_ROUNDING = 1 + 1e-9
+"""The mean of numbers may lie below the least of them by its rounding."""
 STORAGE, NETWORK = 1, 2
 _REASONS = {STORAGE: "storage", NETWORK: "the network"}
 
@@ -34,6 +36,8 @@ def detect_stalled_jobs(panel: Panel) -> Iterator[Detection]:
     for held in allocations(panel):
         busy = row_mean(held.of(panel.gpus, "utilisation_ratio", columns=held.gpus))
         work = row_mean(held.of(panel.gpus, "tensor_active_ratio", columns=held.gpus))
+        if not (work < LITTLE_WORK_BELOW_RATIO * _ROUNDING).any():
+            continue  # who always works is never stalled: the rest need not be read
         stalled = row_mean(held.growth(panel.nodes, "pressure_io_stalled_seconds", columns=held.nodes))
         congested = _wait_ticks(panel, held)
         looks_busy = recent_mean(busy, window) >= LOOKS_BUSY_ABOVE_RATIO
@@ -67,8 +71,7 @@ def _shared_bytes(panel: Panel, held: Allocation) -> Numbers:
 
 
 def _wait_ticks(panel: Panel, held: Allocation) -> Numbers:
-    nodes = {panel.nodes.parts[column].node for column in held.nodes}
-    columns = np.array([place for place, part in enumerate(panel.ports.parts) if part.node in nodes], dtype=np.intp)
+    columns = panel.ports.columns_of(panel.nodes.parts[column].node for column in held.nodes)
     return row_mean(held.growth(panel.ports, "transmit_wait_count", columns=columns))
 
 

@@ -41,6 +41,7 @@ MOST_PARTS = 2
 """More GPUs than these on more than one node are a pattern."""
 _SPREADS = {"sm_clock_hertz": 0.01, "tensor_active_ratio": 0.006, "sm_active_ratio": 0.006, "power_watts": 0.01}
 """Ranks never agree better than this share of the median."""
+_ACTIVITIES = ("tensor_active_ratio", "sm_active_ratio")
 _GAP_SAMPLES = 3
 _MAD_TO_SIGMA = 1.4826
 _HEAT_OR_BRAKE = 0x8 | 0x20 | 0x40 | 0x80
@@ -73,23 +74,28 @@ def _of_peers(panel: Panel, held: Allocation, peers: Columns) -> Iterator[Detect
         return
     works = _works_together(panel, held, peers)
     usual = panel.rows_in(LOOKBACK_SECONDS - STEPPED_SECONDS) - window - _GAP_SAMPLES
-    means = {
-        column: _Means(held.of(panel.gpus, column, columns=peers), works=works, window=window)
-        for column in _SPREADS
-        if column in panel.gpus
-    }
-    if "tensor_active_ratio" not in means:
+
+    def mean(column: str) -> _Means:
+        return _Means(held.of(panel.gpus, column, columns=peers), works=works, window=window)
+
+    def apart_now(column: str) -> _Apart | None:
+        return _apart(mean(column).at(judged), spread=_SPREADS[column]) if column in panel.gpus else None
+
+    if "tensor_active_ratio" not in panel.gpus:
         return
-    now = {column: _apart(mean.at(judged), spread=_SPREADS[column]) for column, mean in means.items()}
+    means = {column: mean(column) for column in _ACTIVITIES if column in panel.gpus}
+    nothing = np.zeros((len(judged), len(peers)), dtype=bool)
+    clock = apart_now("sm_clock_hertz")
+    slow_clock = nothing if clock is None else (clock.share <= -CLOCK_BELOW_RATIO) & (clock.z <= -LEAST_SPREADS)
+    busier, lazier = _busier_and_lazier(means, judged)
+    if not (slow_clock | busier | lazier).any():
+        return  # nobody is apart: what else there is would only be a hint
+    power = apart_now("power_watts")
     longer: Flags = np.logical_or(
         _step_is_longer(panel, held, judged, works=works, window=window, usual=usual),
         _works_less(means["tensor_active_ratio"], judged, usual=usual),
     )[:, np.newaxis]
-    nothing = np.zeros((len(judged), len(peers)), dtype=bool)
-    clock, power = now.get("sm_clock_hertz"), now.get("power_watts")
-    slow_clock = nothing if clock is None else (clock.share <= -CLOCK_BELOW_RATIO) & (clock.z <= -LEAST_SPREADS)
     low_power = nothing if power is None else (power.share <= -POWER_BELOW_RATIO) & (power.z <= -LEAST_SPREADS)
-    busier, lazier = _busier_and_lazier(means, judged)
     busier_before, lazier_before = _busier_and_lazier(means, judged - window)
     # Indirect evidence must hold in two windows that share no sample, and counts only as a change: what was so before
     # the step grew longer is how the work is split. Where somebody's clock is low, it needs no other explanation.
@@ -156,11 +162,7 @@ def _apart(values: Numbers, *, spread: float) -> _Apart:
 
 def _busier_and_lazier(means: dict[str, _Means], rows: NDArray[np.intp]) -> tuple[Flags, Flags]:
     """Return which ranks are busier, and which less busy, than their peers in the window that ends at each row."""
-    apart = [
-        _apart(means[column].at(rows), spread=_SPREADS[column])
-        for column in ("tensor_active_ratio", "sm_active_ratio")
-        if column in means
-    ]
+    apart = [_apart(means[column].at(rows), spread=_SPREADS[column]) for column in _ACTIVITIES if column in means]
     busier = [(each.share >= ACTIVITY_APART_RATIO) & (each.z >= LEAST_SPREADS) for each in apart]
     lazier = [(each.share <= -ACTIVITY_APART_RATIO) & (each.z <= -LEAST_SPREADS) for each in apart]
     return np.array(np.logical_or.reduce(busier), dtype=bool), np.array(np.logical_or.reduce(lazier), dtype=bool)
@@ -169,7 +171,7 @@ def _busier_and_lazier(means: dict[str, _Means], rows: NDArray[np.intp]) -> tupl
 def _was_apart(means: dict[str, _Means], judged: NDArray[np.intp], *, usual: int) -> Flags:
     """Return which ranks were apart already at the far end of the look-back; True where that is not known."""
     found: Flags | None = None
-    for column in ("tensor_active_ratio", "sm_active_ratio"):
+    for column in _ACTIVITIES:
         if column in means:
             before = _apart(means[column].at(judged - usual), spread=_SPREADS[column])
             apart = np.isnan(before.share) | (np.abs(before.share) >= ACTIVITY_APART_RATIO / 2)

@@ -7,11 +7,15 @@ be, is for others: here a line is either a well-formed sample or refused with it
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import compress
+from threading import Lock
 
 import numpy as np
 
+from ops_pipelines.frames.metrics.cells import Ints
 from ops_pipelines.frames.metrics.series import SeriesBlock
 from ops_pipelines.frames.parsed import Refused, WrongKind, readable
 
@@ -31,6 +35,9 @@ _WHOLE = re.compile(rb"-?\d{1,18}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 and 9999, which is what a time can hold."""
+_REMEMBERED_MS = 240_000
+"""How far apart two pages may be for one to be read by the shape of the other: an exporter that changes its labels at
+each scrape must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +65,25 @@ def decode_exposition(body: bytes, *, default_time: datetime) -> Exposition:
     absent, as in Prometheus. The same series at the same time is a duplicate, and the first one counts.
     Raises WrongKind if the body is no exposition at all; an empty one has no samples.
     """
-    page = _Page(default_ms=round((default_time - _EPOCH).total_seconds() * 1000), is_in_seconds=_ends(body))
-    page.read(body.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
+    text = body.removeprefix(b"\xef\xbb\xbf")
+    default_ms = round((default_time - _EPOCH).total_seconds() * 1000)
+    is_in_seconds = _ends(body)
+    # A time that is the page's own is cut off: so all pages of one series of scrapes are alike but for their values.
+    bare = (text if is_in_seconds else text.replace(b" %d\n" % default_ms, b"\n")).split(b"\n")
+    parted = [line.rpartition(b" ") for line in bare]
+    key = sha256(b"\n".join([head for head, _, _ in parted])).digest()
+    words = [word for _, _, word in parted]
+    known = _SHAPES.find(key, words, default_ms=default_ms)
+    if known is not None:
+        return known
+    page = _Page(default_ms=default_ms, is_in_seconds=is_in_seconds)
+    page.read(text.split(b"\n"), bare)
     page.demand_right_kind(body)
-    return page.finish()
+    found = page.finish()
+    places = np.zeros(0, np.int64) if found.block.lines is None else found.block.lines - 1
+    if not found.refused and all(_is_plain(parted[place][0]) for place in places.tolist()):
+        _SHAPES.keep(key, words, found.block, places=places, default_ms=default_ms)
+    return found
 
 
 def _ends(body: bytes) -> bool:
@@ -75,6 +97,69 @@ class _LabelSet:
     labels: Mapping[str, str]
     series: dict[str, int] = field(default_factory=dict)
     """Name -> the series with these labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """A page that was read without any trouble, for those that differ from it in their values alone."""
+
+    block: SeriesBlock
+    is_sample: bytes
+    """Of each line, 1 or 0."""
+    is_other: bytes
+    others: Sequence[bytes]
+    """The last word of each line that is no sample: it must not have become one."""
+    met_ms: int
+
+
+class _Shapes:
+    """What stands around the values of the pages that were met lately. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Shape] = {}
+        self._lock = Lock()
+
+    def find(self, key: bytes, words: Sequence[bytes], *, default_ms: int) -> Exposition | None:
+        """Return what a page says, if all but its values is known and they are numbers; else it must be read."""
+        shape = self._known.get(key)
+        if shape is None or list(compress(words, shape.is_other)) != shape.others:
+            return None
+        said = list(compress(words, shape.is_sample))
+        try:
+            values = np.array(list(map(float, said)), np.float64)
+        except ValueError:
+            return None
+        if b"_" in b"".join(said):
+            return None
+        with self._lock:
+            self._known[key] = replace(shape, met_ms=default_ms)
+        block = replace(shape.block, times=np.full(len(said), default_ms, np.int64), values=values)
+        return Exposition(block=block, refused=(), sample_count=len(said))
+
+    def keep(self, key: bytes, words: Sequence[bytes], block: SeriesBlock, *, places: Ints, default_ms: int) -> None:
+        """Remember a page without its values, and forget those that were not met for long."""
+        is_sample = np.zeros(len(words), np.uint8)
+        is_sample[places] = 1
+        is_other = (1 - is_sample).tobytes()
+        nothing = np.zeros(len(places))
+        shape = _Shape(
+            block=replace(block, times=nothing.astype(np.int64), values=nothing, known={}),
+            is_sample=is_sample.tobytes(),
+            is_other=is_other,
+            others=list(compress(words, is_other)),
+            met_ms=default_ms,
+        )
+        with self._lock:
+            lately = {k: v for k, v in self._known.items() if abs(default_ms - v.met_ms) <= _REMEMBERED_MS}
+            self._known = {**lately, key: shape}
+
+
+_SHAPES = _Shapes()
+
+
+def _is_plain(head: bytes) -> bool:
+    """Return whether this, with one number behind it, is a sample of that value at the page's own time."""
+    return b"#" not in head and (head.endswith(b"}") or (b"{" not in head and len(head.split()) == 1))
 
 
 class _Page:
@@ -100,14 +185,17 @@ class _Page:
         self._lines: list[int] = []
         self._refused: list[Refused] = []
 
-    def read(self, lines: Sequence[bytes]) -> None:
-        """Read every line. What repeats known names and labels is read here, all else, and all trouble, by `_take`."""
+    def read(self, lines: Sequence[bytes], bare: Sequence[bytes]) -> None:
+        """Read every line. What repeats known names and labels is read here, all else, and all trouble, by `_take`.
+
+        `bare` are the lines without the time, where it is the page's own.
+        """
         names, sets, default_ms = self._written_names, self._plain_sets, self._default_ms
-        for number, line in enumerate(lines, start=1):
-            start, end = line.find(b"{"), line.rfind(b"}")
-            label_set = sets.get(line[start + 1 : end])
-            name = names.get(line[:start])
-            word = line[end + 1 :].strip()
+        for number, (line, text) in enumerate(zip(lines, bare, strict=True), start=1):
+            start, end = text.find(b"{"), text.rfind(b"}")
+            label_set = sets.get(text[start + 1 : end])
+            name = names.get(text[:start])
+            word = text[end + 1 :].strip()
             if label_set is None or name is None or start < 0 or name in label_set.series or b"_" in word:
                 self._take(line, number)
                 continue

@@ -22,6 +22,8 @@ class SeriesBlock:
     """As the source wrote them: NaN and infinities included."""
     lines: NDArray[np.int64] | None = None
     """The line of each point in its file, from 1; None where the source has no lines."""
+    known: dict[object, object] | None = None
+    """For who reads many blocks of these names and labels: what it made of them alone. None: there is this one."""
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.labels) == len(self.counts):

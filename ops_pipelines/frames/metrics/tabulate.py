@@ -5,13 +5,15 @@ point in Python: a cycle of a large cluster has hundreds of thousands of series.
 `node_names`, `gpu_labels` and `ways`, what is impossible in `gates`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ops_pipelines.frames.metrics.cells import Ints
 from ops_pipelines.frames.metrics.gates import MAX_AHEAD, Fate, explain, judge_times
 from ops_pipelines.frames.metrics.layout import Layout, choose, number_times
 from ops_pipelines.frames.metrics.refused_points import RefusedPoints
@@ -46,21 +48,16 @@ def tabulate(
     Raises ValueError if `query` names a column that does not exist.
     """
     del source  # the caller keeps it beside the result; part of the signature of every reader of a source
-    layout = Layout.of(block)
-    sites = Sites(label_sets=layout.label_sets, names=names, node=node)
+    plan = _plan_of(block, names=names, node=node, query=query)
+    layout, sites, chosen = replace(plan.layout, block=block), plan.sites, plan.chosen
     time_fates = judge_times(block.times, at=at, max_ahead=max_ahead)
     time_codes, distinct_times = number_times(block)
     fates = np.zeros(len(block.times), np.uint8)
     way_codes = np.zeros(len(block.times), np.uint16)
-    chosen = choose(layout, fallback=way_of_query(query))
     ways = [way for way, _ in chosen]
-    sites.learn(layout.sets[series] for way, series in chosen if way.table == GPU_TABLE)
-    for series in layout.unplaced_gpu_series:
-        sites.learn([layout.sets[series]])
     tables: dict[str, pa.Table] = {}
-    for table in dict.fromkeys(way.table for way in ways):
-        work = TableWork(table=table, layout=layout, sites=sites)
-        rows = work.fill(
+    for table, work in plan.works.items():
+        rows = replace(work, layout=layout).fill(
             [(code, way, series) for code, (way, series) in enumerate(chosen) if way.table == table],
             time_codes=time_codes,
             distinct_times=distinct_times,
@@ -79,6 +76,38 @@ def tabulate(
         refused=refused,
         tables=tables,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Where the series of a block go: what names and labels say, without any point."""
+
+    layout: Layout
+    sites: Sites
+    chosen: Sequence[tuple[Way, Ints]]
+    works: Mapping[str, TableWork]
+    """Table -> its units and identities, as far as they were met."""
+
+
+def _plan_of(block: SeriesBlock, *, names: NodeNames, node: str | None, query: Query | None) -> _Plan:
+    """Return the plan, made once for all blocks that are known to have the same series."""
+    key = (names, node, query)
+    plan = None if block.known is None else block.known.get(key)
+    if isinstance(plan, _Plan):
+        return plan
+    layout = Layout.of(block)
+    sites = Sites(label_sets=layout.label_sets, names=names, node=node)
+    chosen = choose(layout, fallback=way_of_query(query))
+    sites.learn(layout.sets[series] for way, series in chosen if way.table == GPU_TABLE)
+    for series in layout.unplaced_gpu_series:
+        sites.learn([layout.sets[series]])
+    tables = dict.fromkeys(way.table for way, _ in chosen)
+    works = {table: TableWork(table=table, layout=layout, sites=sites) for table in tables}
+    plan = _Plan(layout=layout, sites=sites, chosen=chosen, works=works)
+    if block.known is not None:
+        block.known.clear()  # the cluster was declared anew
+        block.known[key] = plan
+    return plan
 
 
 def _refusals(

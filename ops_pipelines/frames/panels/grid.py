@@ -6,6 +6,8 @@ Here only where a value goes. Which columns a layer has, and what becomes of sev
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +69,35 @@ class Grid:
         return max(1, round(seconds / self.step_seconds))
 
 
+class Parts(Protocol):
+    """What rows of a table say on a grid, a column a part."""
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Return the parts in order."""
+        ...
+
+    @property
+    def row_count(self) -> int:
+        """Return how many grid times there are."""
+        ...
+
+    def matrix(self, column: str) -> Matrix | None:
+        """Return a quantity as (times, parts), not to be written to; None where no row has a value of it."""
+        ...
+
+    def newest_texts(self, column: str) -> list[str]:
+        """Return for each part the newest text of a label; `` where no row has one."""
+        ...
+
+    def cells_of_text(self, column: str) -> tuple[Ints, list[str]]:
+        """Return for each cell the number of what its newest row says, and the texts by their number.
+
+        -1 without a row, and as many as there are texts where the row has none.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placed:
     """The rows of a table that lie on the grid, each with its cell, so ordered that the last row of a cell counts."""
@@ -81,7 +112,6 @@ class Placed:
     row_count: int
 
     def matrix(self, column: str) -> Matrix | None:
-        """Return a quantity as (times, parts); None where no row has a value of it."""
         if column not in self.table.column_names:
             return None
         values = float_values(self.table[column])
@@ -96,16 +126,17 @@ class Placed:
         return matrix
 
     def newest_texts(self, column: str) -> list[str]:
-        """Return for each part the newest text of a label; `` where no row has one."""
-        if column not in self.table.column_names:
-            return [""] * len(self.names)
-        return newest_texts(
-            self.table[column], times=microseconds(self.table["time"]), groups=self.columns, count=len(self.names)
-        )
+        return newest_texts(self.table, column, groups=self.columns, count=len(self.names))
+
+    def cells_of_text(self, column: str) -> tuple[Ints, list[str]]:
+        codes, words = codes_of(self.table[column]) if column in self.table.column_names else (self.rows * 0, [])
+        cells = np.full((self.row_count, len(self.names)), -1, dtype=np.int64)
+        cells[self.rows, self.columns] = np.where(codes < 0, len(words), codes)
+        return cells, words
 
 
-Rename = Callable[[pa.Table, Ints, Sequence[Name]], Sequence[Name]]
-"""The rows on the grid, for each row its unit, the name of each unit -> the name of the part of each unit."""
+Rename = Callable[[Sequence[Name], Callable[[str], Sequence[str]]], Sequence[Name]]
+"""The name of each unit, what tells the newest text of a column for each of them -> the name of the part of each."""
 
 
 def place(table: pa.Table, *, name: str, grid: Grid, node_order: NodeOrder, rename: Rename | None = None) -> Placed:
@@ -118,12 +149,9 @@ def place(table: pa.Table, *, name: str, grid: Grid, node_order: NodeOrder, rena
     if (rows < 0).any():
         inside = rows >= 0
         table, rows = table.filter(pa.array(inside)), rows[inside]
-    nodes, node_words = codes_of(table["node"])
-    devices, device_words = codes_of(table["device"])
-    width = max(len(device_words), 1)
-    units, of_row = np.unique(nodes * width + devices, return_inverse=True)
-    found = [(node_words[unit // width], device_words[unit % width]) for unit in units.tolist()]
-    renamed = found if rename is None else rename(table, of_row, found)
+    found, of_row = units_of(table)
+    newest = partial(newest_texts, table, groups=of_row, count=len(found))
+    renamed = found if rename is None else rename(found, newest)
     names = tuple(sorted(set(renamed), key=lambda each: (node_order(each[0]), each[1])))
     position = {each: number for number, each in enumerate(names)}
     columns = np.array([position[each] for each in renamed], dtype=np.int64)[of_row]
@@ -135,10 +163,21 @@ def place(table: pa.Table, *, name: str, grid: Grid, node_order: NodeOrder, rena
     return Placed(name=name, table=table, rows=rows, columns=columns, names=names, row_count=grid.count)
 
 
-def newest_texts(column: pa.ChunkedArray, *, times: Ints, groups: Ints, count: int) -> list[str]:
+def units_of(table: pa.Table) -> tuple[list[Name], Ints]:
+    """Return each node and device, and for each row which of them it is of."""
+    nodes, node_words = codes_of(table["node"])
+    devices, device_words = codes_of(table["device"])
+    width = max(len(device_words), 1)
+    units, of_row = np.unique(nodes * width + devices, return_inverse=True)
+    return [(node_words[unit // width], device_words[unit % width]) for unit in units.tolist()], of_row
+
+
+def newest_texts(table: pa.Table, column: str, *, groups: Ints, count: int) -> list[str]:
     """Return for each of `count` groups of rows the text of the newest row that has one; `` if none has."""
-    codes, words = codes_of(column)
-    order = np.argsort(times, kind="stable")
+    if column not in table.column_names:
+        return [""] * count
+    codes, words = codes_of(table[column])
+    order = np.argsort(microseconds(table["time"]), kind="stable")
     order = order[codes[order] >= 0]
     newest = np.full(count, -1, dtype=np.int64)
     newest[groups[order]] = codes[order]

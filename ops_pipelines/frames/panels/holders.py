@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
 from ops_pipelines.frames.panels.devices import nodes_of
-from ops_pipelines.frames.panels.grid import Grid, Ints, Placed, codes_of, float_values
+from ops_pipelines.frames.panels.grid import Grid, Ints, Parts, codes_of, float_values
 from ops_pipelines.frames.panels.jobs import is_job_id
 from ops_pipelines.frames.row_order import microseconds
 
@@ -95,22 +95,17 @@ def holders_by_spans(spans: Spans, *, node_count: int, grid: Grid) -> Holders:
     return np.where(counts == 0, UNSAID, held)[:-1].astype(np.int32)
 
 
-def holders_by_labels(gpus: Placed, *, nodes: Sequence[str]) -> tuple[Holders, tuple[str, ...]]:
+def holders_by_labels(gpus: Parts, *, nodes: Sequence[str]) -> tuple[Holders, tuple[str, ...]]:
     """Return who held each node by the `job` label of its GPUs, and the jobs by place.
 
     A node whose GPUs name two jobs, a list of jobs, or only in part a job, is held by nobody as a whole. While none of
     its GPUs has a sample, the last word counts: silence ends no job. A label that is no job id says nothing.
     """
     held = np.full((gpus.row_count, len(nodes)), UNSAID, dtype=np.int32)
-    if "job" not in gpus.table.column_names or not gpus.names or not gpus.row_count:
-        return held, ()
-    codes, words = codes_of(gpus.table["job"])
-    if not words:
-        return held, ()
-    # Per cell: no sample, or the number of its job; `nothing` for a sample that names none.
+    cells, words = gpus.cells_of_text("job")
     nothing = len(words)
-    cells = np.full((gpus.row_count, len(gpus.names)), -1, dtype=np.int64)
-    cells[gpus.rows, gpus.columns] = np.where(codes < 0, nothing, codes)
+    if not words or not cells.size:
+        return held, ()
     owners, starts = nodes_of(gpus.names)
     low = np.minimum.reduceat(np.where(cells < 0, nothing, cells), starts, axis=1)
     high = np.maximum.reduceat(cells, starts, axis=1)

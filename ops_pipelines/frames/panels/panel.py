@@ -4,7 +4,7 @@ Live, the last minutes of cycles; from the lake, the minutes before a moment; fr
 cannot tell which: it gives the same answer for a grid time whatever came after it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -78,6 +78,17 @@ class Layer:
         for matrix in self.values.values():
             seen |= ~np.isnan(matrix)
         return seen
+
+    @cached_property
+    def _by_node(self) -> Mapping[NodeName, list[int]]:
+        found: dict[NodeName, list[int]] = {}
+        for column, part in enumerate(self.parts):
+            found.setdefault(part.node, []).append(column)
+        return found
+
+    def columns_of(self, nodes: Iterable[NodeName]) -> NDArray[np.intp]:
+        """Return the columns of the parts of these nodes, in order."""
+        return np.array(sorted(column for node in nodes for column in self._by_node.get(node, ())), dtype=np.intp)
 
     @cached_property
     def nodes(self) -> tuple[NodeName, ...]:

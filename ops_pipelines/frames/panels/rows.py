@@ -40,23 +40,6 @@ def panel_rows(table: str, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def with_known_words(rows: pa.Table, known: dict[str, pa.Array]) -> pa.Table:
-    """Return the rows with the words of `known` in place of equal ones: one list of words then serves many cycles.
-
-    `known` is brought up to date: column -> the words of the newest rows.
-    """
-    for place_of, name in enumerate(rows.column_names):
-        if not pa.types.is_dictionary(rows[name].type) or rows[name].num_chunks != 1:
-            continue
-        chunk = rows[name].chunk(0)
-        words = known.get(name)
-        if words is None or not words.equals(chunk.dictionary):
-            known[name] = chunk.dictionary
-            continue
-        rows = rows.set_column(place_of, name, pa.DictionaryArray.from_arrays(chunk.indices, words))
-    return rows
-
-
 def joined_rows(parts: Sequence[pa.Table]) -> pa.Table:
     """Return rows that `panels.rows` made, one part after the other; a column that a part lacks is null there."""
     joined = pa.concat_tables(parts, promote_options="default")

@@ -9,7 +9,6 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ops_pipelines.domain.identity import GpuUuid, NodeName
 from ops_pipelines.domain.observation import NO_NODE, JobStatus
@@ -26,7 +25,7 @@ from ops_pipelines.frames.panels.columns import (
     Over,
 )
 from ops_pipelines.frames.panels.devices import least, most, nodes_of, summed_counters
-from ops_pipelines.frames.panels.grid import Grid, Ints, Matrix, Name, NodeOrder, Placed, newest_texts, place
+from ops_pipelines.frames.panels.grid import Grid, Ints, Matrix, Name, NodeOrder, Parts, place
 from ops_pipelines.frames.panels.holders import (
     NOBODY,
     UNSAID,
@@ -38,11 +37,11 @@ from ops_pipelines.frames.panels.holders import (
 )
 from ops_pipelines.frames.panels.jobs import JobMatrices, add_application, add_lines, add_refused_losses, job_layer
 from ops_pipelines.frames.panels.panel import Layer, Panel, Part
-from ops_pipelines.frames.panels.rows import begins_with, says, with_a_value
-from ops_pipelines.frames.row_order import microseconds
+from ops_pipelines.frames.panels.rolled import Rolled
+from ops_pipelines.frames.panels.selections import RACK, SELECTIONS, of_devices
 
-_RACK = "rack:"
-_NOT_LOCAL = ("lustre:", "nfs:", "ceph:", "loop", "ram", "sr")
+_Find = Callable[[str], Parts | None]
+"""Name of a selection -> its parts; None where its table has no row."""
 
 
 def panel_from_tables(
@@ -64,18 +63,84 @@ def panel_from_tables(
     """
     grid = Grid.between(start, end, step_seconds=step_seconds)
     rows = {name: table for name, table in tables.items() if table.num_rows}
+    order = _order_of(topology)
+
+    def find(name: str) -> Parts | None:
+        spec = SELECTIONS[name]
+        if spec.table not in rows:
+            return None
+        return place(spec.choose(rows[spec.table]), name=spec.table, grid=grid, node_order=order, rename=spec.rename)
+
+    return _panel(find, rows, grid=grid, topology=topology, jobs=jobs, lines_until=lines_until)
+
+
+class RollingPanel:
+    """The same panel for whoever asks again and again as time goes on: rows of `SELECTED_TABLES` are taken in once."""
+
+    def __init__(self, *, topology: Topology, step_seconds: int, row_count: int) -> None:
+        self._topology = topology
+        self._step_seconds = step_seconds
+        self._rolled = {
+            name: Rolled(
+                spec.table, columns=spec.columns, texts=spec.texts, step_seconds=step_seconds, row_count=row_count
+            )
+            for name, spec in SELECTIONS.items()
+        }
+
+    @property
+    def time_count(self) -> int:
+        """Return of how many grid times there are rows."""
+        return max(each.time_count for each in self._rolled.values())
+
+    def add(self, table: str, rows: pa.Table, *, at: datetime) -> None:
+        """Take in rows of the cycle `at`."""
+        number = int(at.timestamp()) // self._step_seconds
+        for name, spec in SELECTIONS.items():
+            if spec.table == table:
+                self._rolled[name].add(spec.choose(rows), at=number)
+
+    def panel(
+        self,
+        others: Mapping[str, pa.Table],
+        *,
+        start: datetime,
+        end: datetime,
+        jobs: Sequence[JobStatus],
+        lines_until: datetime | None,
+    ) -> Panel:
+        """Return what `panel_from_tables` does; `others` are the tables that are not taken in.
+
+        Its matrices are not to be written to, and are those of a moment: what comes later may show in them.
+        """
+        grid = Grid.between(start, end, step_seconds=self._step_seconds)
+        order = _order_of(self._topology)
+
+        def find(name: str) -> Parts | None:
+            return self._rolled[name].placed(grid, node_order=order, rename=SELECTIONS[name].rename)
+
+        return _panel(find, others, grid=grid, topology=self._topology, jobs=jobs, lines_until=lines_until)
+
+
+def _order_of(topology: Topology | None) -> NodeOrder:
     known = {node: number for number, node in enumerate(() if topology is None else topology.places)}
+    return lambda node: (known.get(NodeName(node), len(known)), node)
 
-    def order(node: str) -> tuple[int, str]:
-        return known.get(NodeName(node), len(known)), node
 
-    gpus = _place_gpus(rows.get("gpu_telemetry"), grid=grid, order=order)
-    ports = _place_devices(rows.get("fabric_telemetry"), "fabric_telemetry", _is_port, grid=grid, order=order)
-    disks = _place_devices(rows.get("storage_telemetry"), "storage_telemetry", _is_disk, grid=grid, order=order)
-    of_nodes = _node_columns(rows, grid=grid, order=order)
+def _panel(
+    find: _Find,
+    rows: Mapping[str, pa.Table],
+    *,
+    grid: Grid,
+    topology: Topology | None,
+    jobs: Sequence[JobStatus],
+    lines_until: datetime | None,
+) -> Panel:
+    order = _order_of(topology)
+    gpus, ports, disks = find("gpus"), find("ports"), find("disks")
+    of_nodes = _node_columns(find, grid=grid)
     seen = {node for names, _ in of_nodes.values() for node in names}
     seen |= {node for placed in (gpus, ports, disks) if placed is not None for node, _ in placed.names}
-    nodes = sorted({*known, *seen} - {""}, key=order)
+    nodes = sorted({*(() if topology is None else topology.places), *seen} - {""}, key=order)
     found = JobMatrices(grid=grid)
     if "application_telemetry" in rows:
         add_application(found, rows["application_telemetry"])
@@ -95,18 +160,12 @@ def panel_from_tables(
     renumbered = np.array([*(job_order[name] for name in found.jobs), -1], dtype=np.int32)
     return Panel(
         times=grid.times,
-        step_seconds=step_seconds,
+        step_seconds=grid.step_seconds,
         gpus=_gpu_layer(gpus, grid=grid),
         nodes=_node_layer(of_nodes, nodes=nodes, grid=grid),
         ports=_device_layer(ports, PORT_COLUMNS, grid=grid),
         disks=_device_layer(disks, DISK_COLUMNS, grid=grid),
-        racks=_rack_layer(
-            rows.get("facility_telemetry"),
-            of_nodes.get("inlet_temperature_celsius"),
-            topology=topology,
-            grid=grid,
-            order=order,
-        ),
+        racks=_rack_layer(find("racks"), of_nodes.get("inlet_temperature_celsius"), topology=topology, grid=grid),
         jobs=_filled(job_layer(found), "step_count", grid=grid),
         held_by=renumbered[held],
     )
@@ -115,26 +174,7 @@ def panel_from_tables(
 # -- GPUs, ports, disks --
 
 
-def _place_gpus(rows: pa.Table | None, *, grid: Grid, order: NodeOrder) -> Placed | None:
-    if rows is None:
-        return None
-    if "mig_instance" in rows.column_names:
-        rows = rows.filter(pc.is_null(rows["mig_instance"]))
-    rows = rows.filter(says(rows["node"], _is_named))
-    return place(rows, name="gpu_telemetry", grid=grid, node_order=order, rename=_by_address)
-
-
-def _by_address(rows: pa.Table, unit_of_row: Ints, names: Sequence[Name]) -> Sequence[Name]:
-    """Return each GPU by its newest PCI address: UUIDs move with the board, and exporters differ in what they give."""
-    if "pci_address" not in rows.column_names:
-        return names
-    addresses = newest_texts(
-        rows["pci_address"], times=microseconds(rows["time"]), groups=unit_of_row, count=len(names)
-    )
-    return [(node, address or device) for (node, device), address in zip(names, addresses, strict=True)]
-
-
-def _gpu_layer(placed: Placed | None, *, grid: Grid) -> Layer:
+def _gpu_layer(placed: Parts | None, *, grid: Grid) -> Layer:
     if placed is None:
         return _filled(Layer(parts=(), values={}, step_seconds=grid.step_seconds), GPU_COLUMNS[0], grid=grid)
     labels = zip(*(placed.newest_texts(name) for name in ("gpu_uuid", "gpu_model", "driver_version")), strict=True)
@@ -146,33 +186,7 @@ def _gpu_layer(placed: Placed | None, *, grid: Grid) -> Layer:
     return _filled(layer, GPU_COLUMNS[0], grid=grid)
 
 
-def _place_devices(
-    rows: pa.Table | None,
-    name: str,
-    is_wanted: Callable[[pa.Array], pa.Array],
-    *,
-    grid: Grid,
-    order: NodeOrder,
-) -> Placed | None:
-    if rows is None:
-        return None
-    rows = rows.filter(pc.and_(says(rows["node"], _is_named), says(rows["device"], is_wanted)))
-    return place(rows, name=name, grid=grid, node_order=order)
-
-
-def _is_port(device: pa.Array) -> pa.Array:
-    """A switch names its own ports; what it sees of a link stands in the lake, but is no part of a node."""
-    return pc.and_(pc.not_equal(device, ""), pc.invert(pc.starts_with(device, "switch:")))
-
-
-def _is_disk(device: pa.Array) -> pa.Array:
-    is_local = pc.not_equal(device, "")
-    for prefix in _NOT_LOCAL:
-        is_local = pc.and_(is_local, pc.invert(pc.starts_with(device, prefix)))
-    return is_local
-
-
-def _device_layer(placed: Placed | None, columns: Sequence[str], *, grid: Grid) -> Layer:
+def _device_layer(placed: Parts | None, columns: Sequence[str], *, grid: Grid) -> Layer:
     layer = Layer(parts=(), values={}, step_seconds=grid.step_seconds)
     if placed is not None:
         parts = tuple(Part(node=NodeName(node), device=device) for node, device in placed.names)
@@ -180,17 +194,7 @@ def _device_layer(placed: Placed | None, columns: Sequence[str], *, grid: Grid) 
     return _filled(layer, columns[0], grid=grid)
 
 
-def _is_named(texts: pa.Array) -> pa.Array:
-    return pc.not_equal(texts, "")
-
-
-def _only(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the rows with some columns alone and those that place them: whatever is filtered is copied."""
-    wanted = {"node", "device", "time", *columns}
-    return rows.select([name for name in rows.column_names if name in wanted])
-
-
-def _matrices(placed: Placed, columns: Sequence[str]) -> dict[str, Matrix]:
+def _matrices(placed: Parts, columns: Sequence[str]) -> dict[str, Matrix]:
     found = ((name, placed.matrix(name)) for name in columns)
     return {name: matrix for name, matrix in found if matrix is not None}
 
@@ -209,44 +213,31 @@ _OfNodes = tuple[list[str], Matrix]
 """Nodes, and a matrix with a column for each."""
 
 
-def _node_columns(rows: Mapping[str, pa.Table], *, grid: Grid, order: NodeOrder) -> dict[str, _OfNodes]:
+def _node_columns(find: _Find, *, grid: Grid) -> dict[str, _OfNodes]:
     found: dict[str, _OfNodes] = {}
-    own = rows.get("node_telemetry")
+    own = find("nodes")
     if own is not None:
-        placed = place(
-            own.filter(pc.and_(says(own["device"], lambda device: pc.equal(device, "")), says(own["node"], _is_named))),
-            name="node_telemetry",
-            grid=grid,
-            node_order=order,
-        )
-        names = [node for node, _ in placed.names]
-        found |= {name: (names, matrix) for name, matrix in _matrices(placed, NODE_COLUMNS).items()}
+        names = [node for node, _ in own.names]
+        found |= {name: (names, matrix) for name, matrix in _matrices(own, NODE_COLUMNS).items()}
         if "cpu_user_seconds" in found and "cpu_system_seconds" in found:
             found["cpu_busy_seconds"] = names, found["cpu_user_seconds"][1] + found["cpu_system_seconds"][1]
-        space = _free_space(own, grid=grid, order=order)
-        if space is not None:
-            found["filesystem_available_ratio"] = space
+    space = _free_space(find("filesystems"))
+    if space is not None:
+        found["filesystem_available_ratio"] = space
     for each in FROM_DEVICES:
-        if each.table in rows:
-            matrix = _from_devices(rows[each.table], each, grid=grid, order=order)
-            if matrix is not None:
-                found[each.column] = matrix
-    inlets = _inlets(rows.get("facility_telemetry"), grid=grid, order=order)
+        matrix = _from_devices(find, each, grid=grid)
+        if matrix is not None:
+            found[each.column] = matrix
+    inlets = _inlets(find)
     if inlets is not None:
         found["inlet_temperature_celsius"] = inlets
     return found
 
 
-def _from_devices(rows: pa.Table, spec: FromDevices, *, grid: Grid, order: NodeOrder) -> _OfNodes | None:
-    for sources in (spec.sources, spec.instead):
-        wanted = [name for name in sources if name in rows.column_names]
-        if not wanted:
-            continue
-        own = with_a_value(_only(rows, wanted), wanted)
-        own = own.filter(pc.and_(says(own["node"], _is_named), begins_with(own["device"], spec.devices)))
-        placed = place(own, name=spec.table, grid=grid, node_order=order)
-        matrices = _matrices(placed, wanted)
-        if not placed.names or not matrices:
+def _from_devices(find: _Find, spec: FromDevices, *, grid: Grid) -> _OfNodes | None:
+    for name, columns in of_devices(spec).items():
+        placed = find(name)
+        if placed is None or not (matrices := _matrices(placed, columns)):
             continue
         nodes, starts = nodes_of(placed.names)
         if spec.over is Over.SUM:
@@ -268,13 +259,10 @@ def _summed(matrices: Sequence[Matrix], *, starts: Ints, names: Sequence[Name], 
     )
 
 
-def _free_space(rows: pa.Table, *, grid: Grid, order: NodeOrder) -> _OfNodes | None:
+def _free_space(placed: Parts | None) -> _OfNodes | None:
     """Return the least share of space that is left on a file system that can be written."""
-    if not {"filesystem_size_bytes", "filesystem_available_bytes"} <= set(rows.column_names):
+    if placed is None:
         return None
-    columns = ["filesystem_size_bytes", "filesystem_available_bytes", "filesystem_read_only"]
-    own = with_a_value(_only(rows, columns), ["filesystem_size_bytes"])
-    placed = place(own.filter(says(own["node"], _is_named)), name="node_telemetry", grid=grid, node_order=order)
     size, free = placed.matrix("filesystem_size_bytes"), placed.matrix("filesystem_available_bytes")
     if size is None or free is None:
         return None
@@ -286,21 +274,12 @@ def _free_space(rows: pa.Table, *, grid: Grid, order: NodeOrder) -> _OfNodes | N
     return nodes, least(ratio, starts=starts)
 
 
-def _inlets(rows: pa.Table | None, *, grid: Grid, order: NodeOrder) -> _OfNodes | None:
+def _inlets(find: _Find) -> _OfNodes | None:
     """Return the air at the front of each node as its BMC measures it."""
     for name in INLET_COLUMNS:
-        if rows is None or name not in rows.column_names:
-            continue
-        own = with_a_value(_only(rows, [name]), [name])
-        is_inlet = says(own["device"], lambda device: pc.match_substring(device, "inlet", ignore_case=True))
-        placed = place(
-            own.filter(pc.and_(says(own["node"], _is_named), is_inlet)),
-            name="facility_telemetry",
-            grid=grid,
-            node_order=order,
-        )
-        matrix = placed.matrix(name)
-        if matrix is not None:
+        placed = find(f"inlets, {name}")
+        matrix = None if placed is None else placed.matrix(name)
+        if placed is not None and matrix is not None:
             nodes, starts = nodes_of(placed.names)
             return nodes, least(matrix, starts=starts)
     return None
@@ -323,17 +302,13 @@ def _node_layer(found: Mapping[str, _OfNodes], *, nodes: Sequence[str], grid: Gr
 # -- racks, and who holds what --
 
 
-def _rack_layer(
-    rows: pa.Table | None, inlets: _OfNodes | None, *, topology: Topology | None, grid: Grid, order: NodeOrder
-) -> Layer:
+def _rack_layer(placed: Parts | None, inlets: _OfNodes | None, *, topology: Topology | None, grid: Grid) -> Layer:
     """Return racks as their own sensors show them; the air of a rack without one is the median of its nodes' inlets."""
     own: dict[str, dict[str, Matrix]] = {}
-    if rows is not None:
-        found = rows.filter(begins_with(rows["device"], [_RACK]))
-        placed = place(found, name="facility_telemetry", grid=grid, node_order=order)
+    if placed is not None:
         for column, matrix in _matrices(placed, RACK_COLUMNS).items():
             own[column] = {
-                device.removeprefix(_RACK): matrix[:, number] for number, (_, device) in enumerate(placed.names)
+                device.removeprefix(RACK): matrix[:, number] for number, (_, device) in enumerate(placed.names)
             }
     if inlets is not None and topology is not None:
         nodes, matrix = inlets
@@ -365,7 +340,7 @@ def _median(matrix: Matrix) -> Matrix:
 
 
 def _holders(
-    gpus: Placed | None,
+    gpus: Parts | None,
     *,
     jobs: Sequence[JobStatus],
     allocations: pa.Table | None,

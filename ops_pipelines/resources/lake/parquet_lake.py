@@ -199,11 +199,10 @@ class ParquetLake:
         for files in list_hours(self.root, table):
             if files.hour + HOUR > start and files.hour < end:
                 found = self._read(table, files.hour, columns=names)
+                if not start <= files.hour <= end - HOUR:
+                    found = [_between(rows, start, end) for rows in found]
                 # All hours are merged below; here only what would have to be held twice until then.
                 rows = found[0] if len(found) == 1 else merge(table, found)
-                if rows.num_rows and not start <= files.hour <= end - HOUR:
-                    times = rows.column("time")
-                    rows = rows.filter(pc.and_(pc.greater_equal(times, start), pc.less(times, end)))
                 wanted = {*names, *_sort_order(table)} & {*rows.column_names}
                 parts.append(rows.select([name for name in schema.names if name in wanted]))
         return merge(table, parts).select(names)
@@ -363,6 +362,11 @@ def _arrow(rows: Rows) -> pa.Table:
     if not isinstance(rows, pa.Table):
         raise TypeError(f"rows are a {type(rows).__name__}, expected a pyarrow.Table")
     return rows
+
+
+def _between(rows: pa.Table, start: datetime, end: datetime) -> pa.Table:
+    times = rows.column("time")
+    return rows.filter(pc.and_(pc.greater_equal(times, start), pc.less(times, end)))
 
 
 def _sort_order(table: str) -> tuple[str, ...]:
