@@ -160,6 +160,8 @@ class _Sorting:
     source: str
     positions: dict[tuple[NodeName, str, str], PciAddress | None] = field(default_factory=dict)
     """(node, label, value) -> PCI address, learnt from series that carry both; None where two disagree."""
+    named: dict[int, tuple[NodeName, PciAddress]] = field(default_factory=dict)
+    """By the identity of a label set that carries both: what it names is settled once, however many samples have it."""
     uuids: dict[tuple[NodeName, PciAddress], GpuUuid] = field(default_factory=dict)
     seen: set[tuple[NodeName, PciAddress]] = field(default_factory=set)
     newest: dict[NodeName, datetime] = field(default_factory=dict)
@@ -169,11 +171,14 @@ class _Sorting:
     def learn_positions(self, samples: Iterable[Sample]) -> None:
         """Learn which UUID and index stand for which PCI address: not every series carries the address."""
         for sample in samples:
+            if id(sample.labels) in self.named:
+                continue
             try:
                 node = _known_node(sample.labels, self.names)
                 gpu = parse_pci_address(sample.labels["pci_bus_id"])
             except (ValueError, KeyError):
                 continue
+            self.named[id(sample.labels)] = node, gpu
             for label in ("UUID", "gpu"):
                 if value := sample.labels.get(label):
                     key = (node, label, value)
@@ -182,9 +187,10 @@ class _Sorting:
     def place(self, sample: Sample) -> None:
         """Take one sample in, or reject it."""
         try:
-            node = _known_node(sample.labels, self.names)
+            named = self.named.get(id(sample.labels))
+            node = _known_node(sample.labels, self.names) if named is None else named[0]
             self._check_time(node, sample)
-            gpu = self._find_gpu(node, sample.labels)
+            gpu = self._find_gpu(node, sample.labels) if named is None else named[1]
             self.seen.add((node, gpu))
             if uuid := sample.labels.get("UUID"):
                 self.uuids[node, gpu] = max(GpuUuid(uuid), self.uuids.get((node, gpu), GpuUuid("")))
