@@ -154,6 +154,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock_path = path.with_suffix(".lock")
         self._offset = 0
         """Bytes of complete lines that this instance has returned already."""
 
@@ -174,6 +175,8 @@ class Journal:
 
         A last line without its end was torn by a killed writer: it never took effect and is passed over.
         """
+        if self._path.stat().st_size == self._offset:
+            return ()  # Most looks find nothing new: to ask how long a file is costs less than to open it.
         with self._path.open("rb") as file:
             file.seek(self._offset)
             complete, end, _torn = file.read().rpartition(b"\n")
@@ -195,6 +198,6 @@ class Journal:
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
         # The lock is taken on a file of its own: locks end with their descriptor, and the journal is opened often.
-        with self._path.with_suffix(".lock").open("a") as lock:
+        with self._lock_path.open("ab", buffering=0) as lock:
             fcntl.flock(lock, how)
             yield

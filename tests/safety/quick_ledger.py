@@ -1,18 +1,18 @@
-"""A ledger that keeps its answers until the next write: thousands of stories ask the same things over and over.
+"""A ledger that keeps its answers until they may change: thousands of stories ask the same things over and over.
 
 It answers as the ledger itself would in a story, which lasts less than the day for which a ledger shows actions. All
-processes of one story share one memory, and everything that writes to the story's ledger goes through it.
+processes of one story share one database and one memory of it.
 """
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ops_pipelines.domain.action import ActionRecord
 from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
@@ -20,10 +20,14 @@ from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, Rollout
 from ops_pipelines.ports.ledger import Approval, LedgerState, Pause
 from ops_pipelines.resources.documents import decode
-from ops_pipelines.resources.ledger import database as ledger_database
 from ops_pipelines.resources.ledger.chain import Decision
+from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.watch import Watch
+from ops_pipelines.resources.pause_file import PauseFile
+from tests.safety.quick_database import QuickDatabase
 
+_OF_STATE = frozenset({"actions", "approvals", "entries", "evidence", "incidents", "rollout_nodes", "rollouts"})
 _NAMES = frozenset(
     {
         "checks",
@@ -58,83 +62,66 @@ _NAMES = frozenset(
 """Questions whose answer depends on what was asked and on the ledger alone."""
 
 
-_OF_EVIDENCE = frozenset(
-    {"conditions", "cursor", "evidence_after", "evidence_since", "rejected", "read_state", "undecided"}
-)
-_STALES: dict[str, frozenset[str]] = {
-    "store": frozenset(),
-    "store_snapshot": frozenset(),
-    "store_release": frozenset(),
-    "load": frozenset(),
-    "verify_chain": frozenset(),
-    "take_lease": frozenset({"current_lease", "held_lease"}),
-    "take_in": _OF_EVIDENCE,
-    "take_in_conditions": _OF_EVIDENCE,
-    "change_conditions": _OF_EVIDENCE,
-}
-"""What a call may change the answers of; any other call may change all."""
-
-
 class Memory:
-    """What a story's ledger has answered since it was last written to."""
+    """What a story's ledgers have answered, each answer until one of the tables that it rests on is written to."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._answers: dict[str, dict[object, object]] = {}
+    def __init__(self, database: QuickDatabase) -> None:
+        self._database = database
+        self._answers: dict[object, tuple[object, tuple[tuple[str, int], ...]]] = {}
 
     def ask(self, name: str, question: object, answer: Callable[[], Any]) -> Any:
-        known = self._answers.setdefault(name, {})
-        if question not in known:
-            known[question] = answer()
-        return known[question]
-
-    def forget(self, names: frozenset[str] | None) -> None:
-        """Forget the answers of these names; None: all."""
-        for name in tuple(self._answers) if names is None else names:
-            self._answers.pop(name, None)
+        counts = self._database.write_counts
+        known = self._answers.get((name, question))
+        if known is not None and all(counts[table] == count for table, count in known[1]):
+            return known[0]
+        self._database.tables_read = set()
+        given = answer()
+        # Documents are kept under their digest: nobody changes what was read once.
+        rests_on = tuple((table, counts[table]) for table in self._database.tables_read - {"documents"})
+        self._answers[name, question] = (given, rests_on)
+        return given
 
     def read_state(self) -> LedgerState:
         """Return the state with every approval that there ever was, read by the plainest SQL."""
-        with closing(sqlite3.connect(self._path)) as database:
+        self._database.tables_read |= _OF_STATE
+        execute = self._database.own.execute
 
-            def bodies(statement: str) -> list[str]:
-                return [row[0] for row in database.execute(statement)]
+        def bodies(statement: str) -> list[str]:
+            return [row[0] for row in execute(statement)]
 
-            def newest(statement: str) -> Any:
-                return next(iter(bodies(statement)), None)
+        def newest(statement: str) -> Any:
+            return next(iter(bodies(statement)), None)
 
-            opened = database.execute(
-                "SELECT incident, last_change_seq, body FROM incidents WHERE is_open = 1 ORDER BY opened_at, number"
-            ).fetchall()
-            decision = newest("SELECT body FROM entries WHERE kind = 'decision' ORDER BY seq DESC LIMIT 1")
-            resumed_seq = newest("SELECT max(seq) FROM entries WHERE kind = 'resume_autopilot'") or 0
-            pause = newest(
-                f"SELECT body FROM entries WHERE kind = 'pause' AND seq > {resumed_seq} ORDER BY seq LIMIT 1"
-            )
-            return LedgerState(
-                head_seq=newest("SELECT max(seq) FROM entries") or 0,
-                decided_through=0 if decision is None else _decoded(Decision, decision).decided_through,
-                evidence_head=newest("SELECT max(seq) FROM evidence") or 0,
-                incidents=tuple(_decoded(Incident, row[2]) for row in opened),
-                incident_count=newest("SELECT max(number) FROM incidents") or 0,
-                last_change_seq={IncidentId(row[0]): row[1] for row in opened},
-                records=tuple(
-                    _decoded(ActionRecord, each) for each in bodies("SELECT body FROM actions ORDER BY begun_seq")
-                ),
-                approvals=tuple(_decoded(Approval, each) for each in bodies("SELECT body FROM approvals ORDER BY seq")),
-                pause=None if pause is None else _decoded(Pause, pause),
-                rollouts=tuple(
-                    _decoded(Rollout, each)
-                    for each in bodies("SELECT body FROM rollouts WHERE is_open = 1 ORDER BY number")
-                ),
-                owned={
-                    NodeName(row[0]): RolloutId(row[1])
-                    for row in database.execute(
-                        "SELECT node, rollout, stage FROM rollout_nodes JOIN rollouts USING (rollout) WHERE is_open = 1"
-                    )
-                    if NodeStage(row[2]) in IN_HAND
-                },
-            )
+        opened = execute(
+            "SELECT incident, last_change_seq, body FROM incidents WHERE is_open = 1 ORDER BY opened_at, number"
+        ).fetchall()
+        decision = newest("SELECT body FROM entries WHERE kind = 'decision' ORDER BY seq DESC LIMIT 1")
+        resumed_seq = newest("SELECT max(seq) FROM entries WHERE kind = 'resume_autopilot'") or 0
+        pause = newest(f"SELECT body FROM entries WHERE kind = 'pause' AND seq > {resumed_seq} ORDER BY seq LIMIT 1")
+        return LedgerState(
+            head_seq=newest("SELECT max(seq) FROM entries") or 0,
+            decided_through=0 if decision is None else _decoded(Decision, decision).decided_through,
+            evidence_head=newest("SELECT max(seq) FROM evidence") or 0,
+            incidents=tuple(_decoded(Incident, row[2]) for row in opened),
+            incident_count=newest("SELECT max(number) FROM incidents") or 0,
+            last_change_seq={IncidentId(row[0]): row[1] for row in opened},
+            records=tuple(
+                _decoded(ActionRecord, each) for each in bodies("SELECT body FROM actions ORDER BY begun_seq")
+            ),
+            approvals=tuple(_decoded(Approval, each) for each in bodies("SELECT body FROM approvals ORDER BY seq")),
+            pause=None if pause is None else _decoded(Pause, pause),
+            rollouts=tuple(
+                _decoded(Rollout, each)
+                for each in bodies("SELECT body FROM rollouts WHERE is_open = 1 ORDER BY number")
+            ),
+            owned={
+                NodeName(row[0]): RolloutId(row[1])
+                for row in execute(
+                    "SELECT node, rollout, stage FROM rollout_nodes JOIN rollouts USING (rollout) WHERE is_open = 1"
+                )
+                if NodeStage(row[2]) in IN_HAND
+            },
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -163,32 +150,23 @@ class QuickLedger:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.plain, name)
+        if name not in _NAMES:
+            return method
 
         def remember(*args: Any, **options: Any) -> Any:
             question = (args, tuple((key, repr(option)) for key, option in sorted(options.items())))
             return self._memory.ask(name, question, lambda: method(*args, **options))
 
-        def forget(*args: Any, **options: Any) -> Any:
-            try:
-                return method(*args, **options)
-            finally:
-                self._memory.forget(_STALES.get(name))
-
-        return remember if name in _NAMES else forget
+        return remember
 
 
-@contextmanager
-def warm_engines() -> Iterator[None]:
-    """Let ledgers of the same path share what SQLAlchemy has compiled, over stories; each engine would begin anew."""
-    original = ledger_database._sqlite_engine
-    ledger_database._sqlite_engine = _warm_engine
-    try:
-        yield
-    finally:
-        ledger_database._sqlite_engine = original
+class StoryLedger(SqlLedger):
+    """The ledger on the database of its story, which no other story shares."""
 
-
-_warm_engine = cache(ledger_database._sqlite_engine)
+    def __init__(self, database: QuickDatabase, *, pause_file: PauseFile) -> None:
+        self._database = cast("LedgerDatabase", database)
+        self._pause_file = pause_file
+        self._watch = Watch(self._database, None)
 
 
 @cache
@@ -197,4 +175,6 @@ def empty_ledger() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "ledger.sqlite"
         SqlLedger(f"sqlite:///{path}").close()
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA journal_mode = DELETE")  # A database in memory has no WAL.
         return path.read_bytes()

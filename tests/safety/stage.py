@@ -55,6 +55,7 @@ from ops_pipelines.ports.ledger import Ledger, LedgerConflict
 from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.jobs import SplitBrain
@@ -62,7 +63,8 @@ from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec
 from ops_pipelines.simulator.versions import ReleaseFault
 from tests.safety.border import Border, Command, Crash, Mischief, Told
 from tests.safety.judge import Judge
-from tests.safety.quick_ledger import Memory, QuickLedger, empty_ledger
+from tests.safety.quick_database import QuickDatabase
+from tests.safety.quick_ledger import Memory, QuickLedger, StoryLedger, empty_ledger
 from tests.safety.scene import PERSON, Orders
 from tests.scenarios.rollout_stage import LIMITS, MODEL, FilesInMemory, quick_judge_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -168,6 +170,17 @@ class OwnClock:
         self._true_clock.wait(max(seconds, RARE_STEP_SECONDS))
 
 
+class StoryAutopilot(SmallAutopilot):
+    """One whose processes all have their ledger in the database of the story."""
+
+    def __init__(self, directory: Path, database: QuickDatabase, *jobs: JobSpec, **options: Any) -> None:
+        self._database = database
+        super().__init__(directory, *jobs, **options)
+
+    def _open_ledger(self) -> SqlLedger:
+        return StoryLedger(self._database, pause_file=PauseFile(self.directory))
+
+
 class Stage:
     """One story's world. `dress` may change a process before it runs, for a program with a guardrail less."""
 
@@ -219,9 +232,8 @@ class Stage:
                 probation=timedelta(seconds=setting.probation_seconds),
             ),
         )
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "ledger.sqlite").write_bytes(empty_ledger())
-        first = SmallAutopilot(
+        self.database = QuickDatabase(empty_ledger())
+        first = self._begin(
             directory,
             *jobs,
             node_count=setting.node_count,
@@ -247,8 +259,7 @@ class Stage:
             gpus_per_node=2,
         )
         self.orders = Orders(policy=policy, topology=topology)
-        self._memory = Memory(directory / "ledger.sqlite")
-        self._opened: list[SqlLedger] = []
+        self._memory = Memory(self.database)
         self.ledger = self._quick(first)
         self.judge = Judge(self.twin, self.orders, self.ledger)
         self.own_clock = OwnClock(self.true_clock)
@@ -259,8 +270,10 @@ class Stage:
 
     def close(self) -> None:
         """Give back what is open."""
-        for ledger in self._opened:
-            ledger.close()
+        self.database.own.close()
+
+    def _begin(self, directory: Path, *jobs: JobSpec, **options: Any) -> SmallAutopilot:
+        return StoryAutopilot(directory, self.database, *jobs, **options)
 
     def _add_process(self, name: str, autopilot: SmallAutopilot) -> None:
         self.processes[name] = autopilot
@@ -306,8 +319,6 @@ class Stage:
     def _quick(self, autopilot: SmallAutopilot) -> Ledger:
         ledger = autopilot.cluster.ledger
         assert isinstance(ledger, SqlLedger)
-        if ledger not in self._opened:
-            self._opened.append(ledger)
         return cast("Ledger", QuickLedger(ledger, self._memory))
 
     def run_pass(self, name: str = "first", *, renews_lease: bool = True, starts_after_seconds: int = 0) -> None:

@@ -27,7 +27,6 @@ from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.safety.deeds import Deed
 from tests.safety.move_kinds import CLASSES_OF_ACTS, DRAWN_APART
 from tests.safety.moves import Move, MoveKind, make
-from tests.safety.quick_ledger import warm_engines
 from tests.safety.stage import Leases, Setting, Stage, Training
 from tests.scenarios.rollout_stage import bad_kernel
 from tests.scenarios.small_autopilot import SmallAutopilot
@@ -332,26 +331,24 @@ def _draw_move(rng: random.Random, setting: Setting) -> Move:
 def play(story: Story, *, seed: int = -1, dress: Callable[[SmallAutopilot], None] = lambda _: None) -> Verdict:
     """Play a story and return the verdict; an error that the program should not make is a violation too."""
     parent = RAM_DISK if RAM_DISK.is_dir() else Path(tempfile.gettempdir())
-    # The same path for every story of this process: see `warm_engines`.
     directory = parent / f"safety-{os.getpid()}"
     shutil.rmtree(directory, ignore_errors=True)
-    with warm_engines():
-        stage = Stage(directory, story.setting, dress=dress)
-        found: list[str] = []
-        rules: set[str] = set()
-        made: Counter[MoveKind] = Counter()
-        try:
-            for move in story.moves:
-                if isinstance(move, Move):
-                    make(move, stage)
-                    made[move.kind] += 1
-                else:
-                    move(stage)
-        except Exception as problem:  # whatever it is, it is the finding
-            found.append(f"error: {type(problem).__name__}: {problem}")
-            rules.add("error")
-        ends = stage.faults_at_the_end()
-        stage.close()
+    stage = Stage(directory, story.setting, dress=dress)
+    found: list[str] = []
+    rules: set[str] = set()
+    made: Counter[MoveKind] = Counter()
+    try:
+        for move in story.moves:
+            if isinstance(move, Move):
+                make(move, stage)
+                made[move.kind] += 1
+            else:
+                move(stage)
+    except Exception as problem:  # whatever it is, it is the finding
+        found.append(f"error: {type(problem).__name__}: {problem}")
+        rules.add("error")
+    ends = stage.faults_at_the_end()
+    stage.close()
     shutil.rmtree(directory, ignore_errors=True)
     return Verdict(
         seed=seed,

@@ -1,6 +1,5 @@
 """The judge sees what no guardrail names: commands that stand in no ledger, that come twice, that rest on old news."""
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -220,10 +219,9 @@ def test_second_writer_after_a_release_is_found_at_the_end(tmp_path: Path) -> No
     stage.close()
 
 
-def test_line_of_the_ledger_that_was_changed_is_found_at_the_end(stage: Stage, tmp_path: Path) -> None:
+def test_line_of_the_ledger_that_was_changed_is_found_at_the_end(stage: Stage) -> None:
     attempt_to_send(on_node(Verb.DRAIN, 3), stage)
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
-        database.execute("update entries set actor = 'somebody else' where seq = 1")
+    stage.database.own.execute("update entries set actor = 'somebody else' where seq = 1")
 
     assert [found.split(":")[0] for found in stage.faults_at_the_end()] == ["chain"]
 

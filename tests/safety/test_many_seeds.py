@@ -2,12 +2,15 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ops_pipelines.domain.action import MESSAGES, Verb
 from ops_pipelines.domain.policy import LadderLimits, Mode
+from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines.simulator.scenario import JobSpec
 from tests.safety.directed_stories import PASS, break_by, wait
 from tests.safety.hostile_plans import WIDE
 from tests.safety.many_seeds import Tally, count, lines_of, play_all
@@ -15,8 +18,11 @@ from tests.safety.moves import Move, MoveKind, make
 from tests.safety.quick_ledger import QuickLedger
 from tests.safety.stage import Setting, Stage
 from tests.safety.stories import Story, draw_story, play
+from tests.scenarios.small_autopilot import SmallAutopilot
 
 SEED_COUNT = 50
+SEEDS_ON_DISK = (20122, 20151, 20192)
+"""Approvals, crashes and a rollout among them."""
 LEAST_COMMAND_COUNTS = {
     Verb.DRAIN: 20,
     Verb.RESERVE: 2,
@@ -89,6 +95,35 @@ def test_ledger_with_a_memory_answers_as_the_ledger_does(tmp_path: Path) -> None
 
     assert stage.judge.watched[Verb.DRAIN] == 1
     stage.close()
+
+
+class StageOnDisk(Stage):
+    """A stage whose processes ask their ledger itself, in a file and through all of SQLAlchemy."""
+
+    def _begin(self, directory: Path, *jobs: JobSpec, **options: Any) -> SmallAutopilot:
+        return SmallAutopilot(directory, *jobs, **options)
+
+    def _quick(self, autopilot: SmallAutopilot) -> Ledger:
+        return autopilot.cluster.ledger
+
+
+@pytest.mark.parametrize("seed", SEEDS_ON_DISK)
+def test_story_is_written_as_it_would_be_on_disk(seed: int, tmp_path: Path) -> None:
+    story = draw_story(seed)
+    written = []
+    for kind in (Stage, StageOnDisk):
+        stage = kind(tmp_path / kind.__name__, story.setting)
+        for move in story.moves:
+            assert isinstance(move, Move)
+            make(move, stage)
+        ledger = stage.ledger
+        written.append((ledger.entries(after=0, limit=10_000), ledger.evidence_after(0, limit=10_000)))
+        assert stage.faults_at_the_end() == []
+        stage.processes["first"].cluster.ledger.close()
+        stage.close()
+
+    in_memory, on_disk = written
+    assert in_memory == on_disk
 
 
 def test_stories_contain_every_kind_of_trouble(tally: Tally) -> None:

@@ -39,8 +39,10 @@ from ops_pipelines.ports.rollout_files import CalendarText
 from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
-from tests.safety.quick_ledger import Memory, QuickLedger
+from tests.safety.quick_database import QuickDatabase
+from tests.safety.quick_ledger import Memory, QuickLedger, StoryLedger, empty_ledger
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 MODEL = "hgx"
@@ -164,9 +166,13 @@ class RolloutStage(SmallAutopilot):
     def __init__(self, directory: Path, *jobs: Any, policy: Policy = ROLLOUT_POLICY, **options: Any) -> None:
         self.files = FilesInMemory()
         self.reports: list[CycleReport] = []
-        self._memory = Memory(directory / "ledger.sqlite")
+        self._database = QuickDatabase(empty_ledger())
+        self._memory = Memory(self._database)
         super().__init__(directory, *jobs, **{"node_count": 6, "gpus_per_node": 2, "policy": policy, **options})
         self.let_pass(3)
+
+    def _open_ledger(self) -> SqlLedger:
+        return StoryLedger(self._database, pause_file=PauseFile(self.directory))
 
     def _begin_on(self, directory: Path, twin: Any, policy: Policy) -> None:
         super()._begin_on(directory, twin, policy)

@@ -143,9 +143,6 @@ class SmallAutopilot:
     def _begin_on(self, directory: Path, twin: Twin, policy: Policy) -> None:
         self.directory = directory
         self.twin = twin
-        file = directory / "ledger.sqlite"
-        if self.ledger_url is None and not file.exists():
-            file.write_bytes(_empty_ledger())
         scenario = twin.scenario
         topology = Topology(
             places={
@@ -160,7 +157,7 @@ class SmallAutopilot:
             fleet=SimulatedFleet(self.twin),
             telemetry=SimulatedTelemetry(self.twin),
             logs=(SimulatedLogs(self.twin),),
-            ledger=SqlLedger(self.ledger_url or f"sqlite:///{file}", pause_file=PauseFile(directory)),
+            ledger=self._open_ledger(),
             notifier=self.messages,
             clock=SlowLoop(self.clock),
             rules=Rules(policy=policy, topology=topology, catalogue=read_catalogue()),
@@ -169,6 +166,12 @@ class SmallAutopilot:
         self.lease = Lease(holder="test", given=None)
         self._plans: tuple[IncidentPlan, ...] = ()
         self._refusals: tuple[tuple[IncidentId, Refusal], ...] = ()
+
+    def _open_ledger(self) -> SqlLedger:
+        file = self.directory / "ledger.sqlite"
+        if self.ledger_url is None and not file.exists():
+            file.write_bytes(_empty_ledger())
+        return SqlLedger(self.ledger_url or f"sqlite:///{file}", pause_file=PauseFile(self.directory))
 
     def restart(self) -> None:
         """End this process and begin another one on the same disk: nothing that was only in memory is left."""

@@ -40,6 +40,8 @@ _RESENT = (
     )
     .order_by(entries.c.seq)
 )
+_NEW_ACTIONS = insert(actions)
+_CHANGED_ACTION = update(actions).where(actions.c.key == bindparam("its_key"))
 _KNOWN_REFUSAL = select(refusals.c.seq).where(refusals.c.identity == bindparam("identity"))
 
 
@@ -88,7 +90,7 @@ def begin_actions(
             state = replace(state, records=(*state.records, record), head_seq=seq)
             answers.append(Begun(record=record))
     if rows:
-        connection.execute(insert(actions), rows)
+        connection.execute(_NEW_ACTIONS, rows)
     return tuple(answers)
 
 
@@ -205,7 +207,7 @@ def finish_actions(connection: Connection, outcomes: Mapping[ActionKey, Outcome]
 
 def _update_actions(connection: Connection, rows: Sequence[Mapping[str, object]]) -> None:
     if rows:
-        connection.execute(update(actions).where(actions.c.key == bindparam("its_key")), rows)
+        connection.execute(_CHANGED_ACTION, rows)
 
 
 def _judge_lease(connection: Connection, token: str | None, now: datetime) -> Refusal | None:

@@ -151,6 +151,10 @@ def hash_entry(
     return hashlib.sha256(line.encode()).hexdigest()
 
 
+_NEW_LINES = insert(entries)
+_CHANGED = update(incidents).where(incidents.c.incident == bindparam("its_name"))
+
+
 class ChainWriter:
     """Appends lines within one writing transaction, which it must not outlive.
 
@@ -204,10 +208,10 @@ class ChainWriter:
 
     def _write(self) -> None:
         if self._lines:
-            self.connection.execute(insert(entries), self._lines)
+            self.connection.execute(_NEW_LINES, self._lines)
         if self._changed:
             self.connection.execute(
-                update(incidents).where(incidents.c.incident == bindparam("its_name")),
+                _CHANGED,
                 [{"its_name": about, "last_change_seq": seq} for about, seq in self._changed.items()],
             )
 

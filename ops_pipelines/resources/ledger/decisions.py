@@ -6,7 +6,7 @@ Each function runs inside a writing transaction of its caller. Actions are `acti
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from ops_pipelines.domain.action import SOFT
 from ops_pipelines.domain.guardrails.refusal import Refusal
@@ -31,6 +31,11 @@ from ops_pipelines.resources.ledger.tables import plans as plan_rows
 
 _REFUSALS_WITHIN = 1_000
 """Lines that are looked through for the last refusals: further back, the same ones are told once more."""
+_DECISIONS_AFTER = (
+    select(entries.c.body)
+    .where(entries.c.kind == EntryKind.DECISION.value, entries.c.seq > bindparam("after"))
+    .order_by(entries.c.seq.desc())
+)
 
 
 def write_decision(
@@ -93,12 +98,7 @@ def _guardrails_of(refusals: Collection[tuple[IncidentId, Refusal]]) -> frozense
 def _last_refusals(connection: Connection) -> Collection[tuple[IncidentId, Refusal]]:
     """Return the refusals of the newest decision that made plans; none where it lies too far back to be looked for."""
     head_seq, _ = read_head(connection)
-    statement = (
-        select(entries.c.body)
-        .where(entries.c.kind == EntryKind.DECISION.value, entries.c.seq > head_seq - _REFUSALS_WITHIN)
-        .order_by(entries.c.seq.desc())
-    )
-    for row in connection.execute(statement):
+    for row in connection.execute(_DECISIONS_AFTER, {"after": head_seq - _REFUSALS_WITHIN}):
         refusals = decode(Decision, row.body).refusals
         if refusals is not None:
             return refusals

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import Column, Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Integer, Select, bindparam, delete, func, insert, select, update
 
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
@@ -38,10 +38,32 @@ _LOOKUP_SIZE = 500
 _LEASE = "act"
 # Statements that every pass asks dozens of times stand here: to build one costs as much as to ask it.
 _DOCUMENT = select(documents.c.digest).where(documents.c.digest == bindparam("digest"))
+_NEW_DOCUMENT = insert(documents)
 _CURSOR = select(cursors.c.position).where(cursors.c.source == bindparam("source"))
+_NEW_CURSOR = insert(cursors)
 _MOVED = update(cursors).where(cursors.c.source == bindparam("its_source"))
 _REMEMBERED = select(conditions.c.identity).where(conditions.c.source == bindparam("source"))
+_CONDITIONS = select(conditions.c.body)
+_NEW_CONDITIONS = insert(conditions)
+_CONDITION_OVER = delete(conditions).where(
+    conditions.c.source == bindparam("its_source"), conditions.c.identity == bindparam("its_identity")
+)
 _EVIDENCE_HEAD = select(func.max(evidence.c.seq))
+_EVIDENCE_AFTER = (
+    select(evidence.c.seq, evidence.c.body)
+    .where(evidence.c.seq > bindparam("after"))
+    .order_by(evidence.c.seq)
+    .limit(bindparam("most", type_=Integer))
+)
+_KNOWN_EVIDENCE = select(evidence.c.identity).where(evidence.c.identity.in_(bindparam("wanted", expanding=True)))
+_NEW_EVIDENCE = insert(evidence)
+_REJECTED_HEAD = select(func.max(rejected.c.seq))
+_KNOWN_REJECTED = select(rejected.c.identity).where(rejected.c.identity.in_(bindparam("wanted", expanding=True)))
+_NEW_REJECTED = insert(rejected)
+_REJECTED_UNTIL = delete(rejected).where(rejected.c.seq <= bindparam("last"))
+_LEASE_ROW = select(leases).where(leases.c.name == _LEASE)
+_LEASE_HELD = _LEASE_ROW.where(leases.c.expires_at > bindparam("now"))
+_RENEWED = update(leases).where(leases.c.name == _LEASE)
 _LEASE_RUNNING = select(leases.c.token).where(leases.c.name == _LEASE, leases.c.expires_at > bindparam("now"))
 T = TypeVar("T")
 
@@ -66,7 +88,7 @@ def write_document(connection: Connection, digest: Digest, document: str) -> Non
     """Keep a document unless it is kept already."""
     if not has_document(connection, digest):
         row = {"digest": digest, "compressed": zlib.compress(document.encode())}
-        connection.execute(insert(documents), row)
+        connection.execute(_NEW_DOCUMENT, row)
 
 
 def read_document(connection: Connection, digest: Digest) -> str:
@@ -95,7 +117,7 @@ def move_cursor(connection: Connection, source: str, position: str, *, now: date
     """Remember where reading of `source` stopped; write nothing if it did not move."""
     before = read_cursor(connection, source)
     if before is None:
-        connection.execute(insert(cursors), {"source": source, "position": position, "moved_at": now})
+        connection.execute(_NEW_CURSOR, {"source": source, "position": position, "moved_at": now})
     elif before != position:
         connection.execute(_MOVED, {"its_source": source, "position": position, "moved_at": now})
 
@@ -105,7 +127,7 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     by_identity: dict[str, Observation] = {}
     for observation in observations:
         by_identity.setdefault(identity_of(observation.source, observation.position), observation)
-    new = _without_known(connection, evidence.c.identity, by_identity)
+    new = _without_known(connection, _KNOWN_EVIDENCE, by_identity)
     if not new:
         return 0
     seq = connection.execute(_EVIDENCE_HEAD).scalar() or 0
@@ -113,7 +135,7 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
         {"seq": seq + offset, "identity": identity, "body": encode(observation), **_counted_by(observation)}
         for offset, (identity, observation) in enumerate(new.items(), start=1)
     ]
-    connection.execute(insert(evidence), rows)
+    connection.execute(_NEW_EVIDENCE, rows)
     return len(rows)
 
 
@@ -152,14 +174,13 @@ def write_conditions(connection: Connection, source: str, present: Collection[Ob
     now_by_identity: dict[str, Observation] = {}
     for observation in present:
         now_by_identity.setdefault(identity_of(observation.source, observation.position), observation)
-    of_source = conditions.c.source == source
     remembered = set(connection.execute(_REMEMBERED, {"source": source}).scalars())
     begun = {identity: item for identity, item in now_by_identity.items() if identity not in remembered}
     for gone in remembered - now_by_identity.keys():
-        connection.execute(delete(conditions).where(of_source, conditions.c.identity == gone))
+        connection.execute(_CONDITION_OVER, {"its_source": source, "its_identity": gone})
     if begun:
         rows = [{"source": source, "identity": key, "body": encode(item)} for key, item in begun.items()]
-        connection.execute(insert(conditions), rows)
+        connection.execute(_NEW_CONDITIONS, rows)
     write_evidence(connection, (replace(item, position=_position_of_begin(item)) for item in begun.values()))
     return len(begun)
 
@@ -176,7 +197,6 @@ def change_conditions(
     write_rejected(connection, past, now=now)
     history = {each.position for each in past}
     begun = [each for each in begun if each.position not in history]
-    of_source = conditions.c.source == source
     remembered = set(connection.execute(_REMEMBERED, {"source": source}).scalars())
     by_identity: dict[str, Observation] = {}
     for observation in begun:
@@ -188,9 +208,9 @@ def change_conditions(
         if key not in remembered | gone
     ]
     if rows:
-        connection.execute(insert(conditions), rows)
+        connection.execute(_NEW_CONDITIONS, rows)
     for identity in sorted(gone & remembered):
-        connection.execute(delete(conditions).where(of_source, conditions.c.identity == identity))
+        connection.execute(_CONDITION_OVER, {"its_source": source, "its_identity": identity})
     new = (replace(item, position=_position_of_begin(item)) for item in by_identity.values())
     return write_evidence(connection, new)
 
@@ -201,7 +221,7 @@ def _position_of_begin(condition: Observation) -> str:
 
 def read_conditions(connection: Connection) -> tuple[Observation, ...]:
     """Return every remembered condition, those that began first first."""
-    bodies = connection.execute(select(conditions.c.body)).scalars()
+    bodies = connection.execute(_CONDITIONS).scalars()
     return tuple(
         sorted(decode_all(Observation, bodies), key=lambda item: (item.observed_at, item.source, item.position))
     )
@@ -209,8 +229,7 @@ def read_conditions(connection: Connection) -> tuple[Observation, ...]:
 
 def read_evidence(connection: Connection, *, after: int, limit: int) -> tuple[Evidence, ...]:
     """Return up to `limit` observations above `after`, in order."""
-    statement = select(evidence.c.seq, evidence.c.body).where(evidence.c.seq > after).order_by(evidence.c.seq)
-    rows = [(seq, body) for seq, body in connection.execute(statement.limit(limit))]
+    rows = [(seq, body) for seq, body in connection.execute(_EVIDENCE_AFTER, {"after": after, "most": limit})]
     observations = decode_all(Observation, [body for _, body in rows])
     return tuple(Evidence(seq=seq, observation=told) for (seq, _), told in zip(rows, observations, strict=True))
 
@@ -250,15 +269,15 @@ def write_rejected(connection: Connection, refused: Collection[Rejected], *, now
         )
         for row in refused
     }
-    new = _without_known(connection, rejected.c.identity, by_identity)
-    seq = connection.execute(select(func.max(rejected.c.seq))).scalar() or 0
+    new = _without_known(connection, _KNOWN_REJECTED, by_identity)
+    seq = connection.execute(_REJECTED_HEAD).scalar() or 0
     rows = [
         {"seq": seq + offset, "identity": identity, "rejected_at": now, "body": encode(row)}
         for offset, (identity, row) in enumerate(new.items(), start=1)
     ]
     if rows:
-        connection.execute(insert(rejected), rows)
-        connection.execute(delete(rejected).where(rejected.c.seq <= seq + len(rows) - REJECTED_KEPT_COUNT))
+        connection.execute(_NEW_REJECTED, rows)
+        connection.execute(_REJECTED_UNTIL, {"last": seq + len(rows) - REJECTED_KEPT_COUNT})
 
 
 def read_rejected(connection: Connection, *, limit: int) -> tuple[Rejected, ...]:
@@ -278,10 +297,9 @@ def take_lease(
     The same holder keeps its token even over a gap: nobody else held the lease in between, or the row would say so.
     Each other holder begins a new epoch, which its token carries. Whoever `is_gone` is not waited for.
     """
-    row = connection.execute(select(leases).where(leases.c.name == _LEASE)).one_or_none()
+    row = connection.execute(_LEASE_ROW).one_or_none()
     if row is not None and row.holder == holder:
-        renewal = update(leases).where(leases.c.name == _LEASE).values(expires_at=now + ttl)
-        connection.execute(renewal)
+        connection.execute(_RENEWED, {"expires_at": now + ttl})
         return str(row.token)
     if row is not None and row.expires_at > now and not is_gone(row.holder):
         return None
@@ -291,14 +309,13 @@ def take_lease(
     if row is None:
         connection.execute(insert(leases), {"name": _LEASE, **values})
     else:
-        connection.execute(update(leases).where(leases.c.name == _LEASE).values(values))
+        connection.execute(_RENEWED, values)
     return token
 
 
 def read_held_lease(connection: Connection, now: datetime) -> HeldLease | None:
     """Return the lease that runs at `now`, with who holds it."""
-    running = select(leases).where(leases.c.name == _LEASE, leases.c.expires_at > now)
-    row = connection.execute(running).one_or_none()
+    row = connection.execute(_LEASE_HELD, {"now": now}).one_or_none()
     if row is None:
         return None
     return HeldLease(
@@ -311,9 +328,9 @@ def read_lease(connection: Connection, now: datetime) -> str | None:
     return connection.execute(_LEASE_RUNNING, {"now": now}).scalar()
 
 
-def _without_known(connection: Connection, identity: Column[str], items: dict[str, T]) -> dict[str, T]:
+def _without_known(connection: Connection, asking: Select[str], items: dict[str, T]) -> dict[str, T]:
     known: set[str] = set()
     identities = iter(items)
     while batch := list(islice(identities, _LOOKUP_SIZE)):
-        known.update(connection.execute(select(identity).where(identity.in_(batch))).scalars())
+        known.update(connection.execute(asking, {"wanted": batch}).scalars())
     return {key: item for key, item in items.items() if key not in known}

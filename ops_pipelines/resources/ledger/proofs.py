@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, insert
+from sqlalchemy import Connection, bindparam, delete, insert
 
 from ops_pipelines.domain.act_proof import ACT_CHECKS
 from ops_pipelines.domain.action import MESSAGES, ActionRecord
@@ -23,6 +23,9 @@ from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter
 from ops_pipelines.resources.ledger.state import read_plans_of, read_proofs_of
 from ops_pipelines.resources.ledger.tables import proofs as proof_rows
+
+_NEW_PROOF = insert(proof_rows)
+_OUTDATED = delete(proof_rows).where(proof_rows.c.plan == bindparam("its_plan"))
 
 
 def content_of(plan: IncidentPlan) -> Digest:
@@ -58,8 +61,8 @@ def write_proofs(writer: ChainWriter, proofs: Collection[Proof], *, now: datetim
             raise LedgerError(f"there is no plan {proof.plan} that could be proved; record the plan with its proof")
         body, incident = encode(proof), plans[proof.plan].incident
         seq = writer.append(body, kind=EntryKind.PROOF, actor=AUTOPILOT, incident=incident, now=now)
-        writer.connection.execute(delete(proof_rows).where(proof_rows.c.plan == proof.plan))
-        writer.connection.execute(insert(proof_rows), {"plan": proof.plan, "seq": seq, "body": body})
+        writer.connection.execute(_OUTDATED, {"its_plan": proof.plan})
+        writer.connection.execute(_NEW_PROOF, {"plan": proof.plan, "seq": seq, "body": body})
 
 
 def refuse_unproved(connection: Connection, begun: Iterable[Incident], *, now: datetime) -> None:

@@ -28,6 +28,11 @@ _CACHE_SIZE = 256
 
 _IS_OPEN = rollout_rows.c.is_open == 1
 _OPEN = select(rollout_rows.c.body).where(_IS_OPEN).order_by(rollout_rows.c.number)
+_OPEN_OR_SINCE = (
+    select(rollout_rows.c.body)
+    .where(or_(_IS_OPEN, rollout_rows.c.changed_at >= bindparam("since")))
+    .order_by(rollout_rows.c.number)
+)
 _ROLLOUT = select(rollout_rows.c.body).where(rollout_rows.c.rollout == bindparam("rollout"))
 _COUNT = select(func.max(rollout_rows.c.number))
 _OF_OPEN = rollout_nodes.join(rollout_rows, rollout_rows.c.rollout == rollout_nodes.c.rollout)
@@ -203,11 +208,7 @@ def read_rollouts(connection: Connection, *, final_since: datetime | None) -> tu
     """Return the rollouts that are not final, and those that became so at or after `final_since`; oldest first."""
     if final_since is None:
         return read_open_rollouts(connection)
-    bodies = connection.execute(
-        select(rollout_rows.c.body)
-        .where(or_(_IS_OPEN, rollout_rows.c.changed_at >= final_since))
-        .order_by(rollout_rows.c.number)
-    ).scalars()
+    bodies = connection.execute(_OPEN_OR_SINCE, {"since": final_since}).scalars()
     return tuple(_to_rollout(body) for body in bodies)
 
 

@@ -96,6 +96,8 @@ _RECORDS_WITH_ROLLOUTS = (
 )
 _APPROVALS = select(approvals.c.body).where(approvals.c.expires_at > bindparam("since")).order_by(approvals.c.seq)
 _INCIDENT = select(incidents.c.body).where(incidents.c.incident == bindparam("incident"))
+_NEW_INCIDENTS = insert(incidents)
+_CHANGED_INCIDENT = update(incidents).where(incidents.c.incident == bindparam("its_name"))
 _INCIDENT_COUNT = select(func.max(incidents.c.number))
 _RECORDS_OF = select(actions.c.body).where(actions.c.incident == bindparam("incident")).order_by(actions.c.begun_seq)
 _RECORDS_ON = _RECORDS_OF.where(actions.c.node == bindparam("node"))
@@ -236,9 +238,9 @@ def write_incidents(
             number += 1
             new.append({**row, "number": number, "first_seq": seq})
     if new:
-        connection.execute(insert(incidents), new)
+        connection.execute(_NEW_INCIDENTS, new)
     if old:
-        connection.execute(update(incidents).where(incidents.c.incident == bindparam("its_name")), old)
+        connection.execute(_CHANGED_INCIDENT, old)
 
 
 def incident_row(incident: Incident) -> dict[str, str | int | datetime]:
