@@ -119,12 +119,12 @@ def test_flood_is_taken_in_by_bounded_parts_in_order_and_nothing_is_lost(autopil
     while not passes or passes[-1].is_more_waiting:
         passes.append(take_in_logs(autopilot.cluster))
 
-    assert [each.new_count for each in passes] == [2_000] * 6 + [345]
-    assert flood.most_read == 2_000
+    assert [each.new_count for each in passes] == [4_000] * 3 + [345]
+    assert flood.most_read == 4_000
     assert positions(autopilot) == [f"{number:06d}" for number in range(12_345)]
 
 
-@pytest.mark.parametrize(("count", "is_more"), [(0, False), (1_999, False), (2_000, True), (2_001, True)])
+@pytest.mark.parametrize(("count", "is_more"), [(0, False), (3_999, False), (4_000, True), (4_001, True)])
 def test_log_that_gave_as_much_as_was_asked_for_may_have_more(
     autopilot: SmallAutopilot, count: int, is_more: bool
 ) -> None:
