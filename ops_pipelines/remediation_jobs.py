@@ -198,7 +198,7 @@ _SHOWN_AFTERWARDS = (
 
 @dg.job(tags={**ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def remediate() -> None:
-    """The loop: observe, understand, plan, act, verify, report. Covers every open incident."""
+    """The loop: observe, understand, plan, act, verify, report. Covers every open incident that no run beside has."""
     recorded = correlation(health_findings(validated_observations()))
     kept = incidents(recorded, after=verifications(after=action_log(remediation_plan(recorded))))
     for show in _SHOWN_AFTERWARDS:

@@ -1,8 +1,9 @@
 """What runs of the acting lane that go on side by side leave to each other: each names the plans that it carries out.
 
-A run that has named none yet has still to look, and will see for itself what is new. Who looks leaves to the others
-what they have named, and carries on no plan that meets one of theirs before that run is over. Nobody waits in a circle:
-a run waits only for those that had looked before it. What slips through is the ledger's to stop, as everywhere.
+A run that has named none yet has still to look (or has too many), and will see for itself what is new. Who looks leaves
+to the others what they have named, and carries on no plan that meets one of theirs before that run is over. Nobody
+waits in a circle: a run waits only for those that had looked before it. What slips through is the ledger's to stop, as
+everywhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 PLANS_TAG = "ops_pipelines/plans"
 """On a run that has looked: the plans that it carries out."""
 _NO_PLAN = "none"
+_NAMED_AT_MOST = 100
+"""PostgreSQL indexes tags, and refuses one of more than 2,700 bytes. A run with more plans names none: it is at all."""
 _LOOK_EVERY = timedelta(seconds=1)
 UNDER_WAY = (
     *(dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED),
@@ -72,8 +75,9 @@ class Turns:
     def take(self, plans: Sequence[IncidentPlan]) -> tuple[IncidentPlan, ...]:
         """Return the plans that no other run carries out, and name them as those of this run."""
         mine = self.without_theirs(plans)
-        named = ",".join(plan.plan for plan in mine) or _NO_PLAN
-        self._context.instance.add_run_tags(self._context.run_id, {PLANS_TAG: named})
+        if len(mine) <= _NAMED_AT_MOST:
+            named = ",".join(plan.plan for plan in mine) or _NO_PLAN
+            self._context.instance.add_run_tags(self._context.run_id, {PLANS_TAG: named})
         return mine
 
     def why_it_waits(self, plan: IncidentPlan) -> str | None:

@@ -28,6 +28,7 @@ from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import Attention, react
 from ops_pipelines.flow.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
+from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, one_at_a_time, why_not_held
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
@@ -95,7 +96,7 @@ class _BetweenTicks:
                     lease = Lease(holder=this_process(), given=token)
                     reaction = react(cluster, lease=lease, attention=attention, reading=reading)
                     self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
-        except Exception as problem:  # Nobody would hear of it: the next tick meets it again, or tells of it here.
+        except (SourceError, LedgerError) as problem:  # The next tick meets it again, or tells of it.
             self._did.append(f"a look between ticks failed: {problem}")
 
 

@@ -31,6 +31,8 @@ from ops_pipelines.sensors.runs import (
     why_not_held,
 )
 
+_LOOK_BESIDE_EVERY = timedelta(seconds=1)
+"""Where a run is under way: what it leaves is read from Dagster's storage, the plans and the evidence."""
 _LOOK_AT_JOBS_EVERY = timedelta(seconds=2)
 """Where a plan waits for a job's checkpoint: each second later is a second of the whole job done twice."""
 
@@ -76,7 +78,7 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
     stop_at = cluster.clock.now() + POLL_FOR
     skip = "nothing new and nothing due"
     held: HeldLease | None = None
-    look_at_jobs_at = cluster.clock.now()
+    look_at_jobs_at = look_beside_at = cluster.clock.now()
     changed_at = rules_changed_at(cluster)
 
     def due_in(state: LedgerState, *, recorded_through: int) -> Due | None:
@@ -91,9 +93,10 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
 
     while True:
         now, left_from = cluster.clock.now(), 0
+        are_jobs_due = now >= look_at_jobs_at
         state = cluster.ledger.read_state(now)
         due = due_in(state, recorded_through=recorded_through)
-        if due is None and now >= look_at_jobs_at:
+        if due is None and are_jobs_due:
             due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         if held is None:
             held = hold_epoch(cluster)
@@ -103,11 +106,15 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
             due = due_takeover(state, epoch=held.epoch, now=now)
         if due is not None and (count := count_runs_under_way(context.instance, lease_token=held.token)):
             skip = f"{due.reason}; a run is under way already"
-            due = None
-            rest = None if count >= ACTING_SIDE_BY_SIDE else _rest_of(state, cursor, context.instance, cluster)
+            due = rest = None
+            if count < ACTING_SIDE_BY_SIDE and now >= look_beside_at:
+                look_beside_at = now + _LOOK_BESIDE_EVERY
+                rest = _rest_of(state, cursor, context.instance, cluster)
             if rest is not None:
                 state, left_from = rest
-                due = due_in(state, recorded_through=cursor.recorded_through) or due_moment(cluster, state)
+                due = due_in(state, recorded_through=cursor.recorded_through)
+                if due is None and are_jobs_due:
+                    due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         due = None if due is None else under_epoch(due, held.epoch)
         if due is not None and due.run_key != cursor.last_key:
             tags = {**ACTING_TAGS, REQUESTED_TAG: now.isoformat()}
@@ -139,10 +146,9 @@ def _rest_of(
     )
     seen_through = min(cursor.recorded_through, state.decided_through)
     evidence = cluster.ledger.evidence_after(seen_through, limit=EVIDENCE_AT_ONCE)
-    left = [each.seq for each in evidence if each.observation.node in {*nodes, NO_NODE}]
     if len(evidence) == EVIDENCE_AT_ONCE:
         return None
+    left = [each.seq for each in evidence if each.observation.node in {*nodes, NO_NODE}]
     head = seen_through if len(left) == len(evidence) else state.evidence_head
-    return replace(state, incidents=incidents, evidence_head=head), min(
-        [*left, *filter(None, [cursor.left_from])], default=0
-    )
+    left_from = min((each for each in (cursor.left_from, *left) if each), default=0)
+    return replace(state, incidents=incidents, evidence_head=head), left_from

@@ -344,9 +344,13 @@ def test_a_page_says_the_same_whatever_was_read_before(seed: int, monkeypatch: p
     assert known_count
 
 
-def test_a_shape_that_was_not_met_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("times_met", "remembered"), [(1, 2), (2, 5)])
+def test_a_shape_that_was_not_met_for_long_is_forgotten_and_sooner_one_that_never_came_again(
+    monkeypatch: pytest.MonkeyPatch, times_met: int, remembered: int
+) -> None:
     monkeypatch.setattr(exposition, "_SHAPES", exposition._Shapes())
     for minute in range(60):
-        decode_exposition(f'up{{start="{minute}"}} 1\n'.encode(), default_time=AT + timedelta(minutes=minute))
+        for _ in range(times_met):
+            decode_exposition(f'up{{start="{minute}"}} 1\n'.encode(), default_time=AT + timedelta(minutes=minute))
 
-    assert len(exposition._SHAPES._known) == 5
+    assert len(exposition._SHAPES._known) == remembered

@@ -8,14 +8,17 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from ops_pipelines import run_share
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, Workload
 from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 from ops_pipelines.run_share import PLANS_TAG, shares_under_way
+from ops_pipelines.sensors import remediation as sensor_module
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
+from ops_pipelines.sensors.runs import POLL_FOR
 from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import JobSpec
@@ -213,6 +216,23 @@ def test_repaired_node_is_looked_at_by_the_run_whose_plan_it_was_and_by_others_t
     assert known.state is state
 
 
+@pytest.mark.parametrize(("most", "is_named"), [(1, True), (0, False)])
+def test_run_with_more_plans_than_a_tag_holds_names_none(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, most: int, is_named: bool
+) -> None:
+    monkeypatch.setattr(run_share, "_NAMED_AT_MOST", most)
+    break_node(autopilot, A, instance)
+
+    tags = remediate(autopilot, instance)
+
+    assert (PLANS_TAG in tags) is is_named
+    assert resets(autopilot) == 1
+
+
+def test_tag_of_as_many_plans_as_are_named_fits_into_an_index_of_postgres() -> None:
+    assert run_share._NAMED_AT_MOST * len("PLAN-a50e5e130721,") < 2_700
+
+
 # -- when another is asked for --
 
 
@@ -287,6 +307,26 @@ def test_news_that_were_left_to_a_run_are_asked_for_when_all_are_over(
     assert resets(autopilot) == 3  # GPU 2 on both nodes, and GPU 5 of the first.
     assert present(autopilot) == ()
     assert not ask(autopilot, instance, third.cursor).run_requests
+
+
+def test_scheduler_is_asked_no_more_often_because_a_run_is_under_way(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would hear from us four times a second, for as long as a job waits for its moment."""
+    autopilot = beginning(tmp_path)
+    theirs = break_node(autopilot, A, instance)
+    first = ask(autopilot, instance, None)
+    run_under_way(instance, theirs)
+    asked: list[None] = []
+    monkeypatch.setattr(sensor_module, "due_moment", lambda *_: asked.append(None))
+    autopilot.let_pass(1)
+    autopilot.twin.inject(FaultKind.UNCORRECTABLE_ECC, A, gpu=5)  # Due, and left to the run at every look.
+    tick(fault_sensor, autopilot, instance)
+    autopilot.cluster = replace(autopilot.cluster, clock=autopilot.clock)
+
+    assert not ask(autopilot, instance, first.cursor).run_requests
+
+    assert 1 <= len(asked) <= POLL_FOR / timedelta(seconds=2) + 1
 
 
 def test_no_more_runs_than_the_lane_takes(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:

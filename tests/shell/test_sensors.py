@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -103,12 +103,14 @@ def turn(
     return result
 
 
-def await_that(holds: Callable[[], bool]) -> None:
-    """Wait for what a thread will do within moments."""
-    give_up_at = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < give_up_at, "it never came"
-        time.sleep(0.01)
+def looking_on() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == BETWEEN_TICKS]
+
+
+def await_looks_between_ticks() -> None:
+    """Wait until nobody looks on: where no tick follows, for three seconds."""
+    for each in looking_on():
+        each.join(30)
 
 
 def requests(result: dg.SensorResult) -> list[dg.RunRequest]:
@@ -180,7 +182,8 @@ def test_fault_between_two_ticks_waits_for_neither(autopilot: SmallAutopilot, in
 
     break_node(autopilot)
 
-    await_that(lambda: autopilot.node("gpu001").is_drained)
+    await_looks_between_ticks()
+    assert autopilot.node("gpu001").is_drained
     assert "drained gpu001" in reason(turn(fault_sensor, autopilot, instance))
     assert autopilot.commands() == [EntryKind.DRAIN]
 
@@ -189,7 +192,7 @@ def test_nobody_looks_on_once_the_next_tick_is_there(autopilot: SmallAutopilot, 
     turn(fault_sensor, autopilot, instance, ticked_before=True)
     turn(fault_sensor, autopilot, instance)
 
-    assert not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS]
+    assert looking_on() == []
 
 
 def test_nobody_looks_on_without_the_lease(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
@@ -199,14 +202,14 @@ def test_nobody_looks_on_without_the_lease(autopilot: SmallAutopilot, instance: 
 
     break_node(autopilot)
 
-    await_that(lambda: not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS])
+    await_looks_between_ticks()
     assert not autopilot.node("gpu001").is_drained
 
 
 def test_who_asks_for_one_tick_gets_one(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> None:
     turn(fault_sensor, autopilot, instance)
 
-    assert not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS]
+    assert looking_on() == []
 
 
 def test_look_between_ticks_that_fails_is_told_by_the_next_tick(
@@ -216,13 +219,13 @@ def test_look_between_ticks_that_fails_is_told_by_the_next_tick(
 
     def fail(*_args: object, **_named: object) -> None:
         failed.set()
-        raise OSError("the disk is full")
+        raise LedgerError("the disk is full")
 
     turn(fault_sensor, autopilot, instance, ticked_before=True)
     with monkeypatch.context() as patch:
         patch.setattr("ops_pipelines.sensors.fault.take_in_logs", fail)
         assert failed.wait(20)
-        await_that(lambda: not [each for each in threading.enumerate() if each.name == BETWEEN_TICKS])
+        await_looks_between_ticks()
 
     assert "a look between ticks failed: the disk is full" in reason(turn(fault_sensor, autopilot, instance))
 

@@ -45,7 +45,7 @@ class Footprint:
 def footprint_of(
     plan: IncidentPlan, incident_nodes: Collection[NodeName], records: Collection[ActionRecord]
 ) -> Footprint:
-    """Return what the rest of a plan needs; `records` are what was begun for its incident."""
+    """Return what the rest of a plan needs; `records` are what was begun, for whichever incident."""
     own = [each for each in records if each.action.incident == plan.incident]
     begun = {each.action.key for each in own}
     nodes = set(incident_nodes)

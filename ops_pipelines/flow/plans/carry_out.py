@@ -49,7 +49,7 @@ class PlanRunner:
     """One plan on its way."""
 
     def __init__(
-        self, plan: IncidentPlan, cluster: Cluster, lease: Lease, why_it_waits: "WhyItWaits" = lambda _: None
+        self, plan: IncidentPlan, cluster: Cluster, lease: Lease, why_it_waits: WhyItWaits = lambda _: None
     ) -> None:
         self.progress = PlanProgress(plan)
         self._why_it_waits = why_it_waits

@@ -35,9 +35,9 @@ _WHOLE = re.compile(rb"-?\d{1,18}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 and 9999, which is what a time can hold."""
-_REMEMBERED_MS = 240_000
-"""How far apart two pages may be for one to be read by the shape of the other: an exporter that changes its labels at
-each scrape must not fill the memory."""
+_REMEMBERED_MS, _NEW_MS = 240_000, 65_000
+"""How far apart two pages may be for one to be read by the shape of the other, and while the other was met only once:
+an exporter that changes its labels at each scrape must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,7 @@ class _Shape:
     others: Sequence[bytes]
     """The last word of each line that is no sample: it must not have become one."""
     met_ms: int
+    is_met_again: bool = False
 
 
 class _Shapes:
@@ -132,7 +133,7 @@ class _Shapes:
         if b"_" in b"".join(said):
             return None
         with self._lock:
-            self._known[key] = replace(shape, met_ms=default_ms)
+            self._known[key] = replace(shape, met_ms=default_ms, is_met_again=True)
         block = replace(shape.block, times=np.full(len(said), default_ms, np.int64), values=values)
         return Exposition(block=block, refused=(), sample_count=len(said))
 
@@ -150,7 +151,11 @@ class _Shapes:
             met_ms=default_ms,
         )
         with self._lock:
-            lately = {k: v for k, v in self._known.items() if abs(default_ms - v.met_ms) <= _REMEMBERED_MS}
+            lately = {
+                other: known
+                for other, known in self._known.items()
+                if abs(default_ms - known.met_ms) <= (_REMEMBERED_MS if known.is_met_again else _NEW_MS)
+            }
             self._known = {**lately, key: shape}
 
 
