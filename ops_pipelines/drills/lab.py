@@ -20,11 +20,12 @@ import yaml
 from rich.console import Console
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.drills.daemon_processes import Daemons
+from ops_pipelines.drills import lab_hardware
+from ops_pipelines.drills.daemon_processes import Daemons, wait_until
 from ops_pipelines.drills.documented_steps import DocumentedStepError
 from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
 from ops_pipelines.drills.lab_drill import QUOTAS, ROLLOUT, DrillError, LabDrill, Stage
-from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
 from ops_pipelines.drills.lab_moments import squeue_program
 from ops_pipelines.drills.lab_node import FIRST_KERNEL, NodeDisk
 from ops_pipelines.drills.lab_surroundings import Surroundings
@@ -288,12 +289,13 @@ class Lab:
         # Clients of this process and of Dagster's find the throw-away Slurm here.
         os.environ["SLURM_CONF"] = str(self.slurm.settings.slurm_conf)
         self._put_squeue_first()
-        progress("Prometheus and the exporter")
+        progress("Prometheus, the exporter and the hardware")
         scenario = self._scenario
         self.twin = Twin.create(self.state / TWIN_DIRECTORY, scenario, seed=_SEED, clock=SystemClock())
         self.application_log.touch()
         self.around.write_files()
         self._start_exporter()
+        self._start_hardware()
         self.around.start_monitoring(_environment())
         self._start_prometheus(scenario)
         self._write_configuration(scenario)
@@ -371,6 +373,11 @@ class Lab:
             str(self.kernel_log),
         ]
         self._daemons.start("exporter", program, env=_environment())
+
+    def _start_hardware(self) -> None:
+        program = [sys.executable, "-m", lab_hardware.__name__, SERVE, str(self.state)]
+        self._daemons.start("hardware", program, env=_environment())
+        wait_until("the hardware", socket_of(self.state).is_socket, timeout_seconds=30.0)
 
     def _start_prometheus(self, scenario: Scenario) -> None:
         server = shutil.which("prometheus")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ops_pipelines.drills import ask_hardware
+from ops_pipelines.drills.lab_hardware import socket_of
 from ops_pipelines.drills.lab_surroundings import CLUSTER_NAME, Surroundings
 from ops_pipelines.drills.lab_teams import PLAIN_MODEL, PRICES, TEAMS_FILE
 from ops_pipelines.drills.lab_versions import MODEL, RELEASES_DIRECTORY, version_commands, versioned_nodes
@@ -70,7 +72,7 @@ def cluster_settings(
         racks.setdefault(node.rack, []).append(node.name)
     versioned = set(versioned_nodes(scenario))
     acts = [verb for verb in _PLAIN_ACTS if verb != "reboot" or reboot_by is RebootBy.COMMAND]
-    hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
+    hardware = [sys.executable, "-I", "-S", ask_hardware.__file__, str(socket_of(state))]
     return {
         "name": CLUSTER_NAME,
         "state_directory": ".",

@@ -2,18 +2,25 @@
 
 A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the twin's; here both move together.
 `python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.fleet.node_commands`.
+With `serve LAB` instead it stays, and does for `ask_hardware` what it is asked: a real node costs this machine nothing
+either, and a new interpreter for each look would.
 """
 
 import argparse
+import io
+import json
+import socketserver
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name, parse_pci_address
 from ops_pipelines.domain.observation import PowerState
+from ops_pipelines.drills.ask_hardware import NO_ANSWER
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
 from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
@@ -26,12 +33,15 @@ from ops_pipelines.simulator.twin import Twin
 SLURM_DIRECTORY, TWIN_DIRECTORY = "slurm", "twin"
 _BOOT_SECONDS = 20.0
 """Four times what a boot takes here."""
-_EXIT_NO_ANSWER = 255
-"""As ssh ends where nobody answers."""
+_SOCKET = "hardware.sock"
+SERVE = "serve"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do one act on one node; return 0, 77 (refused) or 255 (no answer)."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [SERVE]:
+        return _serve(Path(words[1]))
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = ("inspect", "reset_gpu", "reboot", "reboot_now", "power_off", "power_on", "power_state", "break_gpu")
     parser.add_argument("verb", choices=(*verbs, "start_check", "read_check"))
@@ -40,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "words", nargs="*", help="PCI address for reset_gpu; index for break_gpu; key (and suite, tests) for checks"
     )
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     twin = Twin.attach(options.lab / TWIN_DIRECTORY, SystemClock())
     slurm = open_cluster(options.lab / SLURM_DIRECTORY)
     try:
@@ -53,9 +63,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     except SourceUnavailable as silence:
         print(silence, file=sys.stderr)
-        return _EXIT_NO_ANSWER
+        return NO_ANSWER
     if answer:
         print(answer)
+    return 0
+
+
+def socket_of(lab: Path) -> Path:
+    """Return where the hardware of a lab answers while it is served."""
+    return lab / _SOCKET
+
+
+class _Asked(socketserver.StreamRequestHandler):
+    """One act, in a process of its own: what it opens or breaks is gone with it."""
+
+    def handle(self) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                code = main(json.load(self.rfile))
+            except SystemExit as end:  # argparse's word to whoever asked for what there is not
+                code = end.code if isinstance(end.code, int) else 1
+        answer = {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+        self.wfile.write(json.dumps(answer).encode())
+
+
+class _Hardware(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    request_queue_size = 128
+
+
+def _serve(lab: Path) -> int:
+    path = socket_of(lab)
+    path.unlink(missing_ok=True)
+    with _Hardware(str(path), _Asked) as server:
+        server.serve_forever()
     return 0
 
 

@@ -10,6 +10,7 @@ from dagster._core.instance.ref import InstanceRef
 from dagster_postgres.utils import pg_config, pg_url_from_config
 
 from ops_pipelines.drills.stack import DATABASE_PREFIX
+from ops_pipelines.resources.dagster_postgres import KeptPostgresStorage
 from ops_pipelines.resources.dagster_sqlite import KeptRunStorage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,7 @@ def test_the_instance_on_postgres_takes_every_part_of_its_address_from_the_envir
     storage = InstanceRef.from_dir(str(tmp_path)).storage_data
 
     assert storage is not None
+    assert (storage.module_name, storage.class_name) == (KeptPostgresStorage.__module__, KeptPostgresStorage.__name__)
     config = process_config(pg_config(), yaml.safe_load(storage.config_yaml)).value
     assert config is not None
     assert pg_url_from_config(config) == "postgresql+psycopg2://ops:p@db.example:5433/runs"
