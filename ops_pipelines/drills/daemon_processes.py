@@ -102,6 +102,12 @@ def born_at(pid: int) -> int | None:
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
+def parent_of(pid: int) -> int | None:
+    """Return the process that a process is a child of; None if it is gone."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
 def find_processes(is_wanted: Callable[[Mapping[str, str]], bool]) -> dict[int, int]:
     """Return pid -> start time of each live process whose environment is wanted, and of all their descendants.
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, wait_until
+from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, parent_of, wait_until
 from ops_pipelines.drills.documented_steps import PROJECT, README, at, own_program, step
 
 LOOPBACK = "127.0.0.1"
@@ -138,10 +138,10 @@ class DagsterStack:
         code_port = self._code_port
         if code_port is None:
             raise StackError("the code server has no port before the stack is started; call start first")
-        self._start(
-            CODE_SERVER,
-            at(step(README, "dagster", "api", "grpc"), {DEFINITIONS: self._definitions, _CODE_PORT: str(code_port)}),
-        )
+        words = at(step(README, "ops-pipelines", "code-server"), {_CODE_PORT: str(code_port)})
+        if self._definitions != DEFINITIONS:  # What we are compared with is served as Dagster ships.
+            words = ("dagster", "api", "grpc", *at(words[2:], {DEFINITIONS: self._definitions}))
+        self._start(CODE_SERVER, words)
         self._await(CODE_SERVER, lambda: is_port_taken(code_port))
 
     def start_beside(self, name: str, argv: Sequence[str], *, port: int) -> None:
@@ -227,11 +227,20 @@ class DagsterStack:
 
 
 def _is_run_worker(pid: int) -> bool:
-    """The code server starts each run as a process of its own, by Python's `multiprocessing`."""
+    """Runs are forked by a process that is a child of the code server itself, and has the same command line as they."""
+    parent = parent_of(pid)
+    return (
+        b"multiprocessing.forkserver" in _command_of(pid)
+        and parent is not None
+        and (b"code-server" not in _command_of(parent))
+    )
+
+
+def _command_of(pid: int) -> bytes:
     try:
-        return b"multiprocessing.spawn" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 def port_number(text: str) -> int:

@@ -49,7 +49,7 @@ class FirstBeat:
         steps: list[tuple[str, str, Callable[[Cluster], str | None]]] = [
             (
                 f"the code server at {host}:{port}",
-                "start it: dagster api grpc ...; it loads for up to a minute. Its log says why it ended",
+                "start it: ops-pipelines code-server; it loads for up to a minute. Its log says why it ended",
                 self._code_server_answers,
             ),
             (
