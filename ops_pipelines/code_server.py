@@ -17,7 +17,11 @@ _IMPORTED = (
     *("ops_pipelines.definitions", "ops_pipelines.wiring", "dagster._grpc.server", "dagster_postgres"),
     *("ops_pipelines.resources.ledger.sql_ledger", "ops_pipelines.resources.slurm.scheduler"),
     *("ops_pipelines.resources.prometheus.range_pages", "ops_pipelines.resources.lake.parquet_lake"),
-    *("ops_pipelines.frames.pictures.incidents", "ops_pipelines.pages.incident_report"),
+    *("ops_pipelines.resources.fleet.composed_fleet", "ops_pipelines.resources.fleet.ansible_installs"),
+    *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.logs.kernel_log"),
+    *("ops_pipelines.resources.notifier", "prometheus_api_client", "psycopg2.extras"),
+    *("ops_pipelines.frames.pictures.incidents", "ops_pipelines.frames.pictures.remediation"),
+    "ops_pipelines.pages.incident_report",
 )
 """What a run that acts imports before it has ended; what is missing here is imported by each run itself."""
 

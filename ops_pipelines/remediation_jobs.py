@@ -19,6 +19,7 @@ from ops_pipelines.assets.run_lease import lease_of_run, requested_at_of
 from ops_pipelines.assets.understand import findings_told, shown_of_findings, shown_of_incidents
 from ops_pipelines.assets.verify import shown_of_verdicts
 from ops_pipelines.checks.plan_safety import judge_plans
+from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.decision import Decision, plan_all
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.cluster import Cluster
@@ -29,12 +30,13 @@ from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.flow.timeliness import note_run_start
 from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS
-from ops_pipelines.run_share import Turns
+from ops_pipelines.run_share import Turns, is_left_to_another
 
 HANDED_ON = "handed_on"
 """The resource that keeps what one step hands to the next, for the length of a run."""
 _WAIT_FOR_SOAK = timedelta(seconds=5)
-"""A soak that ends within this is waited for; a longer one is left to the sensor, which starts the next run."""
+"""A run that only verifies waits for a soak that ends within this; all others are left to the next, as its sensor finds
+them due. A run that acts waits for none: the next fault needs its place in the lane."""
 
 
 @dg.op(out=dg.Out(Seen, io_manager_key=HANDED_ON))
@@ -79,8 +81,10 @@ def incidents(
 ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
     """Keep the evidence of the incidents as they were found, with its pictures: no act waits for these."""
     snapshot = recorded.found.kept.snapshot
+    turns = Turns(context, cluster)
     present = tuple({each.incident: each for each in (*snapshot.incidents, *recorded.changed)}.values())
-    saved = save_as_it_is(present, cluster, nodes=snapshot.nodes, jobs=snapshot.jobs)
+    theirs = {each.incident for each in present if turns.is_theirs(each.incident)}
+    saved = save_as_it_is(present, cluster, nodes=snapshot.nodes, jobs=snapshot.jobs, but=theirs)
     for name, problem in saved.problems.items():
         context.log.warning("the evidence of %s was not kept: %s", name, problem)
     left_behind = tidy(cluster)
@@ -165,7 +169,8 @@ def verifications(
     turns = Turns(context, cluster)
     plans = turns.without_theirs(plans_to_carry_out((), present, cluster))
     carry_out(plans, cluster, lease=lease, patience=timedelta(0), why_it_waits=turns.why_it_waits)
-    patience = min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience)
+    is_acting = context.job_name == remediate.name
+    patience = timedelta(0) if is_acting else min(_WAIT_FOR_SOAK, cluster.rules.policy.durations.run_patience)
     reports = verify_repaired(cluster, lease=lease, patience=patience, is_ours=turns.verifies)
     for report in reports:
         context.log.info("node=%s verdict=%s", report.node, report.verdict.recovery.value)
@@ -182,8 +187,13 @@ def _showing(asset: str, show: Callable[[Cluster], Mapping[str, dg.MetadataValue
         ins={"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
     )
-    def report(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        yield dg.AssetMaterialization(asset, metadata=show(cluster))
+    def report(
+        context: dg.OpExecutionContext, cluster: dg.ResourceParam[Cluster]
+    ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        if is_left_to_another(context, asset, now=SystemClock().now()):
+            context.log.info("left to the run beside this one, which ends later")
+        else:
+            yield dg.AssetMaterialization(asset, metadata=show(cluster))
         yield dg.Output(None)
 
     return report

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.domain.identity import IncidentId, PlanId
 from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.repair.footprint import Footprint, footprint_of
@@ -25,6 +25,8 @@ _NO_PLAN = "none"
 _NAMED_AT_MOST = 100
 """PostgreSQL indexes tags, and refuses one of more than 2,700 bytes. A run with more plans names none: it is at all."""
 _LOOK_EVERY = timedelta(seconds=1)
+_PAGE_MAY_BE = timedelta(seconds=30)
+"""Of this age while runs are under way."""
 UNDER_WAY = (
     *(dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED),
     *(dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED),
@@ -65,8 +67,11 @@ class Turns:
 
     def without_theirs(self, plans: Sequence[IncidentPlan]) -> tuple[IncidentPlan, ...]:
         """Return the plans that no other run carries out."""
-        taken = {each.incident for theirs in self._theirs.values() for each in theirs}
-        return tuple(plan for plan in plans if plan.incident not in taken)
+        return tuple(plan for plan in plans if not self.is_theirs(plan.incident))
+
+    def is_theirs(self, incident: IncidentId) -> bool:
+        """Return whether another run carries out the plan of an incident."""
+        return any(each.incident == incident for theirs in self._theirs.values() for each in theirs)
 
     def verifies(self, incident: Incident) -> bool:
         """Return whether this run looks at a repaired node: those of its own plans, and of others where it is alone."""
@@ -94,6 +99,19 @@ class Turns:
         )
         why = next(filter(None, found), None)
         return None if why is None else f"another run is at it: {why}"
+
+
+def is_left_to_another(context: dg.OpExecutionContext, asset: str, *, now: datetime) -> bool:
+    """Return whether a page of the whole fleet is left to a run that ends later: the last of those side by side.
+
+    Not where the page is old: those that follow each other without a gap would never make it.
+    """
+    lanes = (ACTING_TAGS, VERIFYING_TAGS)
+    under_way = {each.run for tags in lanes for each in shares_under_way(context.instance, tags=tags)}
+    if under_way <= {context.run_id}:
+        return False
+    newest = context.instance.get_latest_materialization_event(dg.AssetKey(asset))
+    return newest is not None and now.timestamp() - newest.timestamp < _PAGE_MAY_BE.total_seconds()
 
 
 def _plans_of(run: dg.DagsterRun) -> tuple[PlanId, ...] | None:

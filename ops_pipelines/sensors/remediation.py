@@ -96,6 +96,9 @@ def _look(context: dg.SensorEvaluationContext, cluster: Cluster) -> dg.SensorRes
         are_jobs_due = now >= look_at_jobs_at
         state = cluster.ledger.read_state(now)
         due = due_in(state, recorded_through=recorded_through)
+        if due is not None and due.evidence_after is not None and cursor.left_from:
+            # The run beside which it was left was asked for under the same evidence, maybe a moment ago.
+            due = replace(due, run_key=f"{due.run_key}:left")
         if due is None and are_jobs_due:
             due, look_at_jobs_at = due_moment(cluster, state), now + _LOOK_AT_JOBS_EVERY
         if held is None:

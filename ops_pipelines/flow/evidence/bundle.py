@@ -80,10 +80,16 @@ def save_before_acting(
 
 
 def save_as_it_is(
-    incidents: Iterable[Incident], cluster: Cluster, *, nodes: Collection[NodeStatus], jobs: Collection[JobStatus]
+    incidents: Iterable[Incident],
+    cluster: Cluster,
+    *,
+    nodes: Collection[NodeStatus],
+    jobs: Collection[JobStatus],
+    but: Collection[IncidentId] = (),
 ) -> BundleReport:
     """Keep the evidence of open incidents that have opened, or changed since their newest bundle.
 
+    `but` names those whose evidence somebody else keeps at the same time: their newest bundle is only told.
     The first picture of an incident stays; later ones take each other's place. Raises nothing that bundles cause.
     """
     if cluster.bundles is None:
@@ -100,7 +106,11 @@ def save_as_it_is(
         if known:
             newest[incident.incident] = known[-1]
         is_opened = any(each.reason == OPENED for each in known)
-        if incident.is_open and not (is_opened and incident.changed_at <= known[-1].saved_at):
+        if (
+            incident.is_open
+            and incident.incident not in but
+            and not (is_opened and incident.changed_at <= known[-1].saved_at)
+        ):
             plan = None if incident.plan is None else cluster.ledger.plan(incident.plan)
             wanted.append(_Wanted(incident=incident, plan=plan, reason=CHANGED if is_opened else OPENED))
     report = _save_all(

@@ -128,6 +128,8 @@ def record_findings(found: Found, cluster: Cluster) -> Recorded:
     for remaining in reversed(range(_DECIDE_TRY_COUNT)):
         snapshot = found.kept.snapshot
         changed = correlate_all(found.findings, snapshot, cluster.rules)
+        if not changed and not snapshot.observations:
+            break  # The reflex has decided it all: there is nothing to write that anybody could have come before.
         try:
             cluster.ledger.record_decision(
                 inputs=found.kept.digest,
