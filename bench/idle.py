@@ -38,7 +38,7 @@ from ops_pipelines.wiring import TWIN_DIRECTORY, assemble_observatory, config_in
 BOUNDS = {16: 0.15, 512: 0.30}
 """Nodes -> the share of one core that all of ours may use together."""
 MOST_BYTES, MOST_GROWTH_BYTES_AN_HOUR = 1.2e9, 60e6
-LIVE_CYCLE, SERVE, RUNS = "live cycle", "serve", "runs of schedules"
+LIVE_CYCLE, SERVE, RUNS = "live cycle", "serve", "runs, and what forks them"
 OURS, PEERS = (DAEMON, CODE_SERVER, LIVE_CYCLE, SERVE, RUNS), (DAEMON, CODE_SERVER, RUNS)
 _WORDS = {
     "dagster-daemon": DAEMON,
@@ -46,6 +46,7 @@ _WORDS = {
     "webserver": WEBSERVER,
     "serve": SERVE,
     "grpc": CODE_SERVER,
+    "code-server": CODE_SERVER,
 }
 """A word of a command line -> whose it is, in the order of asking; all else are runs."""
 _LOOK_EVERY_SECONDS = 5.0

@@ -325,8 +325,7 @@ def code_server(
     """
     from ops_pipelines.code_server import serve as serve_code
 
-    where = ["--host", host, "--port", str(port)]
-    serve_code(["--module-name", module, "--location-name", "ops_pipelines", *where])
+    serve_code(module, host=host, port=port)
 
 
 @app.command()

@@ -6,14 +6,15 @@ opens nothing and reads no configuration, so a run finds everything as it stands
 """
 
 import multiprocessing
-from collections.abc import Sequence
 from multiprocessing import forkserver
 from typing import Any
 
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
-_IMPORTED = (
+LOCATION = "ops_pipelines"
+"""Under another name Dagster would take the sensors for new ones."""
+IMPORTED = (
     *("ops_pipelines.definitions", "ops_pipelines.wiring", "dagster._grpc.server", "dagster_postgres"),
     *("ops_pipelines.resources.ledger.sql_ledger", "ops_pipelines.resources.slurm.scheduler"),
     *("ops_pipelines.resources.prometheus.range_pages", "ops_pipelines.resources.lake.parquet_lake"),
@@ -35,9 +36,12 @@ class ForksRuns(server.DagsterApiServer):
         self._mp_ctx = multiprocessing.get_context("forkserver")  # type: ignore[assignment]
 
 
-def serve(words: Sequence[str]) -> None:
-    """Serve as `dagster api grpc` with these words does, until SIGTERM."""
-    multiprocessing.set_forkserver_preload(list(_IMPORTED))
+def serve(module: str, *, host: str, port: int) -> None:
+    """Serve a module's definitions as `dagster api grpc` does, until SIGTERM."""
+    multiprocessing.set_forkserver_preload(list(IMPORTED))
     forkserver.ensure_running()  # The first run shall not wait for it.
     vars(server)["DagsterApiServer"] = ForksRuns
-    grpc_command.main(args=list(words), prog_name="ops-pipelines code-server")
+    where = ["--host", host, "--port", str(port)]
+    grpc_command.main(
+        args=["--module-name", module, "--location-name", LOCATION, *where], prog_name="ops-pipelines code-server"
+    )

@@ -25,8 +25,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ops_pipelines.code_server import LOCATION
 from ops_pipelines.domain.policy import Durations
-from ops_pipelines.drills.daemon_processes import wait_until
+from ops_pipelines.drills.daemon_processes import parent_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"
@@ -184,7 +185,7 @@ def test_workspace_names_the_code_server_of_the_unit() -> None:
     assert entry["grpc_server"] == {
         "host": argv[argv.index("--host") + 1],
         "port": port_of(argv),
-        "location_name": argv[argv.index("--location-name") + 1],
+        "location_name": LOCATION,
     }
     # Under another name Dagster would take the sensors for new ones, and forget which are switched off.
     assert entry["grpc_server"]["location_name"] == development["python_module"]["location_name"]
@@ -410,16 +411,11 @@ def halted_run(code_server: int, web_port: int) -> tuple[str, list[int]]:
 
 
 def run_workers(code_server: int) -> list[int]:
-    """Return the processes of runs: children that the code server spawned, but not their resource tracker."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1] if entry.name.isdigit() else ""
-            if parent == str(code_server) and b"spawn_main" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+    """Return the processes of runs: forked by a child of the code server, which does nothing else."""
+    families: dict[int, list[int]] = {}
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        families.setdefault(parent_of(pid) or 0, []).append(pid)
+    return [worker for child in families.get(code_server, ()) for worker in families.get(child, ())]
 
 
 def signal_all(pids: list[int], sig: signal.Signals) -> None:

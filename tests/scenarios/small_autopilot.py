@@ -25,6 +25,7 @@ from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
 from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
@@ -180,7 +181,7 @@ class SmallAutopilot:
     def use_policy(self, policy: Policy) -> None:
         """Go on under another policy, as after an edit of policy.yaml."""
         rules = replace(self.cluster.rules, policy=policy)
-        self.cluster = replace(self.cluster, rules=rules, rules_digest=digest_of(f"rules of the test: {policy}"))
+        self.cluster = replace(self.cluster, rules=rules, rules_digest=digest_of("rules of the test", encode(policy)))
 
     def let_pass(self, seconds: float) -> None:
         self.clock.wait(seconds)

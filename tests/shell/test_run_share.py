@@ -12,7 +12,9 @@ from ops_pipelines import run_share
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, Workload
 from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.flow.evidence.bundle import OPENED
 from ops_pipelines.flow.lease import TTL
+from ops_pipelines.resources.bundle_files import BundleFiles
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 from ops_pipelines.run_share import PLANS_TAG, shares_under_way
 from ops_pipelines.sensors import remediation as sensor_module
@@ -27,6 +29,7 @@ from tests.shell.definitions_on import definitions_on
 from tests.shell.job_origin import origin_of
 
 A, B = "gpu001", "gpu002"
+PAGES = {"incident_reports", "remediation_page", "shift_report"}
 UNDER_WAY = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
@@ -305,6 +308,7 @@ def test_news_that_were_left_to_a_run_are_asked_for_when_all_are_over(
     assert left.run_key != request.run_key
     remediate(autopilot, instance, left)
     assert resets(autopilot) == 3  # GPU 2 on both nodes, and GPU 5 of the first.
+    definitions_on(autopilot.cluster).resolve_job_def("verify_nodes").execute_in_process(instance=instance)
     assert present(autopilot) == ()
     assert not ask(autopilot, instance, third.cursor).run_requests
 
@@ -338,3 +342,49 @@ def test_no_more_runs_than_the_lane_takes(autopilot: SmallAutopilot, instance: d
     break_node(autopilot, B, instance)
 
     assert not ask(autopilot, instance, first.cursor).run_requests
+
+
+def shown_by(autopilot: SmallAutopilot, instance: dg.DagsterInstance) -> set[str]:
+    """Play a run, and return the pages of the whole fleet that it made."""
+    result = definitions_on(autopilot.cluster).resolve_job_def("remediate").execute_in_process(instance=instance)
+    made = {each.asset_key.to_user_string() for each in result.get_asset_materialization_events() if each.asset_key}
+    return made & PAGES
+
+
+def test_pages_of_the_whole_fleet_are_made_by_the_last_of_those_side_by_side(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    alone = shown_by(autopilot, instance)
+    other = run_under_way(instance)
+    beside = shown_by(autopilot, instance)
+    instance.report_run_failed(other, "it is over")
+
+    assert (alone, beside) == (PAGES, set())
+    assert shown_by(autopilot, instance) == PAGES
+
+
+def test_page_that_has_grown_old_is_made_beside_others_too(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_under_way(instance)
+
+    first = shown_by(autopilot, instance)
+    monkeypatch.setattr(run_share, "_PAGE_MAY_BE", timedelta(0))
+
+    assert first == PAGES  # There was none at all.
+    assert shown_by(autopilot, instance) == PAGES
+
+
+def test_evidence_of_an_incident_is_kept_by_the_run_that_carries_out_its_plan(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    bundles = BundleFiles(tmp_path / "evidence")
+    autopilot.cluster = replace(autopilot.cluster, bundles=bundles)
+    theirs = break_node(autopilot, A, instance)
+    mine = break_node(autopilot, B, instance)
+    run_under_way(instance, theirs)
+
+    remediate(autopilot, instance)
+
+    opened = [[each.reason for each in bundles.of(incident.incident)].count(OPENED) for incident in (theirs, mine)]
+    assert opened == [0, 1]
