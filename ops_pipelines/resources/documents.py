@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import TypeAlias, TypeVar, cast
@@ -24,6 +25,8 @@ _Writer: TypeAlias = Callable[..., str]
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHOWN_FAULT_COUNT = 3
+_TEXTS_KEPT = 8_192
+"""Two batches of a storm, in some 10 MB."""
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}
 """Built on first use: one costs milliseconds."""
 _TUPLES: dict[type, TypeAdapter[object]] = {}
@@ -96,6 +99,16 @@ class _Writers(dict[type, _Writer]):
 
 
 _WRITERS = _Writers()
+
+
+def keep_texts_of(kind: type) -> None:
+    """Keep the texts of the newest values of a kind, which must be hashable: equal values have equal texts.
+
+    What an observation says is written as evidence, in the next snapshot, and in each finding that rests on it.
+    """
+    writer = _WRITERS[kind]
+    if not hasattr(writer, "cache_info"):
+        _WRITERS[kind] = lru_cache(maxsize=_TEXTS_KEPT)(writer)
 
 
 def _text(value: object) -> str:

@@ -2,7 +2,7 @@
 silent nodes held. Nothing stronger.
 
 A long poll: the daemon's sensor loop turns every 5 s, so a tick looks for 3.8 s and reacts to what it finds without
-ending. It looks again without delay while a log has more to give, and begins its last look as late as the looks before
+ending. It looks again without delay while a log pours, and begins its last look as late as the looks before
 allow. Between the end of one tick and the beginning of the next, a good second, a thread looks on at the logs: else a
 fault in that second would wait for the next tick. The run that records and does the rest is requested by
 `sensors.remediation`.
@@ -83,16 +83,16 @@ class _BetweenTicks:
     def _look_on(self, cluster: Cluster, is_over: threading.Event) -> None:
         give_up_at = time.monotonic() + _LONGEST_GAP_SECONDS
         attention = Attention(ends_at=cluster.clock.now() + timedelta(seconds=_LONGEST_GAP_SECONDS))
-        is_more_waiting, pause_seconds = False, 0.0
+        is_pouring, pause_seconds = False, 0.0
         try:
             with _collector_at_rest():
                 while not is_over.wait(pause_seconds) and time.monotonic() < give_up_at:
                     token = hold_lease(cluster)
                     if token is None:
                         return
-                    reading = begin_reading(cluster) if is_more_waiting else None
-                    is_more_waiting = take_in_logs(cluster).is_more_waiting
-                    pause_seconds = 0.0 if is_more_waiting else LOOK_EVERY_SECONDS
+                    reading = begin_reading(cluster) if is_pouring else None
+                    is_pouring = take_in_logs(cluster).is_pouring
+                    pause_seconds = 0.0 if is_pouring else LOOK_EVERY_SECONDS
                     lease = Lease(holder=this_process(), given=token)
                     reaction = react(cluster, lease=lease, attention=attention, reading=reading)
                     self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
@@ -113,7 +113,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster, *, did: list[s
     stop_at = cluster.clock.now() + POLL_FOR
     answers: dict[str, str | None] = {}
     attention = Attention(ends_at=stop_at)
-    room, is_more_waiting, has_seen_to_configuration = timedelta(0), False, False
+    room, is_pouring, has_seen_to_configuration = timedelta(0), False, False
     seen: Intake | None = None  # What the last look at the conditions saw, and nobody has seen to yet.
     while True:
         now = cluster.clock.now()
@@ -129,9 +129,9 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster, *, did: list[s
         began_at, has_decided = cluster.clock.now(), False
         # Asked while the logs are read, but only where they are known to hold something: a scheduler is not to be asked
         # five times a second for nothing.
-        reading = begin_reading(cluster) if is_more_waiting else None
+        reading = begin_reading(cluster) if is_pouring else None
         logs = take_in_logs(cluster)
-        is_more_waiting = logs.is_more_waiting
+        is_pouring = logs.is_pouring
         answers |= logs.answers
         try:
             reaction = react(cluster, lease=lease, attention=attention, reading=reading)
@@ -165,7 +165,7 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster, *, did: list[s
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:
             break
-        cluster.clock.wait(0.0 if is_more_waiting or are_conditions_due else min(LOOK_EVERY_SECONDS, left))
+        cluster.clock.wait(0.0 if is_pouring or are_conditions_due else min(LOOK_EVERY_SECONDS, left))
     note = "; ".join(did) or "nothing new"
     leave_beat(context, cluster, name=NAME, note=note, answers=answers)
     for source, answer in sorted(answers.items()):

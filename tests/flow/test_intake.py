@@ -133,6 +133,15 @@ def test_log_that_gave_as_much_as_was_asked_for_may_have_more(
     assert take_in_logs(autopilot.cluster).is_more_waiting is is_more
 
 
+@pytest.mark.parametrize(("counts", "is_pouring"), [((399,), False), ((400,), True), ((), False)])
+def test_logs_that_pour_are_looked_at_again_without_delay(
+    autopilot: SmallAutopilot, counts: tuple[int, ...], is_pouring: bool
+) -> None:
+    autopilot.cluster = replace(autopilot.cluster, logs=tuple(Flood(count) for count in counts))
+
+    assert take_in_logs(autopilot.cluster).is_pouring is is_pouring
+
+
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_crash_in_a_flood_neither_loses_nor_doubles_a_line(autopilot: SmallAutopilot, is_committed: bool) -> None:
     working = replace(autopilot.cluster, logs=(Flood(4_100),))

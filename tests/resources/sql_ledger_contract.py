@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -130,6 +130,27 @@ class SqlLedgerContract(LedgerContract, LedgerAuditContract, OutboxContract):
 
         assert sum(new) == 100
         assert len(ledger.evidence_after(0, limit=NO_LIMIT)) == 100
+
+    @pytest.mark.parametrize("count", [99, 100, 900])
+    def test_many_pieces_of_evidence_at_once_are_kept_as_one_is_whatever_they_say(
+        self, ledger: SqlLedger, count: int
+    ) -> None:
+        hard = ("a\\b", "a\tb", "a\nb\r", "\\N", "\\.", "", "''", '"', "%s %(a)s :x", "ü\U0001f525", "a\x00b", "\ud800")
+        given = [
+            replace(observation(f"{number}/{hard[number % len(hard)]}"), text=hard[number % len(hard)])
+            for number in range(count)
+        ]
+        one_by_one = [replace(each, source="alone") for each in given[: len(hard)]]
+        for each in one_by_one:
+            take_in(ledger, each)
+
+        new_counts = [take_in(ledger, *given), take_in(ledger, *given)]
+
+        found = [each.observation for each in ledger.evidence_after(len(one_by_one), limit=NO_LIMIT)]
+        alone = [each.observation for each in ledger.evidence_after(0, limit=len(one_by_one))]
+        assert new_counts == [count, 0]
+        assert [replace(each, source="alone") for each in found[: len(alone)]] == alone
+        assert [each.position.split("/")[0] for each in found] == [str(number) for number in range(count)]
 
     def test_nodes_are_taken_by_the_rollout_of_one_process_only(self, ledger: SqlLedger, url: str) -> None:
         opened = finish_all([start(ledger_processes.open_same_rollout, url, name) for name in (1, 2, 3)])

@@ -3,8 +3,9 @@
 Pure geometry over the declared topology. Turning many incidents into one is `gathering`'s business.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ops_pipelines.domain.fault import Component, ComponentKind, Family
 from ops_pipelines.domain.identity import NodeName
@@ -70,23 +71,23 @@ class SharedPlace:
         return len(self.nodes) / self.node_count
 
 
-def place_names(place: Place) -> Mapping[ComponentKind, str]:
-    """Return what a node shares with others, by kind."""
-    return {
-        ComponentKind.RACK: place.rack,
-        ComponentKind.POWER_FEED: place.power_feed,
-        ComponentKind.LEAF_SWITCH: place.leaf_switch,
-        ComponentKind.NVLINK_DOMAIN: place.nvlink_domain,
-    }
+_NAME_AT: Mapping[ComponentKind, Callable[[Place], str]] = {
+    ComponentKind.RACK: attrgetter("rack"),
+    ComponentKind.POWER_FEED: attrgetter("power_feed"),
+    ComponentKind.LEAF_SWITCH: attrgetter("leaf_switch"),
+    ComponentKind.NVLINK_DOMAIN: attrgetter("nvlink_domain"),
+}
+"""What a node shares with others, by kind."""
 
 
 def nodes_at(suspect: Component, topology: Topology) -> frozenset[NodeName]:
     """Return the nodes that stand at a switch, rack, feed or domain; every node for what all of them share."""
     if suspect.kind in (ComponentKind.STORAGE, ComponentKind.FABRIC, ComponentKind.DRIVER):
         return frozenset(topology.places)
-    return frozenset(
-        node for node, place in topology.places.items() if place_names(place).get(suspect.kind) == suspect.name
-    )
+    name_at = _NAME_AT.get(suspect.kind)
+    if name_at is None:
+        return frozenset()
+    return frozenset(node for node, place in topology.places.items() if name_at(place) == suspect.name)
 
 
 def find_shared_place(family: Family, nodes: Collection[NodeName], topology: Topology) -> SharedPlace | None:
@@ -101,14 +102,15 @@ def find_shared_place(family: Family, nodes: Collection[NodeName], topology: Top
         by_name: dict[str, set[NodeName]] = {}
         for node in nodes:
             place = topology.places.get(node)
-            name = "" if place is None else place_names(place)[kind]
+            name = "" if place is None else _NAME_AT[kind](place)
             if name:
                 by_name.setdefault(name, set()).add(node)
         for name, found in sorted(by_name.items()):
+            if len(found) < max(MIN_NODE_COUNT, MIN_EXPLAINED * len(set(nodes))):
+                continue
             suspect = Component(kind=kind, name=name)
             shared = SharedPlace(suspect=suspect, nodes=frozenset(found), node_count=len(nodes_at(suspect, topology)))
-            is_too_small = len(found) < max(MIN_NODE_COUNT, MIN_EXPLAINED * len(set(nodes)))
-            if is_too_small or shared.coverage < MIN_COVERAGE:
+            if shared.coverage < MIN_COVERAGE:
                 continue
             score = len(found) * shared.coverage
             if best is None or (score, -width) > best[:2]:
@@ -134,4 +136,5 @@ def explains(suspect: Component, family_of_suspect: Family, finding: Finding, to
     place = topology.places.get(finding.node)
     if suspect.kind in (ComponentKind.STORAGE, ComponentKind.FABRIC):
         return finding.family is not Family.SILENCE
-    return place is not None and place_names(place).get(suspect.kind) == suspect.name
+    name_at = _NAME_AT.get(suspect.kind)
+    return place is not None and name_at is not None and name_at(place) == suspect.name

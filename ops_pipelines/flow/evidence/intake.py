@@ -21,6 +21,8 @@ from ops_pipelines.ports.source_error import SourceError
 _LINES_AT_ONCE = 4_000
 """Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.
 The rest comes with the next call."""
+_POURING_LINES = 400
+"""More than these at one look are a storm: the lines of the next tenths of a second are worth as much as these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,14 @@ class Intake:
     nodes: tuple[NodeStatus, ...] | None
     """None if the scheduler did not answer, or was not asked."""
     is_more_waiting: bool = False
-    """A log had more to give than is taken in at once: look again without delay."""
+    """A log had more to give than is taken in at once."""
+    line_count: int = 0
+    """Lines that logs gave."""
+
+    @property
+    def is_pouring(self) -> bool:
+        """Return whether to look again without delay: a log has more to give, or will have when we look."""
+        return self.is_more_waiting or self.line_count >= _POURING_LINES
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -47,7 +56,7 @@ class Intake:
 
 def take_in_logs(cluster: Cluster) -> Intake:
     """Take in the new lines of every log source."""
-    new_count = 0
+    new_count = line_count = 0
     rejected: list[Rejected] = []
     answers: dict[str, str | None] = {}
     is_more_waiting = False
@@ -60,6 +69,7 @@ def take_in_logs(cluster: Cluster) -> Intake:
         answers[logs.source] = None
         new_count += followed.new_count
         rejected += followed.rejected
+        line_count += followed.line_count
         is_more_waiting |= followed.is_full
     return Intake(
         new_count=new_count,
@@ -68,6 +78,7 @@ def take_in_logs(cluster: Cluster) -> Intake:
         gpu_telemetry=None,
         nodes=None,
         is_more_waiting=is_more_waiting,
+        line_count=line_count,
     )
 
 

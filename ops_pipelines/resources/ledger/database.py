@@ -6,15 +6,33 @@ SQLite and PostgreSQL differ here and nowhere else. What is read and written bel
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
@@ -46,6 +64,10 @@ _CLIENT_SETTINGS: Mapping[str, str | int] = {
     "options": " ".join(f"-c {name}={limit}" for name, limit in _SERVER_SETTINGS.items()),
 }
 """The same at our end; what the URL says wins. PgBouncer must be told to let `options` pass."""
+_COPIED_FROM_COUNT = 100
+_COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_LOOKUP_SIZE = 500
+"""SQLite takes some thousand parameters at most."""
 _SECRETS_IN_QUERY = ("password", "sslpassword")
 _SIGNS_OF_DAMAGE = ("malformed", "no such table", 'relation "', "invalid page")
 _REMEDIES = (
@@ -193,6 +215,40 @@ def lock_writers(connection: Connection) -> None:
     """Keep every other writer of a ledger on PostgreSQL out until the transaction ends."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_SECONDS}s'"))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _WRITER_LOCK})
+
+
+def insert_many(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert rows that all name the same columns; many at once go to PostgreSQL by COPY, in a third of the time."""
+    dialect = connection.dialect
+    if dialect.name != "postgresql" or len(rows) < _COPIED_FROM_COUNT:
+        connection.execute(insert(table), rows)
+        return
+    names = tuple(rows[0])
+    writers = {name: table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names}
+    lines = StringIO()
+    for row in rows:
+        values = ((row[name] if (write := writers[name]) is None else write(row[name])) for name in names)
+        lines.write(
+            "\t".join("\\N" if value is None else str(value).translate(_COPY_ESCAPES) for value in values) + "\n"
+        )
+    lines.seek(0)
+    statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN"
+    try:
+        connection.connection.cursor().copy_expert(statement, lines)
+    except dialect.loaded_dbapi.Error as exc:
+        raise OperationalError(statement, None, exc) from exc
+
+
+def known_among(connection: Connection, column: ColumnElement[str], wanted: Iterable[str]) -> set[str]:
+    """Return which of `wanted` stand in a column."""
+    if connection.dialect.name == "postgresql":
+        given = bindparam("wanted", list(wanted), type_=ARRAY(Text))
+        return set(connection.execute(select(column).where(column == any_(given))).scalars())
+    known: set[str] = set()
+    names = iter(wanted)
+    while batch := list(islice(names, _LOOKUP_SIZE)):
+        known.update(connection.execute(select(column).where(column.in_(batch))).scalars())
+    return known
 
 
 def shown(url: str) -> str:

@@ -9,16 +9,16 @@ import zlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import Connection, Integer, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, insert, select, update
 
 from ops_pipelines.domain.identity import Digest
 from ops_pipelines.domain.meaning.history import rule_of
 from ops_pipelines.domain.observation import Observation, Rejected, as_history, is_history
 from ops_pipelines.ports.ledger import Evidence, HeldLease, LedgerError
-from ops_pipelines.resources.documents import decode, decode_all, encode
+from ops_pipelines.resources.documents import decode, decode_all, encode, keep_texts_of
+from ops_pipelines.resources.ledger.database import insert_many, known_among
 from ops_pipelines.resources.ledger.identity import read_history_until
 from ops_pipelines.resources.ledger.tables import (
     conditions,
@@ -34,7 +34,6 @@ REJECTED_KEPT_COUNT = 10_000
 """Assumption: enough to see what is wrong with a source. One that sends nothing but rubbish must not fill the disk."""
 REJECTED_TEXT_LENGTH = 2_000
 """Assumption: a kernel line is at most 1 KiB; more than twice that is no line that a person reads."""
-_LOOKUP_SIZE = 500
 _LEASE = "act"
 # Statements that every pass asks dozens of times stand here: to build one costs as much as to ask it.
 _DOCUMENT = select(documents.c.digest).where(documents.c.digest == bindparam("digest"))
@@ -55,11 +54,7 @@ _EVIDENCE_AFTER = (
     .order_by(evidence.c.seq)
     .limit(bindparam("most", type_=Integer))
 )
-_KNOWN_EVIDENCE = select(evidence.c.identity).where(evidence.c.identity.in_(bindparam("wanted", expanding=True)))
-_NEW_EVIDENCE = insert(evidence)
 _REJECTED_HEAD = select(func.max(rejected.c.seq))
-_KNOWN_REJECTED = select(rejected.c.identity).where(rejected.c.identity.in_(bindparam("wanted", expanding=True)))
-_NEW_REJECTED = insert(rejected)
 _REJECTED_UNTIL = delete(rejected).where(rejected.c.seq <= bindparam("last"))
 _LEASE_ROW = select(leases).where(leases.c.name == _LEASE)
 _LEASE_HELD = _LEASE_ROW.where(leases.c.expires_at > bindparam("now"))
@@ -108,6 +103,9 @@ def read_document(connection: Connection, digest: Digest) -> str:
 # -- evidence ---------------------------------------------------------------------------------------------------------
 
 
+keep_texts_of(Observation)
+
+
 def read_cursor(connection: Connection, source: str) -> str | None:
     """Return where reading of `source` stopped."""
     return connection.execute(_CURSOR, {"source": source}).scalar()
@@ -127,7 +125,7 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
     by_identity: dict[str, Observation] = {}
     for observation in observations:
         by_identity.setdefault(identity_of(observation.source, observation.position), observation)
-    new = _without_known(connection, _KNOWN_EVIDENCE, by_identity)
+    new = _without_known(connection, evidence.c.identity, by_identity)
     if not new:
         return 0
     seq = connection.execute(_EVIDENCE_HEAD).scalar() or 0
@@ -135,7 +133,7 @@ def write_evidence(connection: Connection, observations: Iterable[Observation]) 
         {"seq": seq + offset, "identity": identity, "body": encode(observation), **_counted_by(observation)}
         for offset, (identity, observation) in enumerate(new.items(), start=1)
     ]
-    connection.execute(_NEW_EVIDENCE, rows)
+    insert_many(connection, evidence, rows)
     return len(rows)
 
 
@@ -269,14 +267,14 @@ def write_rejected(connection: Connection, refused: Collection[Rejected], *, now
         )
         for row in refused
     }
-    new = _without_known(connection, _KNOWN_REJECTED, by_identity)
+    new = _without_known(connection, rejected.c.identity, by_identity)
     seq = connection.execute(_REJECTED_HEAD).scalar() or 0
     rows = [
         {"seq": seq + offset, "identity": identity, "rejected_at": now, "body": encode(row)}
         for offset, (identity, row) in enumerate(new.items(), start=1)
     ]
     if rows:
-        connection.execute(_NEW_REJECTED, rows)
+        insert_many(connection, rejected, rows)
         connection.execute(_REJECTED_UNTIL, {"last": seq + len(rows) - REJECTED_KEPT_COUNT})
 
 
@@ -328,9 +326,6 @@ def read_lease(connection: Connection, now: datetime) -> str | None:
     return connection.execute(_LEASE_RUNNING, {"now": now}).scalar()
 
 
-def _without_known(connection: Connection, asking: Select[str], items: dict[str, T]) -> dict[str, T]:
-    known: set[str] = set()
-    identities = iter(items)
-    while batch := list(islice(identities, _LOOKUP_SIZE)):
-        known.update(connection.execute(asking, {"wanted": batch}).scalars())
+def _without_known(connection: Connection, column: ColumnElement[str], items: dict[str, T]) -> dict[str, T]:
+    known = known_among(connection, column, items)
     return {key: item for key, item in items.items() if key not in known}
