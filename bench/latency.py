@@ -90,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory.chmod(0o755)  # PostgreSQL's own user passes through
         lab = Lab(_state(directory / "a"), port=free_port(), policy=POLICY)
         ours = _measure("reflex in the sensor's tick", lab, options.faults, console, seed=options.seed)
+        console.print(_table([ours]))  # The peer may fail, and this took a quarter of an hour.
         lab = Lab(
             _state(directory / "b"),
             port=free_port(),
@@ -104,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _state(directory: Path) -> Path:
     directory.mkdir()
+    directory.chmod(0o755)  # Whatever was opened before made this process keep its files to itself.
     return directory
 
 
