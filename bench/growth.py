@@ -208,7 +208,7 @@ def _part_of(names: tuple[str, ...]) -> str:
 
 
 def _a_day(before: Sizes, after: Sizes, *, seconds: float) -> Mapping[str, float]:
-    return Counter({part: max(0, after[part] - before.get(part, 0)) * 86_400 / seconds for part in after})  # type: ignore[return-value, dict-item]  # a counter of floats: 0 for what is not there
+    return Counter({part: max(0, after[part] - before.get(part, 0)) * 86_400 / seconds for part in after})
 
 
 def _closed_hours(root: Path, *, now: datetime) -> Mapping[str, float]:

@@ -30,13 +30,13 @@ from rich.table import Table
 
 from bench.intake_load import GPUS_PER_NODE, JOBS, NODES, Part, make_files, number_of, read_times, write_load
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.decision import Rules
 from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
 from ops_pipelines.domain.identity import JobId, NodeName, digest_of
 from ops_pipelines.domain.meaning.finding import REPAIRS
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.domain.snapshot import Rules
 from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.drills.postgres_server import PostgresServer, find_programs
 from ops_pipelines.drills.stack import free_port
@@ -105,7 +105,7 @@ class BusyScheduler:
         minute = timedelta(minutes=1)
         return SchedulerLimits(
             silence_limit=5 * minute, ping_interval=minute, answer_limit=minute,
-            is_every_down_node_returned=False, is_requeue_the_default=True,
+            is_every_down_node_returned=False, is_requeue_the_default=True, unguarded="",
         )  # fmt: skip
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:

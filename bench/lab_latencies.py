@@ -32,7 +32,7 @@ def read_latencies(url: str) -> dict[str, list[float]]:
     ledger = SqlLedger(url)
     found: dict[str, list[float]] = {}
     for incident in ledger.incidents_since(datetime.min.replace(tzinfo=UTC)):
-        plans: dict[PlanId, list[ActionRecord]] = {}
+        plans: dict[PlanId | None, list[ActionRecord]] = {}
         for record in sorted(ledger.records(incident.incident), key=lambda each: each.begun_at):
             outcome = record.outcome
             if outcome is None or outcome.kind is not OutcomeKind.DONE or not outcome.was_needed:

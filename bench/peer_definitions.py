@@ -1,16 +1,15 @@
-"""The peer of the latency table: the same assets, found by an ordinary sensor; whatever is done is done in the run."""
+"""The peer of the latency table: the same job, found by an ordinary sensor; whatever is done is done in the run."""
 
 import os
 from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets import act, observe, report, understand, verify
-from ops_pipelines.automation import remediate
 from ops_pipelines.definitions import CLUSTER_VARIABLE, cluster_resource
 from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
+from ops_pipelines.remediation_jobs import HANDED_ON, remediate
 from ops_pipelines.sensors.runs import hold_lease, request
 
 
@@ -35,8 +34,10 @@ def ordinary_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourcePar
 
 
 defs = dg.Definitions(
-    assets=dg.load_assets_from_modules([observe, understand, act, verify, report]),
     jobs=[remediate],
     sensors=[ordinary_sensor],
-    resources={"cluster": cluster_resource(Path(os.environ[CLUSTER_VARIABLE]))},
+    resources={
+        "cluster": cluster_resource(Path(os.environ[CLUSTER_VARIABLE])),
+        HANDED_ON: dg.mem_io_manager,
+    },
 )
