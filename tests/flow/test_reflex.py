@@ -15,8 +15,12 @@ from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Mode
+from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.flow.evidence import observe
 from ops_pipelines.flow.evidence.intake import take_in_logs
+from ops_pipelines.flow.evidence.observe import Reading
 from ops_pipelines.flow.people import orders
+from ops_pipelines.flow.plans import reflex
 from ops_pipelines.flow.plans.reflex import Attention, Reaction, react
 from ops_pipelines.ports.ledger import EntryKind as Line
 from ops_pipelines.ports.ledger import Evidence, Ledger, LedgerConflict
@@ -188,7 +192,7 @@ class Overtaken:
         return self._ledger.record_decision(**values)  # type: ignore[arg-type]  # passed on as they came
 
 
-@pytest.mark.parametrize(("times", "is_drained"), [(0, True), (2, True), (3, False)])
+@pytest.mark.parametrize(("times", "is_drained"), [(0, True), (7, True), (8, False)])
 def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next_tick(
     autopilot: SmallAutopilot, times: int, is_drained: bool
 ) -> None:
@@ -201,6 +205,26 @@ def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next
     assert autopilot.node("gpu001").is_drained is is_drained
     tick(autopilot)
     assert autopilot.node("gpu001").is_drained
+
+
+def test_reflex_that_is_overtaken_asks_the_scheduler_no_more_often(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_gpu(autopilot)
+    asked: list[Cluster] = []
+
+    def begin_reading(cluster: Cluster) -> Reading:
+        asked.append(cluster)
+        return observe.begin_reading(cluster)
+
+    monkeypatch.setattr(reflex, "begin_reading", begin_reading)
+    ledger = cast("Ledger", Overtaken(autopilot.cluster.ledger, 5))
+    autopilot.cluster = replace(autopilot.cluster, ledger=ledger)
+
+    tick(autopilot)
+
+    assert autopilot.node("gpu001").is_drained
+    assert len(asked) == 1
 
 
 def test_evidence_that_calls_for_no_repair_opens_its_incident_and_the_rest_is_left_to_the_run(

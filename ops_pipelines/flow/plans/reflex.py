@@ -31,8 +31,8 @@ from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.flow.plans.plan_progress import PlanReport
 from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
-_TRY_COUNT = 3
-"""A run that acts writes a few lines a second; after this many misses the next tick tries again."""
+_TRY_COUNT = 8
+"""Runs that act write a few lines a second; after this many misses the next look tries again."""
 _SOON = timedelta(seconds=0.4)
 """Between two decisions on what calls for no repair, or for one that this tick decided on before: with four looks a
 second, every other one decides."""
@@ -119,8 +119,9 @@ def react(
         _, evidence = cluster.ledger.undecided(limit=EVIDENCE_AT_ONCE)
         if not attention.is_drawn(evidence, cluster.rules.catalogue, now=now):
             return None
-        snapshot = glance(cluster, evidence, reading or begin_reading(cluster))
-        reading = None
+        # Asked once: what makes us miss is a line of the ledger, and each act is judged on fresh state anyway.
+        reading = reading or begin_reading(cluster)
+        snapshot = glance(cluster, evidence, reading)
         decision = decide(snapshot, cluster.rules)
         with suppress(LedgerConflict):  # A run wrote in between: what is left is decided on anew.
             plans = prove_and_record(
