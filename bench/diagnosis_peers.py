@@ -160,8 +160,8 @@ def _farthest(features: NDArray[np.float32]) -> Flags:
     middle = np.median(distance, axis=1, keepdims=True)
     spread = 1.4826 * np.median(np.abs(distance - middle), axis=1, keepdims=True) + 1e-6
     score = (distance - middle) / spread
-    is_largest: NDArray[np.bool_] = score == score.max(axis=1, keepdims=True)
-    return is_largest & (score > _MINDER_SIGMAS)
+    is_largest = score == score.max(axis=1, keepdims=True)
+    return np.asarray(is_largest & (score > _MINDER_SIGMAS), dtype=np.bool_)
 
 
 PEERS: Mapping[str, Callable[[Day], list[Claim]]] = {

@@ -179,6 +179,7 @@ class QuickDatabase:
     """One database, and the connection to it that all ledgers of a story share, one at a time."""
 
     name = "in memory"
+    dialect = _DIALECT
 
     def __init__(self, content: bytes) -> None:
         self.own = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=1000)

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,8 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Insert,
+    Select,
     Table,
     Text,
     any_,
@@ -221,7 +224,7 @@ def insert_many(connection: Connection, table: Table, rows: Sequence[Mapping[str
     """Insert rows that all name the same columns; many at once go to PostgreSQL by COPY, in a third of the time."""
     dialect = connection.dialect
     if dialect.name != "postgresql" or len(rows) < _COPIED_FROM_COUNT:
-        connection.execute(insert(table), rows)
+        connection.execute(_insert_into(table), rows)
         return
     names = tuple(rows[0])
     writers = {name: table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names}
@@ -242,13 +245,28 @@ def insert_many(connection: Connection, table: Table, rows: Sequence[Mapping[str
 def known_among(connection: Connection, column: ColumnElement[str], wanted: Iterable[str]) -> set[str]:
     """Return which of `wanted` stand in a column."""
     if connection.dialect.name == "postgresql":
-        given = bindparam("wanted", list(wanted), type_=ARRAY(Text))
-        return set(connection.execute(select(column).where(column == any_(given))).scalars())
+        return set(connection.execute(_equal_to_any(column), {"wanted": list(wanted)}).scalars())
     known: set[str] = set()
     names = iter(wanted)
     while batch := list(islice(names, _LOOKUP_SIZE)):
-        known.update(connection.execute(select(column).where(column.in_(batch))).scalars())
+        known.update(connection.execute(_among(column), {"wanted": batch}).scalars())
     return known
+
+
+# To build a statement costs as much as to ask it.
+@cache
+def _insert_into(table: Table) -> Insert:
+    return insert(table)
+
+
+@cache
+def _among(column: ColumnElement[str]) -> Select[tuple[str]]:
+    return select(column).where(column.in_(bindparam("wanted", expanding=True)))
+
+
+@cache
+def _equal_to_any(column: ColumnElement[str]) -> Select[tuple[str]]:
+    return select(column).where(column == any_(bindparam("wanted", type_=ARRAY(Text))))
 
 
 def shown(url: str) -> str:
