@@ -260,12 +260,12 @@ def _insert_into(table: Table) -> Insert:
 
 
 @cache
-def _among(column: ColumnElement[str]) -> Select[tuple[str]]:
+def _among(column: ColumnElement[str]) -> Select[str]:
     return select(column).where(column.in_(bindparam("wanted", expanding=True)))
 
 
 @cache
-def _equal_to_any(column: ColumnElement[str]) -> Select[tuple[str]]:
+def _equal_to_any(column: ColumnElement[str]) -> Select[str]:
     return select(column).where(column == any_(bindparam("wanted", type_=ARRAY(Text))))
 
 
