@@ -62,12 +62,22 @@ def _one_owner(scene: Scene) -> str | None:
 
 
 def _was_put_back_by_others(scene: Scene) -> bool:
-    """Return whether the node was seen without a drain after its newest one: whom somebody put back, nobody has."""
-    drained_at = max(
-        each.at for each, _ in scene.accepted if each.verb is Verb.DRAIN and each.node == scene.command.node
-    )
-    told, told_at = scene.told_node, scene.told.nodes_at
-    return told is not None and not told.is_drained and told_at is not None and told_at > drained_at
+    """Return whether a node was seen without a drain after its newest one, or under one that is newer than all of ours.
+
+    Whom somebody put back, nobody of ours has; and who drains it again in our words is somebody else.
+    """
+    node, told, told_at = scene.command.node, scene.told_node, scene.told.nodes_at
+    if told is None or told_at is None:
+        return False
+    if not told.is_drained:
+        drains = [each.at for each, _ in scene.accepted if each.verb is Verb.DRAIN and each.node == node]
+        return told_at > max(drains)
+    seen = [
+        record.outcome.finished_at
+        for record in scene.state.records
+        if record.action.verb is Verb.DRAIN and record.action.node == node and record.outcome is not None
+    ]
+    return told.reason_set_at is not None and told.reason_set_at > max(seen, default=told.reason_set_at)
 
 
 def _rollout_share(scene: Scene) -> str | None:

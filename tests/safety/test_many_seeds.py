@@ -150,3 +150,10 @@ def test_stories_are_late_in_each_way_with_and_without_a_start_guard(tally: Tall
     assert all(tally.moves[kind] >= 5 for kind in (MoveKind.LINGER, MoveKind.LATE_RUN, MoveKind.SUSPEND))
     given_up_soon = [each for each in settings if each.slurmd_timeout_seconds <= 60]
     assert {each.has_start_guard for each in given_up_soon} == {True, False}
+
+
+def test_node_that_somebody_put_back_and_drained_again_in_our_words_is_nobody_of_ours() -> None:
+    """A rollout's, in this story; whose job ran there in between is kept off it, which the rules once took for a wrong."""
+    seed = 33598
+
+    assert play(draw_story(seed), seed=seed).violations == ()
