@@ -153,7 +153,7 @@ def test_stories_are_late_in_each_way_with_and_without_a_start_guard(tally: Tall
 
 
 def test_node_that_somebody_put_back_and_drained_again_in_our_words_is_nobody_of_ours() -> None:
-    """A rollout's, in this story; whose job ran there in between is kept off it, which the rules once took for a wrong."""
+    """A rollout once had it; a job that ran there in between is kept off it, which the rules once took for a wrong."""
     seed = 33598
 
     assert play(draw_story(seed), seed=seed).violations == ()
