@@ -73,7 +73,7 @@ def test_the_documents_have_what_the_drills_type() -> None:
     for words in (
         ("umask",),
         ("export", "DAGSTER_HOME=/var/lib/dagster"),
-        ("dagster", "api", "grpc"),
+        ("ops-pipelines", "code-server"),
         ("dagster-daemon",),
         ("ops-pipelines", "webserver"),
         ("ops-pipelines", "check-config"),

@@ -4,6 +4,7 @@ And what the lab's act and its judge make of what Slurm wrote down (recorded, 22
 on 16 nodes, is `make lab ONCE=1 ACTS=rollout`.
 """
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,10 +20,10 @@ from ops_pipelines.domain.lifecycle.release import Component
 from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.domain.policy import RolloutLimits
-from ops_pipelines.drills import lab
+from ops_pipelines.drills import lab, lab_hardware
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_configuration import cluster_settings
-from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
 from ops_pipelines.drills.lab_node import BAD_KERNEL, FIRST_KERNEL, GOOD_KERNEL, NodeDisk, main
 from ops_pipelines.drills.lab_rollout_jobs import AccountedJob, find_lost_jobs, read_accounting
 from ops_pipelines.drills.lab_rollout_judge import most_out
@@ -234,7 +235,20 @@ def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
         yield cluster
 
 
+@pytest.fixture
+def hardware(tmp_path: Path) -> Iterator[None]:
+    """The pretended machines of a lab in `tmp_path`, asked as they are there."""
+    process = subprocess.Popen([sys.executable, "-m", lab_hardware.__name__, SERVE, str(tmp_path)])
+    try:
+        wait_until("the hardware", socket_of(tmp_path).is_socket, timeout_seconds=30.0)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 @pytest.mark.live
+@pytest.mark.usefixtures("hardware")
 def test_a_release_goes_over_a_real_slurm_and_the_job_there_ends_by_itself(slurm: SlurmCluster, tmp_path: Path) -> None:
     cluster = opened(tmp_path, slurm)
     checkpoint = tmp_path / "checkpoint"
