@@ -190,8 +190,8 @@ def _showing(asset: str, show: Callable[[Cluster], Mapping[str, dg.MetadataValue
     def report(
         context: dg.OpExecutionContext, cluster: dg.ResourceParam[Cluster]
     ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        if is_left_to_another(context, asset, now=SystemClock().now()):
-            context.log.info("left to the run beside this one, which ends later")
+        if is_left_to_another(context.instance, context.run_id, asset, now=SystemClock().now()):
+            context.log.info("left to a run beside this one, which has yet to make its pages")
         else:
             yield dg.AssetMaterialization(asset, metadata=show(cluster))
         yield dg.Output(None)

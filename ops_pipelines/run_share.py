@@ -25,6 +25,8 @@ _NO_PLAN = "none"
 _NAMED_AT_MOST = 100
 """PostgreSQL indexes tags, and refuses one of more than 2,700 bytes. A run with more plans names none: it is at all."""
 _LOOK_EVERY = timedelta(seconds=1)
+_AT_PAGES_TAG = "ops_pipelines/at_pages"
+"""On a run that has done what it does, and makes its pages."""
 _PAGE_MAY_BE = timedelta(seconds=30)
 """Of this age while runs are under way."""
 UNDER_WAY = (
@@ -101,16 +103,20 @@ class Turns:
         return None if why is None else f"another run is at it: {why}"
 
 
-def is_left_to_another(context: dg.OpExecutionContext, asset: str, *, now: datetime) -> bool:
-    """Return whether a page of the whole fleet is left to a run that ends later: the last of those side by side.
+def is_left_to_another(instance: dg.DagsterInstance, run: str, asset: str, *, now: datetime) -> bool:
+    """Return whether `run` leaves a page of the whole fleet to one that has yet to come to its pages.
 
-    Not where the page is old: those that follow each other without a gap would never make it.
+    Who comes to its pages says so before it looks at the others: of two that end together at least one makes them. None
+    is left where the page is old: runs that follow each other without a gap would never make it.
     """
+    instance.add_run_tags(run, {_AT_PAGES_TAG: "yes"})
     lanes = (ACTING_TAGS, VERIFYING_TAGS)
-    under_way = {each.run for tags in lanes for each in shares_under_way(context.instance, tags=tags)}
-    if under_way <= {context.run_id}:
+    others = [
+        each for tags in lanes for each in instance.get_runs(dg.RunsFilter(statuses=list(UNDER_WAY), tags=dict(tags)))
+    ]
+    if all(each.run_id == run or _AT_PAGES_TAG in each.tags for each in others):
         return False
-    newest = context.instance.get_latest_materialization_event(dg.AssetKey(asset))
+    newest = instance.get_latest_materialization_event(dg.AssetKey(asset))
     return newest is not None and now.timestamp() - newest.timestamp < _PAGE_MAY_BE.total_seconds()
 
 

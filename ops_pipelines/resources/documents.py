@@ -106,9 +106,7 @@ def keep_texts_of(kind: type) -> None:
 
     What an observation says is written as evidence, in the next snapshot, and in each finding that rests on it.
     """
-    writer = _WRITERS[kind]
-    if not hasattr(writer, "cache_info"):
-        _WRITERS[kind] = lru_cache(maxsize=_TEXTS_KEPT)(writer)
+    _WRITERS[kind] = lru_cache(maxsize=_TEXTS_KEPT)(_writer_of(kind))
 
 
 def _text(value: object) -> str:

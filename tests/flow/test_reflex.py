@@ -15,12 +15,8 @@ from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.observation import Observation, Signal
 from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence import observe
 from ops_pipelines.flow.evidence.intake import take_in_logs
-from ops_pipelines.flow.evidence.observe import Reading
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.plans import reflex
 from ops_pipelines.flow.plans.reflex import Attention, Reaction, react
 from ops_pipelines.ports.ledger import EntryKind as Line
 from ops_pipelines.ports.ledger import Evidence, Ledger, LedgerConflict
@@ -207,24 +203,40 @@ def test_reflex_that_is_overtaken_decides_anew_and_at_last_leaves_it_to_the_next
     assert autopilot.node("gpu001").is_drained
 
 
-def test_reflex_that_is_overtaken_asks_the_scheduler_no_more_often(
-    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class CountedScheduler:
+    """A scheduler that counts how often it is asked for its jobs."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.asked_count = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def read_jobs(self) -> object:
+        self.asked_count += 1
+        return self._scheduler.read_jobs()
+
+
+def jobs_asked(autopilot: SmallAutopilot, *, overtaken: int) -> int:
+    """Let the reflex drain a node, overtaken so often, and return how often the scheduler was asked for its jobs."""
     break_gpu(autopilot)
-    asked: list[Cluster] = []
-
-    def begin_reading(cluster: Cluster) -> Reading:
-        asked.append(cluster)
-        return observe.begin_reading(cluster)
-
-    monkeypatch.setattr(reflex, "begin_reading", begin_reading)
-    ledger = cast("Ledger", Overtaken(autopilot.cluster.ledger, 5))
-    autopilot.cluster = replace(autopilot.cluster, ledger=ledger)
-
+    counted = CountedScheduler(autopilot.cluster.scheduler)
+    ledger = Overtaken(autopilot.cluster.ledger, overtaken)
+    autopilot.cluster = replace(autopilot.cluster, ledger=cast("Ledger", ledger), scheduler=cast("Scheduler", counted))
     tick(autopilot)
-
     assert autopilot.node("gpu001").is_drained
-    assert len(asked) == 1
+    return counted.asked_count
+
+
+def test_reflex_that_is_overtaken_asks_the_scheduler_no_more_often(tmp_path: Path) -> None:
+    counts = []
+    for overtaken in (0, 5):
+        autopilot = SmallAutopilot(tmp_path / str(overtaken), TRAINING, node_count=5)
+        autopilot.let_pass(15)
+        counts.append(jobs_asked(autopilot, overtaken=overtaken))
+
+    assert counts[0] == counts[1] > 0
 
 
 def test_evidence_that_calls_for_no_repair_opens_its_incident_and_the_rest_is_left_to_the_run(

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines import run_share
+from ops_pipelines.clock import SystemClock
 from ops_pipelines.domain.incident import Incident, IncidentState
 from ops_pipelines.domain.observation import JobState, Workload
 from ops_pipelines.domain.snapshot import Rules
@@ -16,7 +17,7 @@ from ops_pipelines.flow.evidence.bundle import OPENED
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.resources.bundle_files import BundleFiles
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
-from ops_pipelines.run_share import PLANS_TAG, shares_under_way
+from ops_pipelines.run_share import PLANS_TAG, is_left_to_another, shares_under_way
 from ops_pipelines.sensors import remediation as sensor_module
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
@@ -363,16 +364,31 @@ def test_pages_of_the_whole_fleet_are_made_by_the_last_of_those_side_by_side(
     assert shown_by(autopilot, instance) == PAGES
 
 
+@pytest.mark.parametrize(("age", "is_left"), [(timedelta(seconds=29), True), (timedelta(seconds=31), False)])
 def test_page_that_has_grown_old_is_made_beside_others_too(
-    autopilot: SmallAutopilot, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance, age: timedelta, is_left: bool
 ) -> None:
     run_under_way(instance)
+    mine = run_under_way(instance)
 
-    first = shown_by(autopilot, instance)
-    monkeypatch.setattr(run_share, "_PAGE_MAY_BE", timedelta(0))
+    was_none_left = not is_left_to_another(instance, mine.run_id, "shift_report", now=SystemClock().now())
+    shown_by(autopilot, instance)
 
-    assert first == PAGES  # There was none at all.
-    assert shown_by(autopilot, instance) == PAGES
+    assert was_none_left
+    assert is_left_to_another(instance, mine.run_id, "shift_report", now=SystemClock().now() + age) is is_left
+
+
+def test_of_two_runs_that_end_together_one_makes_the_pages(
+    autopilot: SmallAutopilot, instance: dg.DagsterInstance
+) -> None:
+    shown_by(autopilot, instance)
+    first, second = run_under_way(instance), run_under_way(instance)
+
+    left = [
+        is_left_to_another(instance, each.run_id, "shift_report", now=SystemClock().now()) for each in (first, second)
+    ]
+
+    assert left == [True, False]  # Neither has ended.
 
 
 def test_evidence_of_an_incident_is_kept_by_the_run_that_carries_out_its_plan(
