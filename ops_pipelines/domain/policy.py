@@ -150,6 +150,10 @@ class Durations:
         if self.retry_after < timedelta(seconds=1):
             raise PolicyError("durations.retry_after_seconds is below 1; runs would start without end")
 
+    def confirm_after(self, *, is_silent: bool) -> timedelta:
+        """Return how long a whole node, or a GPU of it, must be missed before that is believed."""
+        return self.confirm_unreachable_after if is_silent else self.confirm_gpu_missing_after
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderLimits:

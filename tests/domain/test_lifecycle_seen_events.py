@@ -1,6 +1,6 @@
 """What the gate counts: whose times, which events, what is one event, and how long nodes worked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,17 +25,19 @@ from ops_pipelines.domain.lifecycle.gate.seen_events import (
     events_of,
     joined,
     node_days,
+    unconfirmed_on,
     worked_within,
 )
 from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.observation import ALERT_SOURCE, Signal
+from ops_pipelines.domain.policy import Durations
 from tests.domain import builders
 from tests.domain.builders import NOW, action, begun, incident, unreachable, xid
 from tests.ports import rollout_samples
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 NEW, ALSO_NEW, OLD, OTHER = (NodeName(f"gpu00{number}") for number in range(1, 5))
 SINCE = NOW - 2 * DAY
 TIMES = ComparedTimes(
@@ -198,6 +200,10 @@ class TestWork:
         assert timedelta(0) <= worked_within(worked, TIMES.treated[NEW]) <= 2 * DAY
 
 
+def seen_in(*incidents: Incident, now: datetime = NOW) -> list[SeenEvent]:
+    return list(events_of(incidents, durations=Durations(), now=now))
+
+
 class TestIncidents:
     def diagnosed(self, *findings: Finding, at_fault: AtFault = AtFault.GPU, **changes: Any) -> Incident:
         guess = Hypothesis(
@@ -216,30 +222,63 @@ class TestIncidents:
         return incident(*findings, hypothesis=guess, **changes)
 
     def test_incident_that_takes_its_node_out_is_a_failure_beside_what_was_seen(self) -> None:
-        kinds = {each.kind for each in events_of([incident(xid(79))])}
+        kinds = {each.kind for each in seen_in(incident(xid(79)))}
 
         assert kinds == {EventKind.NODE_FAILURE, EventKind.XID}
 
     def test_what_a_program_does_wrong_is_no_event(self) -> None:
-        assert list(events_of([incident(xid(13))])) == []
+        assert seen_in(incident(xid(13))) == []
 
     def test_alert_of_somebody_else_and_what_follows_from_something_else_are_no_events(self) -> None:
         silent = unreachable()
         alert = replace(silent, evidence=(replace(silent.evidence[0], source=ALERT_SOURCE),))
 
         for finding in (alert, replace(silent, is_secondary=True)):
-            seen = list(events_of([incident(finding, response=builders.xid(13).response)]))
+            seen = seen_in(incident(finding, response=builders.xid(13).response), now=NOW + HOUR)
             assert seen == []
 
+    @pytest.mark.parametrize("missed", [unreachable, builders.gpu_missing])
+    def test_what_is_missed_for_a_moment_is_no_event_and_what_stays_away_is(
+        self, missed: Callable[..., Finding]
+    ) -> None:
+        confirm = Durations().confirm_after(is_silent=missed is unreachable)
+        shown = missed(node=NEW)
+        for lasted, is_event in ((SECOND, False), (confirm - SECOND, False), (confirm, True), (HOUR, True)):
+            gone = incident(shown, state=IncidentState.RESOLVED, closed_at=NOW + lasted)
+
+            assert bool(seen_in(incident(shown), now=NOW + lasted)) is is_event
+            assert bool(seen_in(gone, now=NOW + DAY)) is is_event
+
+    def test_what_was_acted_on_and_what_a_log_says_beside_is_an_event_however_short(self) -> None:
+        silent = unreachable(node=NEW)
+
+        assert seen_in(incident(silent, plan_count=1))
+        assert {each.kind for each in seen_in(incident(silent, xid(79, node=NEW)))} == {
+            EventKind.NODE_FAILURE,
+            EventKind.XID,
+        }
+
+    def test_updated_node_that_has_just_fallen_silent_is_waited_for(self) -> None:
+        silent, confirm = incident(unreachable(node=NEW)), Durations().confirm_unreachable_after
+
+        def waited_for(*nodes: NodeName, at: datetime, of: Incident = silent) -> frozenset[NodeName]:
+            return unconfirmed_on(nodes, [of], durations=Durations(), now=at)
+
+        assert waited_for(NEW, OLD, at=NOW + SECOND) == {NEW}
+        assert waited_for(OLD, at=NOW + SECOND) == frozenset()
+        assert waited_for(NEW, at=NOW + confirm) == frozenset()
+        answers = replace(silent, state=IncidentState.RESOLVED, closed_at=NOW + SECOND)
+        assert waited_for(NEW, at=NOW + SECOND, of=answers) == frozenset()
+
     def test_part_of_another_incident_is_not_counted_beside_it(self) -> None:
-        assert list(events_of([incident(xid(79), state=IncidentState.MERGED)])) == []
+        assert seen_in(incident(xid(79), state=IncidentState.MERGED)) == []
         assert list(causes_of([self.diagnosed(xid(79), state=IncidentState.MERGED)])) == []
 
     def test_broken_rack_is_one_event(self) -> None:
         rack = Component(kind=ComponentKind.RACK, name="r1")
         broken = self.diagnosed(unreachable(node=NEW), unreachable(node=OLD), suspect=rack)
 
-        found = count_events(EventKind.NODE_FAILURE, tuple(events_of([broken])), _reaching_now(), ALWAYS)
+        found = count_events(EventKind.NODE_FAILURE, seen_in(broken, now=NOW + HOUR), _reaching_now(), ALWAYS)
 
         assert found.treated_count + found.control_count == 1
 
@@ -272,7 +311,7 @@ class TestIncidents:
     def test_every_signal_that_speaks_of_a_part_has_its_kind(self) -> None:
         for signal in (Signal.ECC_UNCORRECTABLE, Signal.LINK_DOWN, Signal.NODE_UNREACHABLE):
             shown = replace(unreachable(), evidence=(builders.observation(signal, source="telemetry"),))
-            assert list(events_of([incident(shown)]))
+            assert seen_in(incident(shown), now=NOW + HOUR)
 
 
 def _reaching_now() -> ComparedTimes:

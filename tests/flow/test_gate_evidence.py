@@ -11,6 +11,7 @@ from ops_pipelines.domain.health import WATCHER
 from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.domain.meaning.finding import Finding
 from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
 from ops_pipelines.domain.observation import Signal
 from ops_pipelines.domain.policy import Mode, RolloutLimits
@@ -23,7 +24,7 @@ from tests.ports.kept_work import KeptWork
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
-HOUR, DAY, MINUTE = timedelta(hours=1), timedelta(days=1), timedelta(minutes=1)
+HOUR, DAY, MINUTE, SECOND = (timedelta(seconds=each) for each in (3600, 86400, 60, 1))
 ONE, TWO, THREE = (NodeName(f"gpu00{number}") for number in range(1, 4))
 
 
@@ -110,8 +111,11 @@ def stage(tmp_path: Path) -> Stage:
 def keep_incident(stage: Stage, name: str, on: NodeName, *, ago: timedelta) -> None:
     at = stage.now - ago
     seen = replace(builders.observation(code=79, node=on, gpu=builders.GPU), observed_at=at)
-    finding = replace(xid(79, node=on), evidence=(seen,), found_at=at)
-    found = replace(builders.incident(finding, name=name), opened_at=at, changed_at=stage.now)
+    keep_incident_of(stage, name, replace(xid(79, node=on), evidence=(seen,), found_at=at))
+
+
+def keep_incident_of(stage: Stage, name: str, finding: Finding) -> None:
+    found = replace(builders.incident(finding, name=name), changed_at=stage.now)
     ledger = stage.cluster.ledger
     ledger.record_decision(
         inputs=ledger.store("{}"), decided_through=0, expected_head=None, incidents=[found], plans=[], now=stage.now
@@ -342,3 +346,18 @@ def test_what_was_read_once_serves_the_whole_pass(stage: Stage) -> None:
 
     assert judge(stage.rollout, stage.nodes) == first
     assert stage.verdict() != first
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_updated_node_that_has_just_fallen_silent_makes_nothing_good(stage: Stage, is_waited_for: bool) -> None:
+    confirm = stage.cluster.rules.policy.durations.confirm_unreachable_after
+    at = stage.now - confirm + (SECOND if is_waited_for else timedelta(0))
+    missed = builders.unreachable(node=ONE)
+    begun = replace(missed, found_at=at, evidence=(replace(missed.evidence[0], observed_at=at),))
+    keep_incident_of(stage, "INC-0001", begun)
+
+    seen = stage.seen()
+
+    assert any(f"{ONE} may be broken" in each for each in seen.silent) is is_waited_for
+    failures = next(each for each in seen.counts if each.kind is EventKind.NODE_FAILURE)
+    assert bool(failures.treated_count) is not is_waited_for

@@ -256,8 +256,7 @@ def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> 
         for each in sorted(decisive, key=lambda observation: observation.observed_at)
     }
     is_silent = any(observation.signal is Signal.NODE_UNREACHABLE for observation in decisive)
-    durations = policy.durations
-    confirm_after = durations.confirm_unreachable_after if is_silent else durations.confirm_gpu_missing_after
+    confirm_after = policy.durations.confirm_after(is_silent=is_silent)
     is_blind = any(each.source == TELEMETRY_SOURCE for each in decisive) and not facts.is_telemetry_available
     if is_blind:
         return Refusal(

@@ -135,8 +135,7 @@ def judge_probation(
         and any((each.signal, each.gpu) == (known.signal, known.gpu) for known in lasting)
     ]
     for each in held:
-        is_silent = each.signal is Signal.NODE_UNREACHABLE
-        confirm = durations.confirm_unreachable_after if is_silent else durations.confirm_gpu_missing_after
+        confirm = durations.confirm_after(is_silent=each.signal is Signal.NODE_UNREACHABLE)
         if now - each.observed_at >= confirm:
             return Verdict(recovery=Recovery.PERSISTS, facts=(f"seen again: {each.text or each.signal.value}",))
     ends_at = incident.returned_at + durations.probation

@@ -32,6 +32,7 @@ from ops_pipelines.domain.lifecycle.gate.seen_events import (
     events_of,
     joined,
     node_days,
+    unconfirmed_on,
 )
 from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
@@ -91,8 +92,11 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
     touched = {node: each.ends_at for node, each in times.own.items()}
     times = known_from(times, work.known_since)
     silent += _blindness(times.treated.keys(), cluster, now=now)
-    incidents = cluster.ledger.incidents_since(times.since or now)
-    events = (*events_of(incidents), *work.failures)
+    incidents, durations = cluster.ledger.incidents_since(times.since or now), cluster.rules.policy.durations
+    missed = unconfirmed_on(times.treated.keys(), incidents, durations=durations, now=now)
+    if missed:
+        silent.append(f"{_some(missed)} may be broken: too short a time has passed to tell")
+    events = (*events_of(incidents, durations=durations, now=now), *work.failures)
     counts = [count_events(kind, events, times, work.worked) for kind in _OF_NODES]
     if work.known_since is not None and _is_mostly_alone(work, times):
         counts.append(count_events(EventKind.JOB_FAILURE, events, times, work.alone))
@@ -117,10 +121,14 @@ def _blindness(treated: Collection[NodeName], cluster: Cluster, *, now: datetime
     elif watcher is not None and watcher.failing_sources:
         yield f"faults may go unnoticed: {', '.join(watcher.failing_sources)} does not answer"
     stale = {each.node for each in cluster.ledger.conditions() if each.signal is Signal.TELEMETRY_STALE}
-    unseen = sorted(stale.intersection(treated))
+    unseen = stale.intersection(treated)
     if unseen:
-        more = f" and {len(unseen) - _MOST_NAMES} more" if len(unseen) > _MOST_NAMES else ""
-        yield f"no fresh metrics from {', '.join(unseen[:_MOST_NAMES])}{more}"
+        yield f"no fresh metrics from {_some(unseen)}"
+
+
+def _some(nodes: Collection[NodeName]) -> str:
+    more = f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
+    return ", ".join(sorted(nodes)[:_MOST_NAMES]) + more
 
 
 def _is_mostly_alone(work: _Work, times: ComparedTimes) -> bool:

@@ -1,7 +1,8 @@
 """What happened on nodes, counted for the gate: alike on updated and untouched ones, and only while they worked. Pure.
 
-What a program does wrong, what people want and what only follows from something else is no event here. An event that a
-node repeats within a day counts once, and so does what one cause did to many nodes.
+What a program does wrong, what people want and what only follows from something else is no event here. What a node
+repeats within a day counts once, and so does what one cause did to many nodes. A silence counts once it has lasted as
+long as would make us act on it: a node that has just been restarted may be missed for a second.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from ops_pipelines.domain.lifecycle.gate.evidence import CauseCounts, EventCount
 from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
 from ops_pipelines.domain.observation import ALERT_SOURCE, NO_NODE, Observation, Signal
+from ops_pipelines.domain.policy import Durations
 
 AGAIN_WITHIN = timedelta(days=1)
 Worked = Mapping[NodeName, Sequence[Stretch]]
@@ -60,20 +62,48 @@ class SeenCause:
     at: datetime
 
 
-def events_of(incidents: Iterable[Incident]) -> Iterator[SeenEvent]:
+def events_of(incidents: Iterable[Incident], *, durations: Durations, now: datetime) -> Iterator[SeenEvent]:
     """Yield what incidents say happened on nodes, first-hand."""
     for incident in incidents:
         if incident.state is IncidentState.MERGED:
             continue
         shared = str(incident.incident) if incident.is_mass_event or incident.suspect is not None else ""
-        if incident.response in REPAIRS and not _is_programs(incident):
+        believed = [each for each in incident.findings if _is_believed(each, incident, durations, now=now)]
+        calls_for_repair = incident.plan_count > 0 or any(each.response in REPAIRS for each in believed)
+        if incident.response in REPAIRS and calls_for_repair and not _is_programs(incident):
             for node in sorted(incident.nodes):
                 yield SeenEvent(kind=EventKind.NODE_FAILURE, node=node, at=incident.began_at, cause=shared)
-        for finding in incident.findings:
+        for finding in believed:
             for observation in _first_hand(finding):
                 yield SeenEvent(
                     kind=_KINDS[observation.signal], node=observation.node, at=observation.observed_at, cause=shared
                 )
+
+
+def unconfirmed_on(
+    nodes: Collection[NodeName], incidents: Iterable[Incident], *, durations: Durations, now: datetime
+) -> frozenset[NodeName]:
+    """Return the nodes of which something is missed now, for too short a time yet to count."""
+    return frozenset(
+        node
+        for incident in incidents
+        if incident.is_open
+        for finding in incident.findings
+        if not _is_believed(finding, incident, durations, now=now)
+        for node in incident.nodes.intersection(nodes)
+    )
+
+
+def _is_believed(finding: Finding, incident: Incident, durations: Durations, *, now: datetime) -> bool:
+    """Return whether a finding is more than a short silence; what was acted on was confirmed then."""
+    if not finding.is_lasting or incident.plan_count > 0:
+        return True
+    lasted = (incident.closed_at or now) - finding.found_at
+    return all(
+        lasted >= durations.confirm_after(is_silent=each.signal is Signal.NODE_UNREACHABLE)
+        for each in finding.evidence
+        if _KINDS.get(each.signal) is EventKind.NODE_FAILURE
+    )
 
 
 def _first_hand(finding: Finding) -> Iterator[Observation]:
