@@ -87,6 +87,10 @@ class Watched:
     def unclear(self) -> frozenset[NodeName]:
         return frozenset(self.silent.keys() - self.clear.keys())
 
+    def is_at_work(self, job: JobStatus | None) -> bool:
+        """Return whether this is what the scheduler runs now of its job; None: it knows no such job."""
+        return job is not None and job.attempt == self.attempt and job.state in MAY_HAVE_PROCESSES
+
 
 def watch(
     before: Watched,
@@ -97,7 +101,7 @@ def watch(
     now: datetime,
 ) -> Watched:
     """Return an attempt as it is seen now. `cut`: when nodes were seen without power, that we had cut."""
-    if job is not None and job.attempt == before.attempt and job.state in MAY_HAVE_PROCESSES:
+    if job is not None and before.is_at_work(job):
         silent = {name: before.silent.get(name, now) for name in job.nodes if _is_silent(name, nodes)}
         return replace(before, nodes=job.nodes, checkpointed_at=job.checkpointed_at, silent=silent)
     silent = dict(before.silent)

@@ -94,8 +94,11 @@ def _leave(way: Way, drain: Action, why: str, *, event: NodeEvent) -> Move:
         drained = way.outcome(drain)
         if drained is None:
             return Act(action=drain)  # Whether it is there is seen before it is taken back.
+        if drained.kind is OutcomeKind.FAILED:
+            # Nobody saw it: it may be there all the same, or land later. A node that nobody has must not stay drained.
+            return _do_or_fail(way, drain)
         put_back = way.act(Verb.RESUME)
-        if drained.kind is not OutcomeKind.FAILED and not way.is_done(put_back):
+        if not way.is_done(put_back):
             return _do_or_fail(way, put_back)
     return Step(event=event, reason=f"put back as it was: {why}")
 

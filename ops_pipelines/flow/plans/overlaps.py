@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, Verb
 from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.domain.incident import Incident, handed_to_people
-from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus
 from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.overlap import (
     Certainty,
@@ -87,6 +87,8 @@ def _look(cluster: Cluster, seen: Intake, *, lease: Lease) -> None:
         each.action.attempt: each.begun_at for each in records if each.action.verb in _LETS_GO and each.took_effect
     }
     known = {**_begun(jobs.values()), **memory.watched}
+    if any(_may_be_given_up(each, jobs.get(each.attempt.job), nodes) for each in known.values()):
+        nodes = {each.node: each for each in cluster.scheduler.read_nodes()}
     kept: dict[JobAttempt, Watched] = {}
     for attempt, before in known.items():
         job = jobs.get(attempt.job)
@@ -104,6 +106,14 @@ def _begun(jobs: Iterable[JobStatus]) -> dict[JobAttempt, Watched]:
         for job in jobs
         if is_worth_watching(job) and (attempt := job.attempt) is not None
     }
+
+
+def _may_be_given_up(watched: Watched, job: JobStatus | None, nodes: Mapping[NodeName, NodeStatus]) -> bool:
+    """Return whether an attempt has just ended of which a node was silent when nodes were read: given up meanwhile?"""
+    if watched.is_over or watched.is_at_work(job):
+        return False
+    present = [nodes[name] for name in watched.nodes - watched.silent.keys() if name in nodes]
+    return any(not each.is_responding and each.state is not NodeState.DOWN for each in present)
 
 
 def _cut(records: Iterable[ActionRecord]) -> Mapping[NodeName, list[datetime]]:
