@@ -1,20 +1,23 @@
 """Evidence is taken in once, conditions when they begin, and a source that fails loses nothing."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from ops_pipelines.domain.action import Outcome, OutcomeKind, Verb
+from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.observation import NodeStatus, Signal
-from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions, take_in_logs
+from ops_pipelines.flow.evidence.intake import Intake, OurDoing, restarts_of, take_in_conditions, take_in_logs
 from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
 from ops_pipelines.ports.scheduler import Scheduler
 from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from tests.domain import builders
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 
@@ -203,3 +206,49 @@ def test_node_that_we_drained_is_watched(autopilot: SmallAutopilot) -> None:
     take_in_conditions(autopilot.cluster)
 
     assert (Signal.NODE_UNREACHABLE, "gpu001") in conditions(autopilot)
+
+
+ENDED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("signal", "newest", "is_ours"),
+    [
+        (Signal.GPU_MISSING, ENDED - timedelta(seconds=1), True),
+        (Signal.GPU_MISSING, ENDED, True),
+        (Signal.GPU_MISSING, ENDED + timedelta(seconds=1), False),
+        (Signal.TELEMETRY_STALE, None, True),
+        (Signal.NODE_UNREACHABLE, ENDED, False),
+        (Signal.ECC_UNCORRECTABLE, ENDED, False),
+    ],
+)
+def test_what_is_missing_because_we_restart_it_is_no_evidence_until_samples_come_again(
+    signal: Signal, newest: datetime | None, is_ours: bool
+) -> None:
+    doing = OurDoing(changing=frozenset(), restarts={NodeName("gpu001"): ENDED})
+
+    assert doing.explains(builders.observation(signal, node="gpu001"), newest=newest) is is_ours
+    assert not doing.explains(builders.observation(signal, node="gpu002"), newest=newest)
+
+
+@pytest.mark.parametrize(
+    ("verb", "outcome", "seconds_later", "is_ours"),
+    [
+        (Verb.RESET_GPU, None, 0, True),
+        (Verb.REBOOT, None, 3600, True),
+        (Verb.RESET_GPU, OutcomeKind.DONE, 119, True),
+        (Verb.RESET_GPU, OutcomeKind.DONE, 120, False),
+        (Verb.RESET_GPU, OutcomeKind.FAILED, 1, False),
+        (Verb.DRAIN, None, 0, False),
+    ],
+)
+def test_our_own_restarts_explain_for_as_long_as_samples_may_be_late(
+    verb: Verb, outcome: OutcomeKind | None, seconds_later: float, is_ours: bool
+) -> None:
+    over = None if outcome is None else Outcome(kind=outcome, witness="seen", finished_at=ENDED)
+    gpu = builders.GPU if verb is Verb.RESET_GPU else None
+    record = replace(builders.begun(builders.action(verb, on="gpu001", gpu=gpu)), outcome=over)
+
+    found = restarts_of([record], now=ENDED + timedelta(seconds=seconds_later), late_by=timedelta(seconds=120))
+
+    assert bool(found) is is_ours

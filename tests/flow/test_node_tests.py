@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.domain.fault import Family
 from ops_pipelines.domain.identity import ActionKey, NodeName
 from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.nodes.node_tests import check_of, see_to_tests
@@ -161,3 +162,38 @@ def test_each_repair_is_tested_anew(repaired: Stage) -> None:
     keys = {check.key for n in (1, 2) if (check := check_of(replace(one, plan_count=n), GPU1, repaired.cluster))}
 
     assert len(keys) == 2
+
+
+def test_what_is_found_after_the_tests_began_has_the_node_tested_for_that_too(repaired: Stage) -> None:
+    """Tests of another kind say nothing of it; the node once waited for them until a person was called."""
+    look(repaired)
+    repaired.let_pass(5)
+    first = look(repaired)
+    memory = replace(xid(48, node=GPU1), family=Family.MEMORY)
+    known = repaired.incident()
+    wider = replace(known, findings=(*known.findings, memory))
+    repaired.cluster.ledger.change_incident(wider, actor="test", now=repaired.clock.now())
+
+    begun = look(repaired)
+    repaired.let_pass(5)
+    over = look(repaired)
+
+    assert first.proofs
+    assert begun.are_running
+    assert not over.unknowns
+    assert any(each.startswith("dcgm_memtest passed") for each in over.proofs)
+    asked_for = check_of(wider, GPU1, repaired.cluster)
+    assert asked_for is not None
+    assert asked_for.part == asked_for.suite
+    assert len(repaired.received(EntryKind.START_CHECK)) == 2
+
+
+def test_tests_that_cover_what_is_found_later_are_not_begun_again(repaired: Stage) -> None:
+    known = repaired.incident()
+    both = replace(known, findings=(*known.findings, replace(xid(48, node=GPU1), family=Family.MEMORY)))
+    repaired.cluster.ledger.change_incident(both, actor="test", now=repaired.clock.now())
+    look(repaired)
+
+    fewer, more = (check_of(each, GPU1, repaired.cluster) for each in (known, both))
+
+    assert fewer == more

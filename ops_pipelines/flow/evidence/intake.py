@@ -3,10 +3,11 @@
 A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from ops_pipelines.domain.action import ActionRecord, Verb
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.identity import NodeName
@@ -21,6 +22,10 @@ from ops_pipelines.ports.source_error import SourceError
 _LINES_AT_ONCE = 4_000
 """Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.
 The rest comes with the next call."""
+_MISSING = frozenset({Signal.GPU_MISSING, Signal.TELEMETRY_STALE})
+_RESTARTS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.REIMAGE})
+"""Of their acts the GPUs of a node go from the metrics for a while. Silence is not among what they explain: a node that
+does not come back from a reboot is silent."""
 _POURING_LINES = 400
 """More than these at one look are a storm: the lines of the next tenths of a second are worth as much as these."""
 
@@ -87,7 +92,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
     now = cluster.clock.now()
     answers: dict[str, str | None] = {"scheduler": None, "telemetry": None}
     new_count = 0
-    changing = changing_nodes(cluster, now=now)
+    doing = our_doing(cluster, now=now)
 
     nodes: tuple[NodeStatus, ...] | None = None
     try:
@@ -98,7 +103,7 @@ def take_in_conditions(cluster: Cluster) -> Intake:
         unreachable = [
             _unreachable(node, now)
             for node in nodes
-            if _is_ours_to_watch(node) and not node.is_responding and node.node not in changing
+            if _is_ours_to_watch(node) and not node.is_responding and node.node not in doing.changing
         ]
         declared = [condition for condition in unreachable if cluster.rules.topology.knows(condition.node)]
         new_count += cluster.ledger.take_in_conditions(source="scheduler", present=declared, now=now)
@@ -115,7 +120,8 @@ def take_in_conditions(cluster: Cluster) -> Intake:
             topology=cluster.rules.topology,
             stale_after=cluster.rules.policy.durations.telemetry_stale_after,
         )
-        present = on_watched_nodes(gpu_telemetry.conditions, nodes, changing=changing)
+        newest = {each.node: each.newest_sample_at for each in gpu_telemetry.statuses}
+        present = on_watched_nodes(gpu_telemetry.conditions, nodes, doing=doing, newest=newest)
         new_count += cluster.ledger.take_in_conditions(source="telemetry", present=present, now=now)
         _keep_rejected(cluster, gpu_telemetry.rejected, now)
     return Intake(
@@ -146,21 +152,59 @@ def _is_ours_to_watch(node: NodeStatus) -> bool:
     return not node.is_drained or (node.reason or "").startswith(DRAIN_MARK)
 
 
-def changing_nodes(cluster: Cluster, *, now: datetime) -> frozenset[NodeName]:
-    """Return the nodes whose versions a rollout is changing: they restart because we told them to.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OurDoing:
+    """What is missing on which nodes because of us: nothing of that is evidence. What holds afterwards begins then."""
 
-    The rollout itself finds whether they come well. What holds when it is done with them begins to hold then.
-    """
+    changing: frozenset[NodeName]
+    """A rollout changes their versions, and finds itself whether they come well."""
+    restarts: Mapping[NodeName, datetime]
+    """When the newest restart of their GPUs by us was over; now while one is under way."""
+
+    def explains(self, condition: Observation, *, newest: datetime | None) -> bool:
+        """Return whether a condition is our doing. `newest`: when the node was last sampled; None: never."""
+        if condition.node in self.changing:
+            return True
+        restarted_at = self.restarts.get(condition.node)
+        return restarted_at is not None and condition.signal in _MISSING and (newest is None or newest <= restarted_at)
+
+
+def our_doing(cluster: Cluster, *, now: datetime) -> OurDoing:
+    """Return what we do to nodes at this moment, or did so lately that samples may not show its end yet."""
     state = cluster.ledger.read_state(now)
-    return under_change(state.owned, state.records) if state.owned else frozenset()
+    return OurDoing(
+        changing=under_change(state.owned, state.records) if state.owned else frozenset(),
+        restarts=restarts_of(state.records, now=now, late_by=cluster.rules.policy.durations.telemetry_stale_after),
+    )
+
+
+def restarts_of(records: Iterable[ActionRecord], *, now: datetime, late_by: timedelta) -> Mapping[NodeName, datetime]:
+    """Return when GPUs of nodes were last restarted by us, `now` while they are; none that was over `late_by` ago."""
+    restarts: dict[NodeName, datetime] = {}
+    for record in records:
+        node = record.action.node
+        if node is None or record.action.verb not in _RESTARTS or not record.may_have_taken_effect:
+            continue
+        over_at = now if record.outcome is None else record.outcome.finished_at
+        if now - over_at < late_by:
+            restarts[node] = max(restarts.get(node, over_at), over_at)
+    return restarts
 
 
 def on_watched_nodes(
-    conditions: Sequence[Observation], nodes: tuple[NodeStatus, ...] | None, *, changing: Collection[NodeName] = ()
+    conditions: Sequence[Observation],
+    nodes: tuple[NodeStatus, ...] | None,
+    *,
+    doing: OurDoing,
+    newest: Mapping[NodeName, datetime],
 ) -> tuple[Observation, ...]:
-    """Return the conditions without those on nodes that somebody else drained, or that are being changed."""
-    others = {node.node for node in nodes or () if not _is_ours_to_watch(node)} | set(changing)
-    return tuple(condition for condition in conditions if condition.node not in others)
+    """Return the conditions without those on nodes that somebody else drained, and those that are our own doing."""
+    others = {node.node for node in nodes or () if not _is_ours_to_watch(node)}
+    return tuple(
+        each
+        for each in conditions
+        if each.node not in others and not doing.explains(each, newest=newest.get(each.node))
+    )
 
 
 def _unreachable(node: NodeStatus, now: datetime) -> Observation:

@@ -23,7 +23,7 @@ from ops_pipelines.domain.observation import (
 )
 from ops_pipelines.domain.topology import Topology
 from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.evidence.intake import changing_nodes, on_watched_nodes
+from ops_pipelines.flow.evidence.intake import on_watched_nodes, our_doing
 from ops_pipelines.flow.evidence.repetition import Hold, RepetitionWatch
 from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.ports.lake import Lake, LakeError, Rows
@@ -354,7 +354,9 @@ def tell_detections(
         lasting = [*lasting, *(each for each in remembered if each.position not in window.told and each not in lasting)]
     declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
     window.told = {each.position for each in remembered if each.position in window.told} | present.keys()
-    present_now = on_watched_nodes(declared, nodes, changing=changing_nodes(cluster, now=at))
+    present_now = on_watched_nodes(
+        declared, nodes, doing=our_doing(cluster, now=at), newest={each.node: at for each in declared}
+    )
     new_count = cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=present_now, now=at)
     return Told(new_count=new_count, problems=problems)
 

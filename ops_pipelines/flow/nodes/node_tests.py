@@ -4,10 +4,19 @@ Which tests fit the fault and how good is good enough are `domain.node_health.he
 on the node, under the key of the action that asked for them, so that they are started once however often we ask.
 """
 
+from dataclasses import replace
+
 from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_health.health_gates import CheckState, is_settling, judge_check, suite_for, suite_named
+from ops_pipelines.domain.node_health.health_gates import (
+    CheckState,
+    covers,
+    is_settling,
+    judge_check,
+    suite_for,
+    suite_named,
+)
 from ops_pipelines.domain.node_health.node_check import BY_HAND
 from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.policy import ActionClass, Consent
@@ -30,9 +39,20 @@ def check_of(incident: Incident, node: NodeName, cluster: Cluster) -> Action | N
     if not suites:
         return None
     suite = suite_for({finding.family for finding in incident.findings if not finding.is_secondary}, suites)
-    return Action(
+    check = Action(
         verb=Verb.CHECK, incident=incident.incident, node=node, suite=suite.name, try_number=incident.plan_count
     )
+    begun = [
+        each.action
+        for each in cluster.ledger.records(incident.incident)
+        if each.action.verb is Verb.CHECK and each.action.node == node and each.action.try_number == check.try_number
+    ]
+    enough = {each.name for each in suites if covers(each, (suite,))}
+    for each in reversed(begun):
+        if each.suite in enough:
+            return each
+    # What was found since the tests began asks for more of them: another act, beside the one that was begun.
+    return replace(check, part=suite.name) if begun else check
 
 
 def see_to_tests(incident: Incident, node: NodeName, cluster: Cluster, *, lease: Lease) -> TestsStanding:
