@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import JobId, Topology
+from ops_pipelines.core.observation import Observation, Signal
 from ops_pipelines.frames.detectors.jobs import detect_jobs
 from ops_pipelines.frames.formats import log
 from ops_pipelines.frames.panels.detection import Detection

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.fault import Component
+from ops_pipelines.core.fault import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.ports.lake import Lake
+from ops_pipelines.core.lake import Lake
 
 SIZES = (64, 256, 1024, 2048, 4096, 12_500)
 JUDGED_SIZE, MAX_CPU_SECONDS, MAX_PEAK_BYTES = 2048, 15.0, 2e9
@@ -93,9 +93,9 @@ def write_answer(path: Path, *, node_count: int) -> None:
 
 def measure(path: Path, *, node_count: int, lake_root: Path) -> Cost:
     """Read, place and write one cycle as the live process does; to be called in a fresh process."""
+    from ops_pipelines.core.sources import BodyKind, Page
     from ops_pipelines.frames.metrics.pages import combine, read_page
     from ops_pipelines.frames.node_names import NodeNames
-    from ops_pipelines.ports.metrics import BodyKind, Page
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
     body = path.read_bytes()

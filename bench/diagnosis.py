@@ -25,10 +25,10 @@ from rich.table import Table
 from bench import diagnosis_peers
 from bench.claims import Claim
 from bench.replayed_days import WatchedRetrace, retrace_day
-from ops_pipelines.domain.fault import ComponentKind, Family
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.fault import ComponentKind, Family
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day

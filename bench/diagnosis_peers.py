@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.claims import Claim
-from ops_pipelines.domain.fault import Component, ComponentKind, node_component
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.fault import Component, ComponentKind, node_component
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.frames.panels.detection import counted, lasting, stretches
 from ops_pipelines.frames.panels.panel import Flags, Numbers, Panel
 from ops_pipelines.simulator.replay.day import Day

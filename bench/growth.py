@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.drills.lake_fill import fill_lake
 from ops_pipelines.drills.stack import DagsterStack, free_port, project_file
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.retention import RetentionSettings, retain
 from ops_pipelines.sensors.records import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT

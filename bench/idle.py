@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.drills.daemon_processes import find_processes
 from ops_pipelines.drills.stack import CODE_SERVER, DAEMON, WEBSERVER, DagsterStack, free_port, project_file
 from ops_pipelines.flow.lake.live_cycle import settling_time

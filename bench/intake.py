@@ -30,22 +30,20 @@ from rich.table import Table
 
 from bench.intake_load import GPUS_PER_NODE, JOBS, NODES, Part, make_files, number_of, read_times, write_load
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import JobId, NodeName, digest_of
-from ops_pipelines.domain.meaning.finding import REPAIRS
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import JobId, NodeName, Place, Topology, digest_of
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
+from ops_pipelines.core.sources import Sample
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.drills.postgres_server import PostgresServer, find_programs
 from ops_pipelines.drills.stack import free_port
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import Ledger
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.logs.kernel_log import FileTailLogs

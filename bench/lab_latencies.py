@@ -18,8 +18,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import PlanId
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.whatif.pace import BETWEEN_ACTS, FIRST_ACT, RUN_START

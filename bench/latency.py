@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeState
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NodeState
 from ops_pipelines.drills.lab import Lab
 from ops_pipelines.drills.lab_drill import Stage
 from ops_pipelines.drills.stack import free_port, project_file

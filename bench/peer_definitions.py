@@ -5,8 +5,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.definitions import CLUSTER_VARIABLE, cluster_resource
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import due_remediation
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.remediation_jobs import HANDED_ON, remediate

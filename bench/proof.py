@@ -15,14 +15,14 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.identity import IncidentId, digest_of
+from ops_pipelines.core.plan import Snapshot
+from ops_pipelines.core.policy import DrainBudget, MassEvent
 from ops_pipelines.domain.act_proof import Sight, prove_act
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, judge
-from ops_pipelines.domain.identity import IncidentId, digest_of
 from ops_pipelines.domain.plan_proof import prove_plans
-from ops_pipelines.domain.policy import DrainBudget, MassEvent
-from ops_pipelines.domain.snapshot import Snapshot
 from tests.domain.builders import NOW, job, node_names, policy, rules, snapshot, xid
 
 NODE_COUNT, JOB_COUNT, REPEATS = 2_048, 1_458, 9

@@ -20,13 +20,13 @@ from rich.console import Console
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.memory import fair_demand, remember
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay import Replay, replay
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.today import Today
 from ops_pipelines.frames.demand.recorded import RecordedDemand, read_recorded
 

@@ -33,11 +33,10 @@ from bench.chronicles import (
     read_losses,
 )
 from bench.classify import classify_texts
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS
+from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.frames.detectors.straggler_traces import TraceVerdict, judge_ranks, read_rank_times
 from ops_pipelines.frames.formats import log

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.finding import Catalogue
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import (
     HAS_PROCESSES,
     SCHEDULER_SOURCE,
     JobState,

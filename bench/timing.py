@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.timing_histories import COSTS, LOADS, NOTICED_AT, Fault, Fit, draw_history
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
-from ops_pipelines.domain.policy import RecoveryLimits
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, choose_moment, is_moment
+from ops_pipelines.core.finding import Hazard
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
+from ops_pipelines.core.plan import JobTiming, Moment
+from ops_pipelines.core.policy import RecoveryLimits
+from ops_pipelines.domain.steps.timing import choose_moment, is_moment
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 
 DOCS = Path(__file__).parent.parent / "docs" / "REMEDIATION.md"

@@ -15,10 +15,10 @@ from enum import Enum
 
 import numpy as np
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.finding import Hazard
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
+from ops_pipelines.core.plan import RestartCosts
 
 NOTICED_AT = datetime(2026, 11, 21, tzinfo=UTC)
 FAULTS_PER_HISTORY = 30

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble, count_troubles, score_lemons
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.meaning.history import PartKey
 from ops_pipelines.frames.history.defects import (
     FLEET,

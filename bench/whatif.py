@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
 from ops_pipelines.whatif.autopilot import cluster_of

@@ -118,11 +118,11 @@ def check_config(
     the scheduler gives a silent node up before its jobs could be held, and where `fleet` lacks what nodes need to come
     back.
     """
+    from ops_pipelines.core.policy import Mode
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.domain.guardrails.fencing_room import find_objections
     from ops_pipelines.domain.guardrails.site_means import find_gaps
-    from ops_pipelines.domain.policy import Mode
     from ops_pipelines.flow.timeliness import read_lateness
-    from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.fleet import offered_means
     from ops_pipelines.resources.config.policy_file import find_cautions
@@ -218,7 +218,7 @@ def status(
     """
     from dataclasses import replace
 
-    from ops_pipelines.domain.health import HealthWord
+    from ops_pipelines.core.health import HealthWord
     from ops_pipelines.terminal.disk_use import disk_use_of
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_status
@@ -285,7 +285,7 @@ def serve(
     cluster.yaml names; without one no alert is taken. /calendar.ics is for calendars.
     """
     from ops_pipelines import server
-    from ops_pipelines.ports.ledger import LedgerError
+    from ops_pipelines.core.entries import LedgerError
     from ops_pipelines.resources import http_process
     from ops_pipelines.wiring import config_in_force
 

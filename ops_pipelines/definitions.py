@@ -43,13 +43,12 @@ from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.declared_teams import teams_are_declared
 from ops_pipelines.checks.plan_safety import plan_safety
 from ops_pipelines.checks.quota_proofs import quota_proofs
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.lake import LakeKeeper
+from ops_pipelines.core.sources import LiveCycle
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import LakeKeeper
-from ops_pipelines.ports.live_cycle import LiveCycle
 from ops_pipelines.remediation_jobs import HANDED_ON
 from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor

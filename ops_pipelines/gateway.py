@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.login_tag import LOGIN_SCOPE
 from ops_pipelines.logins import COOKIE, Logins, Refused, is_bearer
 

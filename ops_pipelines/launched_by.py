@@ -5,8 +5,8 @@ from pathlib import Path
 import dagster as dg
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.login_tag import LOGIN_TAG, login_key, read_login
 

@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.core.lake import LakeError
 
 if TYPE_CHECKING:
     from ops_pipelines.clock import Clock
-    from ops_pipelines.flow.observatory import Observatory
+    from ops_pipelines.core.cluster import Observatory
 
 UNTENDED_LIMIT_SECONDS = 60.0
 """Longer than a code server under load takes between two turns of a sensor."""

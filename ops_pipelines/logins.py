@@ -18,7 +18,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.login_tag import LOGIN_NAME
 
 COOKIE = "ops_pipelines_token"

@@ -9,7 +9,7 @@ from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
 from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.run_lanes import NO_RETRIES
 

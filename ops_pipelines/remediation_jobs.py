@@ -20,9 +20,9 @@ from ops_pipelines.assets.understand import findings_told, shown_of_findings, sh
 from ops_pipelines.assets.verify import shown_of_verdicts
 from ops_pipelines.checks.plan_safety import judge_plans
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.domain.decision import Decision, plan_all
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.bundle import save_as_it_is, tidy
 from ops_pipelines.flow.evidence.observe import Found, Recorded, find_in, keep, record_findings, take_snapshot
 from ops_pipelines.flow.nodes.verify import verify_repaired

@@ -26,10 +26,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.health import HealthWord, blind_without_ledger, judge_health
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.health import HealthWord, blind_without_ledger, judge_health
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.record import ShelfError, StatementFilesError
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.evidence.alerts import reject_delivery, take_in_alerts
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
@@ -39,11 +43,6 @@ from ops_pipelines.frames.node_names import names_of
 from ops_pipelines.frames.parsed import readable
 from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
-from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.page_shelf import ShelfError
-from ops_pipelines.ports.source_error import SourceError
-from ops_pipelines.ports.statement_files import StatementFilesError
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate

@@ -12,27 +12,21 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock, SystemClock
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.lake import Lake, LakeKeeper
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.notes import Notifier, Silencer
+from ops_pipelines.core.observation import NodeStatus
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import Policy, under
+from ops_pipelines.core.quota_limits import Quotas
+from ops_pipelines.core.record import ApprovalLinks
+from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
+from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
 from ops_pipelines.domain.guardrails.site_means import within_means
-from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.policy import Policy, under
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.hindsight.replay.history import History
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.accounting import Accounting, Declared, ReadComment
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.lake import Lake, LakeKeeper
-from ops_pipelines.ports.link_seal import ApprovalLinks
-from ops_pipelines.ports.logs import Logs
-from ops_pipelines.ports.metrics import MetricSource
-from ops_pipelines.ports.notifier import Notifier
-from ops_pipelines.ports.quotas import Quotas
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.scheduler_settings import SchedulerSettings
-from ops_pipelines.ports.silencer import Silencer
-from ops_pipelines.ports.telemetry import Telemetry
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy
@@ -346,7 +340,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
 
 def _comment_reader(clock: Clock) -> ReadComment:
     """Return what reads the comments that accounting keeps, as the scheduler's adapter reads those of running jobs."""
-    from ops_pipelines.domain.observation import Checkpointing
+    from ops_pipelines.core.observation import Checkpointing
     from ops_pipelines.resources.slurm.job_comment import read_job_comment
 
     def read(comment: str) -> Declared:

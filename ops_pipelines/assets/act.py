@@ -6,10 +6,10 @@ import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.understand import incidents
-from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.domain.decision import Decision
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.plans.plan_progress import PlanReport
 

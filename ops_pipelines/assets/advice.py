@@ -11,8 +11,8 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.core.periods import week_of
 from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
-from ops_pipelines.flow.hindsight.review.week import week_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 GROUP = "advice"

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.chance_words import chance_of_short
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.capacity.past import Completeness
 
@@ -175,7 +175,7 @@ def _headline(sentences: tuple[str, ...]) -> str:
 
 
 def _money(cents: int | None, currency: str) -> str:
-    from ops_pipelines.domain.cost.cents import Cents, show_cents
+    from ops_pipelines.core.money import Cents, show_cents
 
     return "not known" if cents is None else f"{show_cents(Cents(cents))} {currency}".strip()
 

@@ -12,12 +12,12 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import table
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.flow.cost.usage import MonthUsage
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.cost.months import CostMonth
+    from ops_pipelines.core.periods import CostMonth
     from ops_pipelines.flow.cost.statements import Charge
 
 GROUP = "costs"
@@ -188,7 +188,7 @@ def describe_usage(usage: MonthUsage) -> Mapping[str, dg.MetadataValue]:
 
 def describe_charge(charged: "Charge") -> Mapping[str, dg.MetadataValue]:
     """Return what the page of the statement shows."""
-    from ops_pipelines.domain.cost.cents import show_cents
+    from ops_pipelines.core.money import show_cents
 
     shown: dict[str, dg.MetadataValue] = {
         "until": dg.MetadataValue.text(f"{charged.usage.part.until:%Y-%m-%d %H:%M} UTC"),
@@ -225,7 +225,7 @@ def describe_charge(charged: "Charge") -> Mapping[str, dg.MetadataValue]:
 
 
 def _statement_rows(charged: "Charge") -> Iterable[Mapping[str, object]]:
-    from ops_pipelines.domain.cost.cents import show_cents
+    from ops_pipelines.core.money import show_cents
     from ops_pipelines.domain.cost.lines import Service
     from ops_pipelines.flow.cost.rows import cost_rows
 

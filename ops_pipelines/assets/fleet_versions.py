@@ -4,8 +4,7 @@ import dagster as dg
 
 from ops_pipelines.assets.rollouts import GROUP
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.core.cluster import Cluster, Observatory
 
 
 @dg.asset(group_name=GROUP, code_version="1")

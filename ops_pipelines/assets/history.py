@@ -10,9 +10,8 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.flow.hindsight.fleet_lemons import once_a_day
-from ops_pipelines.flow.observatory import Observatory
 
 GROUP = "history"
 DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC")
@@ -130,7 +129,7 @@ def fleet_defects(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """Does a batch, model, rack or driver version, or the fleet itself, fail more often than it should?"""
-    from ops_pipelines.domain.fault import ComponentKind
+    from ops_pipelines.core.fault import ComponentKind
     from ops_pipelines.frames.history.defects import compare_groups
     from ops_pipelines.frames.history.trouble_counts import failures_of, incident_troubles, of_kind, read_attendance
     from ops_pipelines.frames.pictures.hours import sparkline

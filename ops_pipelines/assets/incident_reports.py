@@ -14,12 +14,12 @@ from ops_pipelines.assets.incident_pages import culprit_of, next_step
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.record import PageShelf, ShelfError
 from ops_pipelines.domain.returning.repair_text import escape_markdown
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport, history_of, report_on
 from ops_pipelines.flow.hindsight.story.words import gpu_hours_words
-from ops_pipelines.ports.page_shelf import PageShelf, ShelfError
 
 BACK = timedelta(days=7)
 WRITTEN_AT_ONCE = 3

@@ -16,10 +16,10 @@ from ops_pipelines.assets.hours import (
     keep_rejected,
     tell,
 )
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.lake import Computed, Rows
 from ops_pipelines.flow.lake.fill import Filled, fill_accounting, fill_job_logs, fill_kernel_events
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import Computed, Rows
 
 GROUP = "jobs"
 _HELD = "job_allocations"

@@ -6,10 +6,10 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, hour_before, hour_of_key
 from ops_pipelines.assets.tables import table
+from ops_pipelines.core.cluster import HOUR, Observatory
+from ops_pipelines.core.lake import Computed, Rows
 from ops_pipelines.flow.lake.fill import read_nodes_now
-from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Computed, Rows
 
 GROUP = "telemetry_meaning"
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.observation import Observation
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.observation import Observation
+from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.domain.report import node_word
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import KeptSnapshot, Observed
 
 GROUP = "observe"

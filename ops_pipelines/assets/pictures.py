@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.assets.tables import table
-from ops_pipelines.ports.lake import Rows
+from ops_pipelines.core.lake import Rows
 
 
 def describe_hours(

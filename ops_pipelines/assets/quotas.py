@@ -12,11 +12,10 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, TeamName
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 if TYPE_CHECKING:
     from ops_pipelines.flow.quota.mornings_work import Done

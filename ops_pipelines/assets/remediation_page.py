@@ -12,10 +12,10 @@ import dagster as dg
 from ops_pipelines.assets.report import GROUP
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
-from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.plan import BlastRadius, IncidentPlan, TouchedJob
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import Incident, Recovery
+from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
 from ops_pipelines.domain.returning.repair_text import escape_markdown
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.repairs import WaitingRepair, queue_of
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
 from ops_pipelines.flow.nodes.standings import Probation, Standing, probations_of, standings_of

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from ops_pipelines.domain.identity import RolloutId
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
+from ops_pipelines.core.identity import RolloutId
+from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.flow.lifecycle.planning import Planned
 
 _MOST_SHOWN = 8

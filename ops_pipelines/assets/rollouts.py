@@ -7,11 +7,10 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.guardrails.refusal import Refusal
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutNode, RolloutPlan
 from ops_pipelines.domain.lifecycle.failures import words_of
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutNode
-from ops_pipelines.flow.cluster import Cluster
 
 if TYPE_CHECKING:
     from ops_pipelines.flow.lifecycle.cycle import CycleReport

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import dagster as dg
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 
 LEASE_TAG = "ops_pipelines/lease"

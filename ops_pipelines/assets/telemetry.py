@@ -8,10 +8,10 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, Sums, hour_of_key, keep_rejected, tell
 from ops_pipelines.assets.spool import Spool
+from ops_pipelines.core.cluster import HOUR, Observatory
+from ops_pipelines.core.lake import Told
 from ops_pipelines.flow.lake.fill import fill_metrics
-from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Told
 
 GROUP = "telemetry"
 

@@ -8,11 +8,10 @@ import dagster as dg
 from ops_pipelines.assets.incident_pages import count_by_rule, describe_incidents
 from ops_pipelines.assets.observe import Seen, validated_observations
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
+from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.evidence.bundle import BundleReport
 from ops_pipelines.flow.evidence.observe import Found
 

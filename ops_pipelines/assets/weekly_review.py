@@ -12,11 +12,10 @@ import dagster as dg
 from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import table
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.hindsight.review.week import week_of
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.periods import week_of
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview
-from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.ports.page_shelf import ShelfError
 
 WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC")
 

@@ -15,11 +15,11 @@ from ops_pipelines.assets.tables import table as shown_table
 from ops_pipelines.checks.quality_page import failed_rows, kind_rows, render_page
 from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
-from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.lake import Lake
 from ops_pipelines.frames.quality.cross_rules import Severity
 from ops_pipelines.frames.quality.expectations import Measure
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa

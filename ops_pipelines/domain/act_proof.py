@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, Action, ActionRecord, Verb
-from ops_pipelines.domain.identity import Digest, JobId, NodeName, digest_of, is_rollout
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeStatus, has_moved_on
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, Action, ActionRecord, Verb
+from ops_pipelines.core.identity import Digest, JobId, NodeName, digest_of, is_rollout
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeStatus, has_moved_on
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import Consent
+from ops_pipelines.core.proof import PROVER_VERSION, ActProof
 from ops_pipelines.domain.plan_proof import CLASSES, caps_on, out_of_service, parts_of_cluster
-from ops_pipelines.domain.policy import Consent
-from ops_pipelines.domain.proof import PROVER_VERSION, ActProof
-from ops_pipelines.domain.snapshot import Rules
 
 _ENDS_WORK = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.REIMAGE, Verb.INSTALL, Verb.RELOAD_DRIVER, Verb.CHECK})
 """What is done to a node that is drained and empty. A power switch may also be the fence of a silent one."""

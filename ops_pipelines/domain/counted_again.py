@@ -6,12 +6,11 @@ other means, is `plan_proof`'s.
 
 from dataclasses import replace
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.core.plan import BlastRadius, IncidentPlan, Rules, Snapshot
 from ops_pipelines.domain.decision import cluster_facts, decide
 from ops_pipelines.domain.guardrails.blast_radius import prove
 from ops_pipelines.domain.guardrails.facts import ClusterFacts
-from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
-from ops_pipelines.domain.snapshot import Rules, Snapshot
 
 
 def re_prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:

@@ -13,16 +13,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
-from ops_pipelines.domain.identity import Digest, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines.domain.order import ProvedPlan
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
-from ops_pipelines.domain.proof import PROVER_VERSION, CheckedPlan, Proof, why_unproved
-from ops_pipelines.domain.snapshot import Rules, Snapshot
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import Digest, JobAttempt, JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.core.plan import IncidentPlan, ProvedPlan, Rules, Snapshot
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.proof import PROVER_VERSION, CheckedPlan, Proof, why_unproved
 
 _SHOWS_WITHIN = timedelta(minutes=10)
 """So long what was begun may not show in the scheduler yet."""

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
 
 _NEEDS_HANDS = frozenset({IncidentState.ESCALATED, IncidentState.IN_REPAIR})
 

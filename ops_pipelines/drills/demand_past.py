@@ -13,16 +13,16 @@ from zoneinfo import ZoneInfo
 
 from pyarrow import concat_tables
 
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.flow.capacity.days import TABLE as PEAKS
-from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.quota.demand import TABLE
 from ops_pipelines.frames.hours import split_by_hour
 from ops_pipelines.frames.local_days import day_begins, first_hour
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.peaks.gpus import put_gpus
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import Lake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
 from ops_pipelines.simulator.past_year import DEMO_YEAR, YearPlan, site_in, year_of_demand
 

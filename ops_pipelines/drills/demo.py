@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.live import Live
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.browser import open_page
 from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
 from ops_pipelines.drills.demand_past import pretend_past, pretend_year
@@ -50,8 +51,6 @@ from ops_pipelines.drills.stack import (
     project_file,
     sole_owner,
 )
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours, read_progress
 from ops_pipelines.simulator.scenario import SWEEP_INTERVAL_SECONDS, demo_scenario
 from ops_pipelines.simulator.twin import Twin

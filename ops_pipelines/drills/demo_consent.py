@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import PlanId
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.entries import Approval
+from ops_pipelines.core.identity import PlanId
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect
 from ops_pipelines.drills.demo_setup import ANSWERS_FILE
 from ops_pipelines.pages.approval import CONFIRMATION
-from ops_pipelines.ports.ledger import Approval
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.terminal.incident_views import PlanStanding
 from ops_pipelines.terminal.outlook import read_incidents

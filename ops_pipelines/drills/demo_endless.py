@@ -6,11 +6,11 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.demo_ladder import mend_by_hand
 from ops_pipelines.drills.demo_parts import LEAF_SECONDS, nodes_of_leaf
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.ground_truth import read_nodes, read_progress

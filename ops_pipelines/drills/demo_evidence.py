@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import BATCH_PREFIX, Audience
 from ops_pipelines.drills.browser import Shown
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import BATCH_PREFIX
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth, read_nodes, read_progress, read_split_brains
 from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
 from ops_pipelines.simulator.twin import Twin

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import Audience
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.drills.demo_evidence import (
     Evidence,
     Injected,
@@ -22,7 +23,6 @@ from ops_pipelines.drills.demo_evidence import (
     incident_words,
     job_of,
 )
-from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.ground_truth import JobProgress, read_losses, read_nodes, read_progress
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import NOT_SENT, NoteState
 from ops_pipelines.drills.browser import Shown, open_page
 from ops_pipelines.drills.demo_releases import BAD, GOOD, MOST_OUT
 from ops_pipelines.drills.demo_setup import PAGES_DIRECTORY, POLICY, PROPOSED_FILE
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.outbox import NOT_SENT, NoteState
 
 _ASKED_FOR_TOO = ("", "metrics", "calendar.ics", "rollouts")
 _PROPOSED_CHANGES = (

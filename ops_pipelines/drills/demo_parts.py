@@ -6,16 +6,16 @@ ladder are `demo_ladder`'s.
 
 from collections.abc import Sequence
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Audience
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.demo_consent import consent_part
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect, incident_words
 from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.drills.demo_quotas import QUOTAS
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART
-from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.simulator.ground_truth import JobProgress, read_nodes, read_progress
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.twin import Twin

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
-from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState
+from ops_pipelines.core.observation import Checkpointing, JobState, Workload
+from ops_pipelines.core.proposal import ProposalRecord, ProposalState
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect
 from ops_pipelines.drills.demo_setup import QUOTA_ANSWER_FILE
 from ops_pipelines.simulator.ground_truth import read_losses, read_progress

@@ -7,7 +7,7 @@ stands nowhere in its file: that is what the rollout finds out.
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.drills.stack import StackError, project_file
 
 GOOD, BAD = "driver-580.126.20", "kernel-6.8.0-61"

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect
 from ops_pipelines.drills.demo_releases import (
     BAD,

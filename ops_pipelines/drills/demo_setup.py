@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.drills.demo_releases import ROLLOUT_LIMITS, with_rack_lines, write_releases
 from ops_pipelines.drills.stack import project_file
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import MESSAGES, SOFT, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView, saved_step
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, Write, read_writes
 from ops_pipelines.simulator.journal import FaultKind

@@ -7,10 +7,10 @@ machinery in `lab_interruptions`, what must hold over all acts together in `lab_
 from collections.abc import Iterator
 from datetime import datetime
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.daemon_processes import born_at
 from ops_pipelines.drills.lab_act import OFTEN_SECONDS, RETURNED, SOON_SECONDS, Act, HealedAct, done_verbs, is_done
 from ops_pipelines.drills.lab_stage import Demand, LabView

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 
 _TIMEOUT_SECONDS = 5.0
 _OPERATOR = "operator"

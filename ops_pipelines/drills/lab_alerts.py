@@ -8,17 +8,16 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from http import HTTPStatus
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import ALERT_SOURCE, Observation
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import NOT_SENT, Audience, KeptNote, NoteState
+from ops_pipelines.core.observation import ALERT_SOURCE, Observation
 from ops_pipelines.drills.lab_act import HealedAct, is_done
 from ops_pipelines.drills.lab_alertmanager import AlertmanagerView, SeenSilence, post_webhook
 from ops_pipelines.drills.lab_stage import Demand, LabView
 from ops_pipelines.drills.lab_surroundings import ALARM, CLUSTER_NAME
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, NoteState
 
 OURS = f"ops-pipelines/{CLUSTER_NAME}"
 """What a silence of ours says of who made it."""

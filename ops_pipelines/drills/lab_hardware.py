@@ -18,11 +18,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name, parse_pci_address
-from ops_pipelines.domain.observation import PowerState
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name, parse_pci_address
+from ops_pipelines.core.observation import PowerState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills.ask_hardware import NO_ANSWER
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
 from ops_pipelines.resources.fleet.node_documents import check_to_json
 from ops_pipelines.resources.nvml import to_json

@@ -5,10 +5,10 @@ Each comes in the moment in which it hurts most, and the healing must end as if 
 
 from collections.abc import Iterator
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.lab_act import OFTEN_SECONDS, SOON_SECONDS, HealedAct, done_verbs
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView, saved_step
 

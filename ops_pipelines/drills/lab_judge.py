@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.action import NODE_VERBS, SOFT, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.action import NODE_VERBS, SOFT, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import Entry, EntryKind
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_act import NOTE_LENGTH, Act
 from ops_pipelines.drills.lab_alertmanager import AlertmanagerView
 from ops_pipelines.drills.lab_alerts import find_silences, find_unsent, read_notes
 from ops_pipelines.drills.lab_stage import Demand, LabView
 from ops_pipelines.drills.writer_watch import find_overlaps
-from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.simulator.journal import EntryKind as Received
 
 _SWITCHED = {

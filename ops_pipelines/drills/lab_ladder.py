@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.drills.lab_act import MOVED, RETURNED, Act, HealedAct, done_verbs
 from ops_pipelines.drills.lab_stage import Demand, LabView
 from ops_pipelines.simulator.course import Course, Cure

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.drills.lab_act import MOVED, RETURNED, Act, HealedAct, done_verbs, is_done
 from ops_pipelines.drills.lab_stage import Demand, LabView
 from ops_pipelines.simulator.journal import FaultKind

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName, parse_node_name
 
 NODES_DIRECTORY = "nodes"
 FIRST_KERNEL, GOOD_KERNEL = "6.8.0-1039-nvidia", "6.8.0-1040-nvidia"

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
 from ops_pipelines.drills.lab_act import SOON_SECONDS, Act
 from ops_pipelines.drills.lab_half_way import Ended, stop_half_way
 from ops_pipelines.drills.lab_stage import Demand, LabView

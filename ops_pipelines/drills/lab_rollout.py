@@ -8,8 +8,8 @@ What must have come of it is `lab_rollout_judge`'s, what the judge goes by `lab_
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.drills.lab_act import Act
 from ops_pipelines.drills.lab_rollout_jobs import Work
 from ops_pipelines.drills.lab_rollout_judge import demands_on, tell

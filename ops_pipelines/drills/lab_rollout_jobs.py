@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.drills.lab_stage import Demand, LabView, saved_step
 
 SHORT, GANG, SAVING = "short", "gang", "saving"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutState
+from ops_pipelines.core.action import MESSAGES, ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutState
 from ops_pipelines.drills.lab_node import FIRST_KERNEL, GOOD_KERNEL, NodeDisk
 from ops_pipelines.drills.lab_rollout_jobs import AccountedJob
 from ops_pipelines.drills.lab_rollout_story import OPERATORS_REASON, Sight, Story

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import Rollout, RolloutNode
 from ops_pipelines.drills.lab_node import NodeDisk
 from ops_pipelines.drills.lab_stage import LabView
-from ops_pipelines.ports.ledger import LedgerError
 
 OPERATORS_REASON = "OPS-21 fan tray"
 

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 
 ALARM_SERIES = "site_disk_io_saturated"
 """1 for each node that the site's own exporter finds saturated. No metric of ours, so that nothing else looks at it."""

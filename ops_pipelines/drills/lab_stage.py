@@ -13,20 +13,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.entries import Entry, LedgerError
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_surroundings import Addresses
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.stack import DagsterStack
 from ops_pipelines.drills.writer_watch import WriterWatch
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.ports.ledger import Entry, LedgerError
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.twin import Twin
 
 _PAGE_COUNT = 1000

@@ -7,10 +7,10 @@ Plays nothing: that is `lab_quotas`'.
 from collections.abc import Mapping
 from datetime import date, datetime
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.drills.demand_past import pretend_past
 from ops_pipelines.drills.lab_versions import MODEL
-from ops_pipelines.ports.lake import Lake
 from ops_pipelines.simulator.past_demand import PastPlan, TeamHabit
 
 TEAMS_FILE = "teams.yaml"

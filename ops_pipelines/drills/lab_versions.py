@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.drills.lab_node import BAD_KERNEL, GOOD_KERNEL, NODES_DIRECTORY
 from ops_pipelines.simulator.scenario import Scenario
 

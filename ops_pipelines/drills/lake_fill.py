@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import Observatory, hour_of
 from ops_pipelines.drills.dagster_api import ENDED, DagsterApi
 from ops_pipelines.drills.stack import DagsterStack
-from ops_pipelines.flow.observatory import Observatory, hour_of
 
 ASSETS = (
     *("gpu_telemetry", "node_telemetry", "fabric_telemetry", "storage_telemetry", "facility_telemetry"),

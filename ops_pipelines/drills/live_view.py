@@ -10,13 +10,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines.simulator.twin import Twin
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id
+from ops_pipelines.core.identity import JobId, NodeName, parse_job_id
 from ops_pipelines.drills.daemon_processes import DaemonError, Daemons, find_processes, kill_processes, wait_until
 from ops_pipelines.drills.documented_steps import START_GUARD, DocumentedStepError, at, own_program, step, unit_command
 from ops_pipelines.drills.slurm_cluster_files import (

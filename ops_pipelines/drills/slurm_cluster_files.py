@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.resources.slurm.guard.installation import Installation, own_python, prolog_of, with_prolog
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import quote
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.drills.lab_act import SOON_SECONDS, is_done
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView
 from ops_pipelines.drills.stack import CODE_SERVER
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.journal import FaultKind
 
 _RESTART_COUNT = 500

@@ -17,12 +17,12 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState, NodeState
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, NodeState
 from ops_pipelines.drills.lab_stage import LabView, saved_step
 from ops_pipelines.drills.stack import CODE_SERVER, DAEMON, DagsterStack
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, Write, find_overlaps, read_writes
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.simulator.adapters import SimulatedFleet
 
 _STOPPED_SECONDS = 300.0

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from ops_pipelines.domain.health import WATCHER, VitalSigns
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState, Pause
+from ops_pipelines.core.health import WATCHER, VitalSigns
 from ops_pipelines.flow.timeliness import in_force, read_lateness
-from ops_pipelines.ports.ledger import LedgerState, Pause
 
 RESTART_SOURCE = "what only a restart takes up"
 """The cursor under which the code server says so; empty: there is nothing."""

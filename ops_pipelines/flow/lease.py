@@ -8,7 +8,8 @@ start of the command itself.
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.ports.ledger import Ledger, LedgerConflict
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.ledger import Ledger
 
 TTL = timedelta(seconds=15)
 """Three missed sensor turns of 5 s; every command's own limit is below a third of it."""

@@ -1,6 +1,6 @@
 """All that sharing out and accounting need, in one hand: what was agreed, prices, limits, the cluster and its lake.
 
-Holds, decides nothing. As `flow.cluster` for what acts on nodes, and `flow.observatory` for what fills the lake.
+Holds, decides nothing. As `core.cluster` for what acts on nodes, and `core.cluster` for what fills the lake.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,21 +8,20 @@ from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.quota_limits import Quotas
+from ops_pipelines.core.record import StatementFiles
+from ops_pipelines.core.scheduler import SchedulerSettings
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.cost.price import PriceModel
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaPolicy
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.usage.intervals import InstalledNode
-from ops_pipelines.ports.lake import Lake
-from ops_pipelines.ports.quotas import Quotas
-from ops_pipelines.ports.scheduler_settings import SchedulerSettings
-from ops_pipelines.ports.statement_files import StatementFiles
 
 
 class NoTeams(RuntimeError):

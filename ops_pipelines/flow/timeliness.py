@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import GIVEN_UP, NodeStatus, Signal
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy, Risk
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.fencing_room import Pace, find_lateness
 from ops_pipelines.domain.guardrails.site_means import find_gaps
-from ops_pipelines.domain.observation import GIVEN_UP, NodeStatus, Signal
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy, Risk
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import Ledger
-from ops_pipelines.ports.source_error import SourceError
 
 STEADY = timedelta(minutes=10)
 """# Assumption: who was late once in ten minutes may be late again; on a busy host lateness comes in minutes."""

@@ -3,7 +3,7 @@
 import re
 from itertools import product
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName, parse_node_name
 
 # Assumption: no cluster that this program serves has more; a slip such as gpu[1-99999999] must not fill the memory.
 MAX_NODE_COUNT = 100_000

@@ -9,9 +9,8 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.frames.gpu_lineage import Seat, follow
 from ops_pipelines.frames.schema import TABLES
 

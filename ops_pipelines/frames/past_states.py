@@ -1,7 +1,7 @@
 """Rows of accounting and allocations -> how jobs stood, at each change.
 
 As far as the lake knows: accounting names attempts that ended, allocations those that held nodes in an hour. Live, the
-scheduler says it (`ports.scheduler`).
+scheduler says it (`core.scheduler`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +10,8 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import JobId, parse_job_id, parse_node_name
-from ops_pipelines.domain.observation import (
-    HAS_PROCESSES,
-    JobState,
-    JobStatus,
-    Workload,
-)
+from ops_pipelines.core.identity import JobId, parse_job_id, parse_node_name
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, Workload
 from ops_pipelines.frames.detectors.job_failures import EndedAttempt
 from ops_pipelines.frames.host_list import expand_host_list
 

@@ -15,7 +15,7 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.frames.logs.checkpoint_lines import LineKind, is_progress, kind_of
 
 ATTEMPT_COLUMNS = ("job", "state", "started_at", "ended_at", "eligible_at")

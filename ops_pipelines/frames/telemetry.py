@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress, parse_pci_address
-from ops_pipelines.domain.observation import Observation, Rejected, Signal, TelemetryStatus
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, Topology, parse_pci_address
+from ops_pipelines.core.observation import Observation, Rejected, Signal, TelemetryStatus
+from ops_pipelines.core.sources import Sample
 from ops_pipelines.frames.node_names import NODE_LABELS, NodeNames, names_of
 from ops_pipelines.frames.quantities import read_quantities
-from ops_pipelines.ports.telemetry import Sample
 
 SOURCE = "telemetry"
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ops_pipelines.domain.cost.cents import Cents
+from ops_pipelines.core.money import Cents
 
 DASH = "-"
 _MINUS = "\u2212"

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.core.entries import Approval
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import IncidentPlan, TouchedJob
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.guardrails.consents import CLASS_OF, needs_yes
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.plan import IncidentPlan, TouchedJob
-from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.people.approval_links import LinkClaim
 from ops_pipelines.pages.render import render
-from ops_pipelines.ports.ledger import Approval
 
 CONFIRMATION = "confirm"
 """The field of the form that says yes; its value is the plan's name. Without it nothing is approved."""

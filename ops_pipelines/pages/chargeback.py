@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from ops_pipelines.domain.cost.cents import Cents
+from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.cost.lines import Service
 from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.flow.cost.rows import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows

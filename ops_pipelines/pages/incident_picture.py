@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import JOB_VERBS, Verb
+from ops_pipelines.core.action import JOB_VERBS, Verb
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport
 from ops_pipelines.flow.hindsight.story.cost import Victim
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport
 from ops_pipelines.flow.hindsight.story.follow_ups import Urgency
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, MilestoneKind

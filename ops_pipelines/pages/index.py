@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.health import Health
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.rollout import OF_PEOPLE, Rollout
+from ops_pipelines.core.health import Health
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.rollout import OF_PEOPLE, Rollout
 from ops_pipelines.pages.render import render
 
 _SHOWN_COUNT = 100

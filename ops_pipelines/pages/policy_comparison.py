@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Replay, Verdict
 from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
 from ops_pipelines.pages.render import drawn, render

@@ -7,14 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.proposal import (
+    GpuType,
     ProposalRecord,
     ProposalState,
     ProposedQuota,
     QuotaProposal,
     SupplyLine,
+    TeamName,
 )
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.pages.amounts import gpus, part_of, signed
 from ops_pipelines.pages.rollouts import clipped
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState, QuotaProposal
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proposal import ProposalRecord, ProposalState, QuotaProposal
 from ops_pipelines.pages.amounts import signed
 from ops_pipelines.pages.quota_rows import HALF_WAY, PROPOSALS_SHOWN, Used, by_day, sections_of
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollouts import clipped
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 _GOOD = frozenset({ProposalState.APPLIED})
 _BAD = frozenset({ProposalState.REFUSED, ProposalState.HALF_APPLIED, ProposalState.HALF_UNDONE})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.objectives import ANY_TEAM, ObjectiveKind
+from ops_pipelines.core.objectives import ANY_TEAM, ObjectiveKind
 from ops_pipelines.frames.history.failure_rates import Rate
 from ops_pipelines.frames.history.job_runs import Cause
 from ops_pipelines.frames.history.work_sums import WorkSum

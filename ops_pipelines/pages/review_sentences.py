@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from ops_pipelines.domain.objectives import Budget, BudgetState
+from ops_pipelines.core.objectives import Budget, BudgetState
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.frames.history.job_runs import FAILURES, Cause
 from ops_pipelines.pages.render import duration

@@ -8,14 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
-from ops_pipelines.domain.lifecycle.failures import words_of
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Change, Release, activation_of
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.release import Change, Release, activation_of
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -24,11 +21,14 @@ from ops_pipelines.domain.lifecycle.rollout import (
     Rollout,
     RolloutEvent,
     RolloutNode,
+    RolloutPlan,
     RolloutState,
     Wave,
 )
+from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
+from ops_pipelines.domain.lifecycle.failures import words_of
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 from ops_pipelines.frames.pictures.rollout_plan_png import plan_png
 from ops_pipelines.frames.pictures.rollout_progress import progress_rows
 from ops_pipelines.pages.render import render

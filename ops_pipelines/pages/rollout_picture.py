@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, Direction, NodeStage, Rollout, RolloutNode
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import FINAL, IN_HAND, Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.frames.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
 
 MOST_DRAWN = 30

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import RolloutId
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import FINAL, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.identity import RolloutId
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import FINAL, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.pages.render import render
 
 MOST_ROLLOUTS, MOST_RELEASES = 30, 50

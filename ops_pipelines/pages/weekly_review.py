@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from markupsafe import Markup
 
-from ops_pipelines.domain.objectives import UNITS, Budget, BudgetState
-from ops_pipelines.domain.overlap import tell
+from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
+from ops_pipelines.core.overlap import tell
 from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
 from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers

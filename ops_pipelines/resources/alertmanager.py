@@ -1,4 +1,4 @@
-"""Silences over Alertmanager's API v2. Implements `ports.silencer.Silencer`; knows what a silence of ours looks like.
+"""Silences over Alertmanager's API v2. Implements `core.notes.Silencer`; knows what a silence of ours looks like.
 
 Ours are told from others by `createdBy`, which names this cluster's autopilot. Every silence that is sent has the
 matcher of one node; a request without it cannot be composed here.
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.silencer import Silence, WantedSilence
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.notes import Silence, WantedSilence
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings
 from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 

@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
-from ops_pipelines.domain.identity import Digest, IncidentId
-from ops_pipelines.ports.bundles import BundleError, SavedBundle
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import Digest, IncidentId
+from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.resources.documents import encode
 
 BUNDLE_DIRECTORY = "evidence"
@@ -63,7 +63,7 @@ class BundleFiles:
         files: Mapping[str, bytes],
         missing: Sequence[str],
     ) -> SavedBundle:
-        """Keep a bundle; see `ports.bundles`. Files that would make it too large are left out, and named as missing.
+        """Keep a bundle; see `core.record`. Files that would make it too large are left out, and named as missing.
 
         Documents come first, then files in the order given.
         """

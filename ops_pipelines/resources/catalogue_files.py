@@ -14,16 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import (
-    AlertRule,
-    Answer,
-    Catalogue,
-    CodeRule,
-    LogRule,
-    NvlinkSubcode,
-    RepeatRule,
-)
+from ops_pipelines.core.fault import AtFault, Family, FirstAction
+from ops_pipelines.core.finding import AlertRule, Answer, Catalogue, CodeRule, LogRule, NvlinkSubcode, RepeatRule
 from ops_pipelines.resources.catalogue_gates import read_gates, read_suites
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 

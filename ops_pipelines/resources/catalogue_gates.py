@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import TypeVar
 
-from ops_pipelines.domain.fault import Family
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
 from ops_pipelines.domain.node_health.gate_lint import lint_gates, lint_suites
-from ops_pipelines.domain.node_health.health_gates import HealthGate, Suite
-from ops_pipelines.domain.node_health.node_check import parse_suite_name, parse_test_name
 
 Value = TypeVar("Value")
 GATES_TABLE, SUITES_TABLE = "health_gates.csv", "verification_suites.csv"

@@ -11,8 +11,8 @@ from enum import Enum
 from importlib.resources import files
 from typing import TypeVar
 
-from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
+from ops_pipelines.core.fault import Family, FirstAction
+from ops_pipelines.core.finding import AT_ONCE, Hazard
 
 Word = TypeVar("Word", bound=Enum)
 TABLE = "fault_hazards.csv"

@@ -1,7 +1,7 @@
 """Reads the tables of `catalogue/` that say which versions run together, and refuses them if the linter complains.
 
 A site lays tables of its own beside its releases: one of the same name takes the place of ours, whole. What the rows
-mean is `domain.lifecycle.versions.compatibility_tables`', what makes them worthless `table_lint`'s.
+mean is `core.release`', what makes them worthless `table_lint`'s.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,9 +10,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Reversibility
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import (
+    Activation,
     CompatibilityTables,
+    Component,
     CudaDriver,
     DowngradeRule,
     DriverBranch,
@@ -21,12 +23,12 @@ from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
     FloorKind,
     LeastActivation,
     NodeModel,
+    Reversibility,
     SlurmUpgrade,
     Trait,
     VersionFloor,
 )
 from ops_pipelines.domain.lifecycle.versions.table_lint import lint_tables
-from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.resources.catalogue_gates import parse_table, shipped_table
 
 Row = Mapping[str, str]

@@ -7,8 +7,8 @@ Read at each message: they are rotated.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Audience
+from ops_pipelines.core.sources import SourceUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ops_pipelines.domain.policy import Policy, PolicyError
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.policy import Policy, PolicyError
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.whole_file import put_whole
 

@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey
+from ops_pipelines.core.identity import ActionKey
 
 _KEPT_FOR = timedelta(days=30)
 _SUFFIXES = frozenset({".json", ".lock", ".part", ".log"})

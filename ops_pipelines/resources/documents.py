@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
 
 T = TypeVar("T")
 _Writer: TypeAlias = Callable[..., str]

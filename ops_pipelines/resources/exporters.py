@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.metrics import BodyKind, Page, Query
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import BodyKind, Page, Query, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import ExporterTargets
 from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 
@@ -55,7 +54,7 @@ class _Target:
 
 
 class ScrapedExporters:
-    """Reads every target once; see `ports.metrics.MetricSource`."""
+    """Reads every target once; see `core.sources.MetricSource`."""
 
     def __init__(self, config: ExporterConfig) -> None:
         """Raise ValueError if a target could not work, or stands twice."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Generic, TypeVar
 
-from ops_pipelines.domain.identity import JobId, parse_job_id
-from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFactsError, JobFactsReading
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import JobId, parse_job_id
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.sources import TIMES_KEPT, CheckpointSeen, JobFactsError, JobFactsReading
 from ops_pipelines.resources.documents import decode, encode
 
 CHECKPOINTS_FILE = "job_checkpoints.json"
@@ -50,7 +50,7 @@ class JobFactsFile:
         self._costs = _File(directory / COSTS_FILE, _Costs, check=_check_costs)
 
     def read(self) -> JobFactsReading:
-        """Return what is kept; see `ports.job_facts`. Files that have not changed are not read again."""
+        """Return what is kept; see `core.sources`. Files that have not changed are not read again."""
         checkpoints, no_checkpoints = self._checkpoints.read()
         costs, no_costs = self._costs.read()
         return JobFactsReading(

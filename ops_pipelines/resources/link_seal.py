@@ -1,4 +1,4 @@
-"""Seals approval links with HMAC-SHA256 (itsdangerous) and a key from a file. Implements `ports.link_seal.LinkSeal`.
+"""Seals approval links with HMAC-SHA256 (itsdangerous) and a key from a file. Implements `core.record.LinkSeal`.
 
 The key is read for each link, so that a new one holds at once and ends all links made with the old one. It appears in
 no message, no repr and no link.
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from itsdangerous import BadData, URLSafeSerializer
 
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.documents import encode
 
 SHORTEST_KEY_BYTES = 32

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ops_pipelines.ports.live_cycle import LiveNews
+from ops_pipelines.core.sources import LiveNews
 
 MODULE = "ops_pipelines.live"
 SILENT_LIMIT_SECONDS = 300.0
@@ -42,7 +42,7 @@ class LiveProcess:
         self._child: _Child | None = None
 
     def tend(self) -> LiveNews:
-        """Start the child if it does not run and keep it alive; see `ports.live_cycle.LiveCycle`."""
+        """Start the child if it does not run and keep it alive; see `core.sources.LiveCycle`."""
         with self._lock:
             ended = None
             if self._child is not None and self._child.has_ended():

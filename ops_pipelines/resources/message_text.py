@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from ops_pipelines.ports.notifier import Link
+from ops_pipelines.core.notes import Link
 
 _DISARMED = str.maketrans(
     dict.fromkeys("<\uff1c\ufe64", "\u2039")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.ports.notifier import Audience, Link, Message, Notifier
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Audience, Link, Message, Notifier
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.channels import channels_for, read_channels
 from ops_pipelines.resources.config.cluster_config import NotifierConfig
 from ops_pipelines.resources.message_text import as_html, as_text, one_line

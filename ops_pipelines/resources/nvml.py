@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.domain.identity import GpuUuid, NodeName, parse_node_name, parse_pci_address
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import GpuUuid, NodeName, parse_node_name, parse_pci_address
+from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 
 _UNCORRECTED, _VOLATILE = 1, 0
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (nvml.h)."""

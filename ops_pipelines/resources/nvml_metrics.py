@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, cast
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.metrics import BodyKind, Page, Query
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import BodyKind, Page, Query, SourceUnavailable
 from ops_pipelines.resources.nvml import Nvml
 
 _SM, _MEMORY = 1, 2
@@ -78,7 +77,7 @@ class _NotOffered(Exception):
 
 
 class NvmlMetrics:
-    """Reads the GPUs of the node that this process runs on; see `ports.metrics.MetricSource`."""
+    """Reads the GPUs of the node that this process runs on; see `core.sources.MetricSource`."""
 
     def __init__(self, *, node: NodeName, nvml: NvmlMeter | None = None) -> None:
         """`nvml` None means pynvml, imported at the first reading."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ops_pipelines.ports.page_shelf import ShelfError
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.resources.whole_file import delete_drafts, put_whole
 
 REPORT_DIRECTORY = "reports"
@@ -32,7 +32,7 @@ class PageFiles:
         self._max_page_count = max_page_count
 
     def keep(self, name: str, html: str, *, shows: datetime) -> str:
-        """Keep a page; see `ports.page_shelf`. Readable for its owner alone: it names users and their jobs."""
+        """Keep a page; see `core.record`. Readable for its owner alone: it names users and their jobs."""
         target = self._file(name)
         with _told(f"the page {name} cannot be kept in {self._root}"):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)

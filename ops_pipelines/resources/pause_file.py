@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops_pipelines.ports.ledger import Pause
+from ops_pipelines.core.entries import Pause
 from ops_pipelines.resources.whole_file import put_whole
 
 PAUSE_FILE = "PAUSE"

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
-from ops_pipelines.ports.rollout_files import CalendarText
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.record import CalendarText
+from ops_pipelines.core.release import CompatibilityTables, Release
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
 from ops_pipelines.resources.config.release_file import find_release, release_names
@@ -15,7 +14,7 @@ _LONGEST_CALENDAR = 10_000_000
 
 
 class ReleaseDirectory:
-    """Reads everything anew each time (`ports.rollout_files.RolloutFiles`)."""
+    """Reads everything anew each time (`core.record.RolloutFiles`)."""
 
     def __init__(self, directory: Path, *, calendars: Sequence[Path]) -> None:
         self._directory = directory

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.ports.metrics import MetricSource
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.sources import MetricSource, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class SampledTelemetry:
         self._by_target: dict[tuple[int, str], _Reading] = {}
 
     def read_samples(self, at: datetime) -> tuple[Sample, ...]:
-        """Return the watched series at the grid time at or before `at`; see `ports.telemetry.Telemetry`.
+        """Return the watched series at the grid time at or before `at`; see `core.sources.Telemetry`.
 
         A grid time that was just answered is answered from memory: callers at one time see one truth.
         """

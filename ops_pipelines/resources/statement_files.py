@@ -1,6 +1,6 @@
 """Statements and plans as files, in one directory each beside the state, written beside and renamed.
 
-Both implement `ports.statement_files`. Nothing is deleted: a site keeps its bills as long as its law says, and a
+Both implement `core.record`. Nothing is deleted: a site keeps its bills as long as its law says, and a
 forecast is judged by what was kept of it.
 """
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from ops_pipelines.ports.statement_files import StatementFilesError
+from ops_pipelines.core.record import StatementFilesError
 from ops_pipelines.resources.whole_file import put_whole_bytes
 
 CHARGEBACK_DIRECTORY = "chargeback"
@@ -29,7 +29,7 @@ class _NamedFiles:
         self._root = root.absolute()
 
     def keep(self, name: str, content: bytes) -> str:
-        """Keep a file; see `ports.statement_files`. For the owner alone: it says what things cost."""
+        """Keep a file; see `core.record`. For the owner alone: it says what things cost."""
         target = self._file(name)
         with _told(f"the {self._WORD} {name} cannot be kept in {self._root}"):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ from apprise.plugins.custom_json import NotifyJSON
 from apprise.plugins.email import NotifyEmail
 from apprise.plugins.pagerduty import NotifyPagerDuty, PagerDutyAction
 
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.ports.notifier import Message, Severity
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import Message, Severity
 from ops_pipelines.resources.channel_log import hide_secrets
 from ops_pipelines.resources.message_text import is_address, one_line
 

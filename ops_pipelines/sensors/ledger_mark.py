@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
 
 KEPT_EVERY = timedelta(seconds=30)
 """It may lag; the one in the state directory is newer."""

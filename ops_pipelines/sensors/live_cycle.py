@@ -5,8 +5,8 @@ Switching this sensor off in the UI ends the live cycle within a minute; hours a
 
 import dagster as dg
 
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.live_cycle import LiveCycle
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.sources import LiveCycle
 from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 

@@ -13,7 +13,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.sensors.runs import hold_lease, one_at_a_time
 
 NAME = "records_sensor"

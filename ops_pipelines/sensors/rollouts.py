@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.flow.evidence.due import under_epoch
 from ops_pipelines.flow.lifecycle.due import due_rollout
 from ops_pipelines.rollout_jobs import advance_rollouts

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.ports.accounting import AccountingPage
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.sources import AccountingPage
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.simulator.world import World

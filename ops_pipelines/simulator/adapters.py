@@ -5,15 +5,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import ActionKey, JobAttempt, JobId, NodeName, PciAddress
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
-from ops_pipelines.domain.lifecycle.release import Change, Component
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus, PowerState, has_moved_on
-from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.identity import ActionKey, JobAttempt, JobId, NodeName, PciAddress
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.observation import JobStatus, NodeInspection, NodeStatus, PowerState, has_moved_on
+from ops_pipelines.core.release import Change, Component
+from ops_pipelines.core.rollout import InstallOrder, InstallReport
+from ops_pipelines.core.scheduler import SchedulerLimits
+from ops_pipelines.core.sources import LogBatch, LogLine, Sample, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.inspections import inspect, versions_told
 from ops_pipelines.simulator.journal import CheckOrder, EntryKind, InstallCommand, InstallPart

@@ -7,7 +7,7 @@ whoever reads them.
 import random
 from collections.abc import Collection
 
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, TESTS, Measurement, TestResult, TestRun
+from ops_pipelines.core.node_tests import GPU_COUNT, TESTS, Measurement, TestResult, TestRun
 from ops_pipelines.simulator.defects import Defect
 from ops_pipelines.simulator.hardware import Node
 

@@ -5,10 +5,10 @@ Judges only; what an accepted one does is `world`'s business. The answers are wo
 
 from collections.abc import Callable
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.defects import HAVE_COURSES
 from ops_pipelines.simulator.hardware import Gpu, Node

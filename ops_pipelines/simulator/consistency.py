@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.world import World

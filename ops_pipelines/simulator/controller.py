@@ -9,8 +9,8 @@ Longer than other modules: what a slurmctld does by itself is one chain of event
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.hardware import Hardware, Node
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.load import Load

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobAttempt, NodeName
+from ops_pipelines.core.identity import JobAttempt, NodeName
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.hardware import Gpu, Node
 from ops_pipelines.simulator.journal import FaultKind

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.simulator.exposition import write
 from ops_pipelines.simulator.facility_metrics import facility_readings
 from ops_pipelines.simulator.gpu_activity import gpu_readings

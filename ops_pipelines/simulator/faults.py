@@ -6,7 +6,7 @@ How a defect lasts over repairs is `defects`' business, whether a fault can happ
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobAttempt, NodeName
+from ops_pipelines.core.identity import JobAttempt, NodeName
 from ops_pipelines.simulator.controller import Controller
 from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.defects import USUAL_COURSES, Defect, Defects

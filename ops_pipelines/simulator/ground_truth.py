@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import ActionKey, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, Workload
+from ops_pipelines.core.identity import ActionKey, JobAttempt, JobId, NodeName
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, Workload
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.jobs import EndCause, Job, Loss, SplitBrain
 from ops_pipelines.simulator.reservations import Reservation

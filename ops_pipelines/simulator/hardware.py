@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
-from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.observation import RecoveryAction
+from ops_pipelines.core.identity import GpuUuid, JobAttempt, JobId, NodeName, PciAddress
+from ops_pipelines.core.observation import RecoveryAction
+from ops_pipelines.core.release import Activation, Component
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.kernel_lines import KernelLine
 from ops_pipelines.simulator.load import Load, Meter

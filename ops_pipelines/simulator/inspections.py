@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.node_health.node_check import Serial
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection
+from ops_pipelines.core.node_tests import Serial
+from ops_pipelines.core.observation import GpuInspection, NodeInspection
+from ops_pipelines.core.release import Component
 from ops_pipelines.simulator.hardware import Hardware, Node
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Means
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.release import Activation, Component, Means
+from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.journal import InstallCommand
 from ops_pipelines.simulator.release_effects import ReleaseEffects

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from datetime import datetime
 
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.observation import Workload
 from ops_pipelines.simulator.exposition import Metric, Reading, joined
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.jobs import Job

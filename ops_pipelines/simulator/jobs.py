@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.scenario import JobSpec
 

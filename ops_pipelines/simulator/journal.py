@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Means
+from ops_pipelines.core.release import Activation, Component, Means
 from ops_pipelines.simulator.course import Course
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.scenario import JobSpec

@@ -8,7 +8,7 @@ business.
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.core.identity import NodeName, PciAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 
-from ops_pipelines.ports.metrics import BodyKind, Page, Query
+from ops_pipelines.core.sources import BodyKind, Page, Query
 from ops_pipelines.simulator.exposition import Reading, write, write_range
 from ops_pipelines.simulator.facility_metrics import facility_readings
 from ops_pipelines.simulator.gpu_activity import gpu_readings

@@ -7,8 +7,8 @@ belongs to `load`; what a fault does to a GPU to `hardware`; the other metrics o
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.sources import Sample
 from ops_pipelines.simulator.exposition import Metric
 from ops_pipelines.simulator.hardware import Gpu, Node
 from ops_pipelines.simulator.load import SHAPES, Load

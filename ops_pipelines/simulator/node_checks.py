@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.node_health.node_check import NodeCheck
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.simulator.check_findings import find, not_run
 from ops_pipelines.simulator.defects import Defects
 from ops_pipelines.simulator.hardware import Hardware, Node

@@ -6,7 +6,7 @@ When jobs are considered, and in which order, is `controller`'s business.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.simulator.jobs import Job
 
 

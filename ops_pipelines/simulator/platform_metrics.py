@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.exposition import Metric, Reading
 from ops_pipelines.simulator.work import CPU_CORE_COUNT
 from ops_pipelines.simulator.world import World

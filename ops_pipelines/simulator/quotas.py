@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.ports.quotas import (
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.quota_limits import (
     ALL_TYPES,
     AccountQuota,
     Change,
@@ -15,7 +15,7 @@ from ops_pipelines.ports.quotas import (
     needs_types,
     refuse_twice_the_same,
 )
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.simulator.journal import EntryKind, QuotaOrder
 from ops_pipelines.simulator.twin import Twin
 

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobAttempt, NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import JobAttempt, NodeName
+from ops_pipelines.core.release import Component
 from ops_pipelines.simulator.faults import Faults
 from ops_pipelines.simulator.hardware import Hardware, Node
 from ops_pipelines.simulator.journal import InstallPart

@@ -9,10 +9,9 @@ Longer than other modules: what a scenario may say, and the two that say it, are
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component, Means
-from ops_pipelines.domain.observation import Checkpointing, Workload
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.observation import Checkpointing, Workload
+from ops_pipelines.core.release import Component, Means
 from ops_pipelines.simulator.load import Load
 from ops_pipelines.simulator.plain import from_plain, to_plain
 from ops_pipelines.simulator.versions import USUAL_VERSIONS, ComponentVersion, ReleaseFault

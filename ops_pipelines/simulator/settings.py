@@ -1,6 +1,6 @@
 """The port `SchedulerSettings` on the twin: what its scheduler does, in the words that Slurm has for it."""
 
-from ops_pipelines.domain.placement.scheduler_policy import SettingsRead
+from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.simulator.twin import Twin
 
 

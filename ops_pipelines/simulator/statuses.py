@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.simulator.hardware import Node
 from ops_pipelines.simulator.jobs import Job
 from ops_pipelines.simulator.world import World

@@ -15,8 +15,8 @@ from pathlib import Path
 from secrets import token_hex
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.simulator.commands import judge
 from ops_pipelines.simulator.consistency import check_consistency
 from ops_pipelines.simulator.course import Course

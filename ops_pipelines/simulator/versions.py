@@ -6,8 +6,8 @@ How versions get onto nodes is `installs`' business, what a bad one does there `
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

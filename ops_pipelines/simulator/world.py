@@ -9,8 +9,8 @@ import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.lifecycle.release import Activation
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.release import Activation
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.controller import Controller, Happening
 from ops_pipelines.simulator.course import Cure

@@ -37,8 +37,8 @@ def advice(
     """
     from rich.console import Console
 
+    from ops_pipelines.core.periods import parse_week, week_of
     from ops_pipelines.flow.advice.finding import find_advice
-    from ops_pipelines.flow.hindsight.review.week import parse_week, week_of
     from ops_pipelines.terminal.advice_views import of_team, view_advice
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.wiring import open_teams_desk

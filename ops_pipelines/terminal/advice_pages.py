@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from ops_pipelines.core.periods import Week, parse_week, week_of
 from ops_pipelines.flow.advice.kept import TABLE
-from ops_pipelines.flow.hindsight.review.week import Week, parse_week, week_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.pages.advice import AdviceMatter, AdviceRow, gain_gpu_hours, write_advice
 from ops_pipelines.pages.amounts import hours

@@ -83,7 +83,7 @@ def restore(
     from dataclasses import replace
 
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.ports.source_error import SourceError
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger

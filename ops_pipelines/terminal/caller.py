@@ -14,8 +14,8 @@ import typer
 from ops_pipelines.terminal.edge import ExitCode, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.incident import Incident
-    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.incident import Incident
 
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
@@ -38,7 +38,7 @@ def open_named(ctx: typer.Context, cluster_file: Path, *, state: Path | None = N
 
     `state` is where to look for the last good cluster.yaml, if the present one cannot be used.
     """
-    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.wiring import open_cluster
 
     opener: Callable[[Path], Cluster] = ctx.obj or partial(open_cluster, state_directory=state)
@@ -65,7 +65,7 @@ def find_incident(name: str, cluster: "Cluster") -> "Incident":
     """Return the incident of that name; refuse an unknown one with the names that come near."""
     from difflib import get_close_matches
 
-    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.core.identity import IncidentId
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
 
     incident = cluster.ledger.incident(IncidentId(name))

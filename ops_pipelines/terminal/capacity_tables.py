@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.core.money import Cents, show_cents
 from ops_pipelines.domain.capacity.outlook import LEVELS
-from ops_pipelines.domain.cost.cents import Cents, show_cents
 from ops_pipelines.terminal.capacity_views import ForecastView, ForecastWeekView, OrderView, PlanView
 from ops_pipelines.terminal.tables import print_lines, printable
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.meaning.catalogue import CodeRule, LogRule, RepeatRule
+    from ops_pipelines.core.finding import CodeRule, LogRule, RepeatRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class Explained:
         }
 
     def actions(self) -> list[str]:
-        from ops_pipelines.domain.meaning.catalogue import CodeRule
+        from ops_pipelines.core.finding import CodeRule
 
         rule = self.rule
         return [rule.first_action.value] if isinstance(rule, CodeRule) else [action.value for action in rule.actions]
 
     def is_destructive(self) -> bool:
-        from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
+        from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 
         return FirstAction(self.actions()[0]) in DESTRUCTIVE_ACTIONS
 

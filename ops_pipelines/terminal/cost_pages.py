@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.cost.months import CostMonth
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.flow.cost.export import billed_cents
 from ops_pipelines.flow.cost.statements import Charge, statement_of
 from ops_pipelines.flow.cost.usage import NothingYet
-from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
 from ops_pipelines.pages.amounts import money
 from ops_pipelines.pages.chargeback import ChargeMatter, MonthChoice, write_chargeback

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.cost.cents import Cents, show_cents
+from ops_pipelines.core.money import Cents, show_cents
 from ops_pipelines.terminal.cost_views import CostLineView, CostView
 from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable
 

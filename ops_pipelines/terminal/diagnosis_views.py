@@ -7,9 +7,9 @@ JSON keys. Believing is `domain.diagnosis`', printing `explain`'s.
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.hypothesis import Alternative
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Finding
+from ops_pipelines.core.fault import Alternative
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.incident import Incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.in_force import read_cluster_in_force
 

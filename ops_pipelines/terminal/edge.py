@@ -42,15 +42,15 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
-    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.core.entries import LedgerConflict, LedgerDamaged, LedgerError
+    from ops_pipelines.core.lake import LakeError
+    from ops_pipelines.core.policy import PolicyError
+    from ops_pipelines.core.record import StatementFilesError
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.flow.cost.usage import NothingYet
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.flow.quota.changes import ApplyRefused
     from ops_pipelines.flow.teams_desk import NoTeams
-    from ops_pipelines.ports.lake import LakeError
-    from ops_pipelines.ports.ledger import LedgerConflict, LedgerDamaged, LedgerError
-    from ops_pipelines.ports.source_error import SourceError
-    from ops_pipelines.ports.statement_files import StatementFilesError
     from ops_pipelines.resources.backup import BackupError
     from ops_pipelines.simulator.twin import TwinError
 

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.fault import FIRST_STEPS, FirstAction
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.fault import FIRST_STEPS, FirstAction
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.record import BundleError
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.evidence.bundle import began_at
-from ops_pipelines.ports.bundles import BundleError
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, DiagnosisView, SightingView, view_sightings
 from ops_pipelines.terminal.explanation_views import (
     BundleView,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.ports.bundles import SavedBundle
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.record import SavedBundle
 from ops_pipelines.terminal.diagnosis_views import SightingView
 from ops_pipelines.terminal.incident_views import IncidentView
 from ops_pipelines.terminal.ledger_views import ActionView

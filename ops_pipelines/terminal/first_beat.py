@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.health import WATCHER
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.health import WATCHER
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.core.cluster import Cluster
 
 _POLL_SECONDS = 0.5
 _SAY_EVERY_SECONDS = 15.0

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import Durations, LadderLimits
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.policy import Durations, LadderLimits
 from ops_pipelines.domain.steps.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
 from ops_pipelines.flow.hands.repairs import WaitingRepair
 from ops_pipelines.flow.nodes.standings import Probation, Standing

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import ChainVerdict, Entry, EntryKind
+from ops_pipelines.core.incident import Incident
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.ports.ledger import ChainVerdict, Entry, EntryKind
 from ops_pipelines.terminal.incident_views import IncidentView
 
 

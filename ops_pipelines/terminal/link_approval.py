@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.people.approval_links import LinkClaim, LinkRefused, plan_of, read_link
 from ops_pipelines.flow.people.orders import approve_by_link
 from ops_pipelines.pages.approval import CONFIRMATION, ApprovalMatter, write_question, write_thanks
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
 from ops_pipelines.terminal.outlook import Outlook
 

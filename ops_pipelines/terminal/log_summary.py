@@ -49,7 +49,7 @@ def print_summary(summary: Summary, *, meanings: Mapping[str, str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
+    from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
     from ops_pipelines.terminal.tables import console, print_lines
 
     out = console()

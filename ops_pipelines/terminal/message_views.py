@@ -6,7 +6,7 @@ Field names are the JSON keys. Neither a URL nor an approval link is in the outb
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.ports.outbox import KeptNote, NoteState, Outbox
+from ops_pipelines.core.notes import KeptNote, NoteState, Outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

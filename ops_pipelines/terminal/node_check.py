@@ -1,7 +1,7 @@
 """`ops-pipelines node-check`: tests this node, now or under a key that is asked for later. And `gates`: their limits.
 
 Runs on the node, without a cluster.yaml. What the tests are is `resources.node_tests.node_check`; what a result proves
-of the node is `domain.node_health.health_gates`, where the cluster is run.
+of the node is `core.node_tests`, where the cluster is run.
 """
 
 import contextlib
@@ -14,9 +14,8 @@ import typer
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.identity import ActionKey, NodeName
-    from ops_pipelines.domain.node_health.health_gates import Suite
-    from ops_pipelines.domain.node_health.node_check import NodeCheck
+    from ops_pipelines.core.identity import ActionKey, NodeName
+    from ops_pipelines.core.node_tests import NodeCheck, Suite
 
 _DIRECTORY = Path("/var/lib/ops_pipelines/checks")
 _SHORTEST_LIMIT = 1.0
@@ -119,8 +118,7 @@ def _do(
 
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
-    from ops_pipelines.domain.node_health.health_gates import Suite, suite_for, suite_named
-    from ops_pipelines.domain.node_health.node_check import BY_HAND, parse_test_name
+    from ops_pipelines.core.node_tests import BY_HAND, Suite, parse_test_name, suite_for, suite_named
     from ops_pipelines.resources.catalogue_gates import read_suites
 
     if suite is not None and tests:
@@ -134,7 +132,7 @@ def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
 def _name_of(node: str | None) -> "NodeName":
     import platform
 
-    from ops_pipelines.domain.identity import parse_node_name
+    from ops_pipelines.core.identity import parse_node_name
 
     return parse_node_name(node or platform.node().split(".", 1)[0])
 
@@ -143,7 +141,7 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
     import secrets
 
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.core.node_tests import parse_check_key
     from ops_pipelines.resources.fleet.node_documents import check_to_json
     from ops_pipelines.resources.node_tests.node_check import exit_code_of, run_check
 
@@ -164,7 +162,7 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
 def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> Iterator[None]:
     """Let no other check run beside tests that load the hardware."""
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_health.node_check import LOAD_TESTS
+    from ops_pipelines.core.node_tests import LOAD_TESTS
     from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
     from ops_pipelines.resources.node_tests.node_check import CheckExit
 
@@ -184,7 +182,7 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
 
 def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.core.node_tests import parse_check_key
     from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
     from ops_pipelines.resources.node_tests.node_check import CheckExit
 
@@ -203,7 +201,7 @@ def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: P
 
 def _print_result(key: str, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.core.node_tests import parse_check_key
     from ops_pipelines.resources.fleet.node_documents import check_to_json
     from ops_pipelines.resources.node_tests.check_runs import CheckRuns
 

@@ -45,7 +45,7 @@ def start(
     Exit codes: 0 begun, or begun before; 75 another installation runs here: ask again later; 77 refused: an order that
     makes no sense, or a process that computes on the GPUs.
     """
-    from ops_pipelines.ports.source_error import SourceRefused
+    from ops_pipelines.core.sources import SourceRefused
     from ops_pipelines.resources.fleet.install_documents import order_from_word
     from ops_pipelines.resources.fleet.installs import refuse_words
     from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy
@@ -76,7 +76,7 @@ def result(key: Key, state: State = _DIRECTORY) -> None:
     \b
     JSON: node, key, state (running, installed, failed), said, progress_ratio or null, changed_at.
     """
-    from ops_pipelines.domain.node_health.node_check import parse_check_key
+    from ops_pipelines.core.node_tests import parse_check_key
     from ops_pipelines.resources.fleet.install_documents import report_to_json
 
     try:
@@ -111,7 +111,7 @@ def node_versions(
     """
     import platform
 
-    from ops_pipelines.domain.identity import parse_node_name
+    from ops_pipelines.core.identity import parse_node_name
     from ops_pipelines.resources.fleet.install_documents import versions_to_json
     from ops_pipelines.resources.node_lifecycle.versions import read_versions
 
@@ -124,7 +124,7 @@ def node_versions(
 
 def _runs(state: Path, node: str) -> "InstallRuns":
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.domain.identity import parse_node_name
+    from ops_pipelines.core.identity import parse_node_name
     from ops_pipelines.resources.node_lifecycle.install_runs import InstallRuns
     from ops_pipelines.resources.node_tests.nvml import read_nvml
     from ops_pipelines.resources.node_tests.tool_runs import run_tool

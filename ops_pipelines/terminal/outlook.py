@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action
+from ops_pipelines.core.action import Action
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerState
+from ops_pipelines.core.health import judge_health
+from ops_pipelines.core.identity import IncidentId, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.plan import IncidentPlan, Snapshot
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.decision import plan_all
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.health import judge_health
-from ops_pipelines.domain.identity import IncidentId, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import standing_marks
 from ops_pipelines.domain.report import node_word
 from ops_pipelines.domain.returning.testimony import count_outcomes, explain_action
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import vital_signs
 from ops_pipelines.flow.plans.awaited import awaited_act
 from ops_pipelines.flow.plans.in_force import first_act
 from ops_pipelines.flow.plans.moments import waiting_moment
-from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerState
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.incident_views import (
     IncidentsView,
     IncidentView,

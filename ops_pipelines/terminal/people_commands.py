@@ -30,7 +30,7 @@ def approve(
 
     What will be done is shown first. A plan that changes gets another name: an approval never carries over.
     """
-    from ops_pipelines.domain.identity import PlanId
+    from ops_pipelines.core.identity import PlanId
     from ops_pipelines.flow.people import orders
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
     from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
@@ -71,10 +71,10 @@ def approval_link(
     For chat: whoever has the link can use it, so send it to that person alone. Opening it shows the plan; only the form
     on the page approves. Needs `serve.base_url` and `serve.link_key_file`, and `ops-pipelines serve` running there.
     """
-    from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.core.entries import ApprovalWay
+    from ops_pipelines.core.identity import PlanId
+    from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.flow.people.approval_links import link_for
-    from ops_pipelines.ports.ledger import ApprovalWay
     from ops_pipelines.terminal.approval import plan_to_approve
     from ops_pipelines.terminal.outlook import Outlook
 
@@ -106,7 +106,7 @@ def pause(
     PAUSE in the state directory stops every act, and stands in the ledger as soon as that answers.
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.ports.ledger import Pause
+    from ops_pipelines.core.entries import Pause
     from ops_pipelines.terminal.standstill import pause_beside, pause_in_ledger
     from ops_pipelines.terminal.tables import console, moment, print_lines
 
@@ -142,7 +142,7 @@ def close(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """End an incident that was handed to a person. Touches no node."""
-    from ops_pipelines.domain.identity import IncidentId
+    from ops_pipelines.core.identity import IncidentId
     from ops_pipelines.flow.people import orders
     from ops_pipelines.terminal.tables import console, print_lines
 
@@ -175,9 +175,9 @@ def resume_autopilot(
         )
     if reason and not new_ledger:
         raise typer.BadParameter("it goes with --new-ledger", param_hint="--reason")
-    from ops_pipelines.domain.policy import PolicyError
+    from ops_pipelines.core.entries import LedgerError
+    from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.flow.people import orders
-    from ops_pipelines.ports.ledger import LedgerError
     from ops_pipelines.terminal.standstill import lift_beside
     from ops_pipelines.terminal.tables import console, moment, print_lines
 

@@ -16,10 +16,9 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.domain.identity import PlanId
-    from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
-    from ops_pipelines.domain.snapshot import Snapshot
-    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.identity import PlanId
+    from ops_pipelines.core.plan import BlastRadius, IncidentPlan, Snapshot
 
 _ENTRIES_AT_ONCE = 1000
 
@@ -70,8 +69,8 @@ def prove(
     [kind, name, total_count, out_before_count, out_after_count, limit], violations [text]}, guardrails [guardrail,
     judged_on, limit, says [text]].
     """
+    from ops_pipelines.core.identity import PlanId
     from ops_pipelines.domain.counted_again import prove_again
-    from ops_pipelines.domain.identity import PlanId
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
@@ -97,8 +96,8 @@ def prove(
 
 def find_snapshot(plan: "IncidentPlan", cluster: "Cluster") -> "Snapshot | None":
     """Return the snapshot that a plan was made from: that of the decision before the plan's own line."""
-    from ops_pipelines.domain.identity import Digest
-    from ops_pipelines.ports.ledger import EntryKind
+    from ops_pipelines.core.entries import EntryKind
+    from ops_pipelines.core.identity import Digest
 
     seq = _line_of(plan.plan, plan, cluster)
     while seq is not None and seq > 0:
@@ -111,7 +110,7 @@ def find_snapshot(plan: "IncidentPlan", cluster: "Cluster") -> "Snapshot | None"
 
 
 def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | None:
-    from ops_pipelines.ports.ledger import EntryKind
+    from ops_pipelines.core.entries import EntryKind
     from ops_pipelines.terminal.outlook import entries_of
 
     incident = cluster.ledger.incident(plan.incident)

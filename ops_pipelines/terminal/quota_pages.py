@@ -5,13 +5,13 @@ The scheduler is not asked: a page must not wait for it. What is in force is as 
 
 from collections.abc import Sequence
 
-from ops_pipelines.domain.quota.proposal import ProposalId, ProposalRecord, ProposalState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
 from ops_pipelines.flow.quota.quota_rows import Used, used_in
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.pages.index import Tile
 from ops_pipelines.pages.quotas import QuotaMatter, moved_gpus, next_step, write_quotas
-from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.terminal.teams_at_hand import NotThere
 
 _RECORDS = 40

@@ -15,7 +15,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge
 if TYPE_CHECKING:
     from datetime import date
 
-    from ops_pipelines.domain.quota.proposal import ProposalRecord
+    from ops_pipelines.core.proposal import ProposalRecord
     from ops_pipelines.flow.teams_desk import TeamsDesk
 
 ProposalName = Annotated[str, typer.Argument(help="Such as QUOTA-20261122-1a2b3c4d; `quota history` lists them.")]
@@ -235,7 +235,7 @@ def _day(text: str | None, desk: "TeamsDesk") -> "date":
 
 def _tell(record: "ProposalRecord", desk: "TeamsDesk", *, as_json: bool) -> None:
     """Say what became of a proposal; half-way is a system that did not answer, nothing done a refusal."""
-    from ops_pipelines.domain.quota.proposal import ProposalState
+    from ops_pipelines.core.proposal import ProposalState
     from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_views import view_history

@@ -16,8 +16,8 @@ from ops_pipelines.terminal.caller import AsJson
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
+    from ops_pipelines.core.proposal import TeamName
     from ops_pipelines.domain.quota.replay import Replay
-    from ops_pipelines.domain.quota.terms import TeamName
 
 _GUARANTEE_RATIO = 0.5
 _WORDS = {
@@ -66,9 +66,9 @@ def quota_replay(
 
 
 def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carried: bool) -> "Replay":
+    from ops_pipelines.core.proposal import Terms
     from ops_pipelines.domain.quota.replay import replay
     from ops_pipelines.domain.quota.settings import RebalanceSettings
-    from ops_pipelines.domain.quota.terms import Terms
     from ops_pipelines.frames.demand.recorded import MissingHours, read_recorded
 
     missing = MissingHours.CARRY if is_carried else MissingHours.REFUSE
@@ -82,7 +82,7 @@ def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carrie
 
 def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Mapping[TeamName, float]":
     """Return what each team is owed. Raises RefusedDemand with every fault of the file."""
-    from ops_pipelines.domain.quota.terms import TeamName
+    from ops_pipelines.core.proposal import TeamName
     from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
 
     if file is None:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposedQuota, QuotaProposal
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposedQuota, QuotaProposal, TeamName
 from ops_pipelines.flow.quota.reclaim_today import Reclaim
 
 Used = Mapping[tuple[TeamName, GpuType], float]

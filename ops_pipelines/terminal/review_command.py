@@ -40,7 +40,7 @@ def review(
     """
     from rich.console import Console
 
-    from ops_pipelines.flow.hindsight.review.week import parse_week, week_of
+    from ops_pipelines.core.periods import parse_week, week_of
     from ops_pipelines.flow.hindsight.review.weekly_review import review_week
     from ops_pipelines.pages.weekly_review import write_weekly_review
     from ops_pipelines.terminal.json_form import to_json
@@ -76,8 +76,8 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
     """Print the sentences, the components that failed, the promises, and what is missing."""
     from rich.table import Table
 
-    from ops_pipelines.domain.objectives import UNITS
-    from ops_pipelines.domain.overlap import tell
+    from ops_pipelines.core.objectives import UNITS
+    from ops_pipelines.core.overlap import tell
     from ops_pipelines.pages.render import duration
     from ops_pipelines.pages.review_numbers import PROMISES, shown_ratio, shown_team, time_between
     from ops_pipelines.pages.review_sentences import words_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.objectives import Budget
+from ops_pipelines.core.objectives import Budget
 from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.frames.history.work_sums import WorkSum

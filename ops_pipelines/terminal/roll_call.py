@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.logs import Logs
-from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.sources import Logs, SourceError, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, FleetConfig
 from ops_pipelines.resources.config.install_settings import find_install_gaps
 

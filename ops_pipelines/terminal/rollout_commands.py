@@ -12,9 +12,9 @@ from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, RECENT, AsJson, 
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, end_with
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.identity import NodeName
-    from ops_pipelines.domain.lifecycle.rollout import Rollout
-    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.identity import NodeName
+    from ops_pipelines.core.rollout import Rollout
     from ops_pipelines.terminal.rollout_views import RolloutView
 
 rollout_app = typer.Typer(
@@ -195,7 +195,7 @@ def skip(
 
 
 def _find(name: str, cluster: "Cluster") -> "Rollout":
-    from ops_pipelines.domain.identity import RolloutId
+    from ops_pipelines.core.identity import RolloutId
     from ops_pipelines.flow.hands.by_hand import ByHandRefused
 
     known = cluster.ledger.rollout(RolloutId(name.upper()))
@@ -205,7 +205,7 @@ def _find(name: str, cluster: "Cluster") -> "Rollout":
 
 
 def _named(node: str) -> "NodeName":
-    from ops_pipelines.domain.identity import parse_node_name
+    from ops_pipelines.core.identity import parse_node_name
 
     try:
         return parse_node_name(node)
@@ -242,9 +242,9 @@ def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, i
 
 
 def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutView":
-    from ops_pipelines.domain.lifecycle.rollout import FINAL
+    from ops_pipelines.core.rollout import FINAL
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
-    from ops_pipelines.ports.source_error import SourceError
     from ops_pipelines.terminal.rollout_views import view_rollout
 
     nodes = cluster.ledger.rollout_nodes(rollout.rollout)
@@ -258,9 +258,9 @@ def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rollo
 
 
 def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
-    from ops_pipelines.domain.lifecycle.rollout import RolloutState
+    from ops_pipelines.core.rollout import RolloutState
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.flow.people.work_calendar import calendar_of
-    from ops_pipelines.ports.source_error import SourceError
 
     if rollout.state is not RolloutState.RUNNING:
         return ""

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 
-from ops_pipelines.domain.identity import RolloutId, cause_of
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import RolloutId, cause_of
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.rollout import Rollout
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.rollout import Rollout
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.people.work_calendar import calendar_of
 from ops_pipelines.pages.rollout import RolloutMatter, write_rollout
 from ops_pipelines.pages.rollouts import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, write_rollouts
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.terminal.caller import RECENT
 
 _REMEMBERED = timedelta(seconds=20)

@@ -18,7 +18,7 @@ from ops_pipelines.terminal.caller import AsJson
 from ops_pipelines.terminal.edge import at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.domain.policy import Policy
+    from ops_pipelines.core.policy import Policy
     from ops_pipelines.whatif.lifecycle.scenario import Site
     from ops_pipelines.whatif.lifecycle.trials import Progress, Summary
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.guardrails.refusal import Refusal
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.release import Release, activation_of
+from ops_pipelines.core.rollout import Contradiction, Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release, activation_of
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.flow.lifecycle.planning import Planned
 
 

@@ -56,7 +56,7 @@ def simulate(
     run that it kept on a bad node}, inputs [table and digest], peers {name: {ettr_mean, ...}}, mode, seeds, gpus, days,
     scenario; with --sensitivity also sensitivity {assumption: {ettr_mean, ...}}. Ratios are 0..1.
     """
-    from ops_pipelines.domain.snapshot import Rules
+    from ops_pipelines.core.plan import Rules
     from ops_pipelines.resources.catalogue_files import read_catalogue
     from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
     from ops_pipelines.whatif import simulation

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.ledger import LedgerError, Pause
+from ops_pipelines.core.entries import LedgerError, Pause
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.state_place import state_directories
 from ops_pipelines.resources.pause_file import PauseFile
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.cluster import Cluster
+    from ops_pipelines.core.cluster import Cluster
 
 LEDGER_LIMIT_SECONDS = 1.0
 """Of the three seconds in which a pause has to stand, the start of the program takes the rest."""

@@ -1,6 +1,6 @@
 """What `status` and /healthz answer, as values in the shape of their JSON: how the cluster and the program stand.
 
-Field names are the JSON keys. Judging is `domain.health`'s, reading `outlook`'s, printing `tables`'.
+Field names are the JSON keys. Judging is `core.health`'s, reading `outlook`'s, printing `tables`'.
 """
 
 from collections import Counter
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.health import Health, Heartbeat, VitalSigns
-from ops_pipelines.ports.ledger import Pause
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import Pause
+from ops_pipelines.core.health import Health, Heartbeat, VitalSigns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.incident import PAGED, IncidentState
+from ops_pipelines.core.incident import PAGED, IncidentState
 from ops_pipelines.terminal.incident_views import IncidentsView, IncidentView, PlanStanding, PlanView
 from ops_pipelines.terminal.ledger_views import ActionView, AuditView, EntryView, StoryView
 from ops_pipelines.terminal.status_views import HeartbeatView, MarkedJobView, StatusView

@@ -5,8 +5,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The program's own health as Prometheus reads it: computed from the ledger at the moment of the scrape.
 
-What the signs mean is `domain.health`'s business; whom to page is said in deploy/prometheus.
+What the signs mean is `core.health`'s business; whom to page is said in deploy/prometheus.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ops_pipelines.domain.health import VitalSigns
-from ops_pipelines.domain.policy import Mode, PolicyError
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.health import VitalSigns
+from ops_pipelines.core.notes import NoteState
+from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.flow.heartbeat import read_vital_signs
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.outbox import NoteState
 
 
 class VitalSignsCollector(Collector):

@@ -8,12 +8,11 @@ answers to others, and only of the present week and the last: older ones are kep
 from collections.abc import Callable
 from datetime import timedelta
 
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.hindsight.review.week import Week, parse_week, week_of
+from ops_pipelines.core.cluster import Cluster, Observatory, hour_of
+from ops_pipelines.core.periods import Week, parse_week, week_of
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.flow.hindsight.review.weekly_review import review_week
-from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.pages.weekly_review import write_weekly_review
-from ops_pipelines.ports.page_shelf import ShelfError
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 
 _JITTER = timedelta(milliseconds=1)

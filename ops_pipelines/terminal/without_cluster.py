@@ -9,9 +9,9 @@ from typing import NoReturn
 import typer
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.health import Health, HealthWord
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError, Pause
+from ops_pipelines.core.entries import LedgerDamaged, LedgerError, Pause
+from ops_pipelines.core.health import Health, HealthWord
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.state_place import state_directories
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.terminal.edge import ExitCode, complain

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.decision import Decision, decide
-from ops_pipelines.domain.identity import Digest, IncidentId, JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import Digest, IncidentId, JobId, NodeName, Place, Topology
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import (
     CONDITION_SOURCES,
     NO_NODE,
     Checkpointing,
@@ -25,10 +24,8 @@ from ops_pipelines.domain.observation import (
     Signal,
     Workload,
 )
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.snapshot import Rules, Snapshot
-from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.plan import IncidentPlan, RestartCosts, Rules, Snapshot
+from ops_pipelines.domain.decision import Decision, decide
 
 JOB = JobId("1")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,15 +11,15 @@ from typing import Protocol
 
 from numpy.random import Generator
 
-from ops_pipelines.domain.action import MESSAGES, Verb
+from ops_pipelines.core.action import MESSAGES, Verb
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState
+from ops_pipelines.core.observation import Observation
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.domain.decision import Decision
 from ops_pipelines.domain.guardrails.consents import needs_yes
-from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState
-from ops_pipelines.domain.observation import Observation
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.steps.timing import is_moment
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.autopilot import Autopilot

@@ -1,16 +1,15 @@
 """What the decision code gets to see of a simulated fault: the observation behind a verdict, and nothing else.
 
-A verdict names the finding that it rested on; here is the observation that `domain.meaning.finding.find` makes that
+A verdict names the finding that it rested on; here is the observation that `core.finding.find` makes that
 finding of. A rule that no observation leads to is an error of the tables, found when they are read.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.finding import Catalogue
+from ops_pipelines.core.identity import JobId, NodeName, PciAddress
+from ops_pipelines.core.observation import (
     DETECTOR_SOURCE,
     NO_NODE,
     SCHEDULER_SOURCE,
@@ -19,6 +18,7 @@ from ops_pipelines.domain.observation import (
     RecoveryAction,
     Signal,
 )
+from ops_pipelines.domain.meaning.observation_rules import find
 
 GPU = PciAddress("0000:1b:00")
 """The GPU of every simulated fault: which of a node's it is changes nothing."""

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 
 
 class NodePool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from numpy.random import Generator
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
 from ops_pipelines.whatif.draws import Duration
 
 FIRST_ACT, RUN_START, BETWEEN_ACTS = "first_act", "run_start", "between_acts"

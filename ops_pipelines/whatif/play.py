@@ -15,9 +15,9 @@ from itertools import count, groupby
 import numpy as np
 from numpy.random import Generator
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NO_NODE, Observation, Signal
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.autopilot import EPOCH, JOB, new_autopilot
 from ops_pipelines.whatif.carrying_out import CarryingOut

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.whatif.autopilot import EPOCH, cluster_of
 from ops_pipelines.whatif.evidence import refuse_unknown
 from ops_pipelines.whatif.fault_mix import TABLE, Scenario

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.whatif.measured import Sign, Verdict
 from ops_pipelines.whatif.trace import Strike
 

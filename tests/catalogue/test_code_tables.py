@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import CodeRule, LogRule
-from ops_pipelines.domain.meaning.finding import REPAIRS, RESPONSES
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
+from ops_pipelines.core.finding import REPAIRS, RESPONSES, CodeRule, LogRule
 from ops_pipelines.frames.logs.matching import Origin, read_rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
-from ops_pipelines.domain.meaning.hazard import AT_ONCE, UNKNOWN_HAZARD
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
+from ops_pipelines.core.finding import AT_ONCE, UNKNOWN_HAZARD
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.catalogue_hazards import parse_hazards, read_hazards
 

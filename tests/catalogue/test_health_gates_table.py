@@ -2,9 +2,8 @@
 
 import pytest
 
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.node_health.health_gates import gate_for, suite_for
-from ops_pipelines.domain.node_health.node_check import TESTS
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.node_tests import TESTS, gate_for, suite_for
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, read_gates, read_suites, shipped_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 from tests.frames.judged_lines import judge
 
 DATA = Path(__file__).parents[1] / "data" / "lines_of_the_same_kinds.tsv"

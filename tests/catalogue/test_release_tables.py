@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import (
     CompatibilityTables,
+    Component,
     CudaDriver,
     DowngradeRule,
     ExactMatch,
     FirmwareOrder,
     FloorKind,
+    Reversibility,
     SlurmUpgrade,
     Trait,
     VersionFloor,
 )
 from ops_pipelines.domain.lifecycle.versions.table_lint import lint_tables
-from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.resources.catalogue_gates import shipped_table
 from ops_pipelines.resources.catalogue_releases import TABLES, read_tables
 

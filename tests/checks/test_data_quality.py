@@ -24,11 +24,11 @@ from ops_pipelines.checks.data_quality import (
 from ops_pipelines.checks.quality_page import render_page
 from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
+from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.frames.quality.cross_rules import Severity
 from ops_pipelines.frames.quality.expectations import Expectation, Kind, Measure, expectations_of
 from ops_pipelines.frames.quality.profile import Profile, profile_hour
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import Lake, Rows
 from tests.frames.good_hours import HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names
 

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from ops_pipelines.code_server import LOCATION
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.drills.daemon_processes import parent_of, wait_until
 
 ROOT = Path(__file__).parents[2]

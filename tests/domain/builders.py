@@ -8,17 +8,23 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.diagnosis.response import response_of
-from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
-from ops_pipelines.domain.identity import Digest, GpuUuid, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.fault import AtFault, Family, FirstAction
+from ops_pipelines.core.finding import Catalogue, CodeRule, Finding
+from ops_pipelines.core.identity import (
+    Digest,
+    GpuUuid,
+    IncidentId,
+    JobAttempt,
+    JobId,
+    NodeName,
+    PciAddress,
+    Place,
+    PlanId,
+    Topology,
+)
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import (
     GpuInspection,
     JobState,
     JobStatus,
@@ -31,9 +37,12 @@ from ops_pipelines.domain.observation import (
     TelemetryStatus,
     Workload,
 )
-from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.snapshot import Rules, Snapshot
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.plan import Rules, Snapshot
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.domain.diagnosis.response import response_of
+from ops_pipelines.domain.diagnosis.world import World
+from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
+from ops_pipelines.domain.meaning.observation_rules import find
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 NODE = NodeName("gpu001")

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import LeadTime, Sku
 from ops_pipelines.domain.capacity.need import TypeWeek
 from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyPoint, SupplyWeek, WeekPeak
 from ops_pipelines.domain.capacity.tails import Tail
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.quota.terms import GpuType
 
 AS_OF = date(2026, 10, 1)
 H100 = GpuType("h100")

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.cost.price import (
     AssetPrice,
     InstalledAsset,
@@ -12,7 +13,6 @@ from ops_pipelines.domain.cost.price import (
     PriceModel,
 )
 from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage, Used
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 H100 = GpuType("h100")
 JUNE = CostMonth(

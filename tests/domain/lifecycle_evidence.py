@@ -4,7 +4,9 @@ import random
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Claims
 from ops_pipelines.domain.lifecycle.gate.evidence import (
     CauseCounts,
     ControlShift,
@@ -16,8 +18,6 @@ from ops_pipelines.domain.lifecycle.gate.evidence import (
     UpdateTry,
 )
 from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking
-from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.policy import RolloutLimits
 
 BEGAN = datetime(2026, 3, 2, 8, tzinfo=UTC)
 LIMITS = RolloutLimits()

@@ -5,13 +5,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
+from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.foresight import VisitTimes
-from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName, Reversibility
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
-from ops_pipelines.domain.topology import Place
 from tests.domain.builders import NOW, after
 
 HOUR = 3600.0

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.placement.backfill import MARGIN_RATIO, WORTH, Need
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting, needed, whole
 from ops_pipelines.domain.placement.straddling import Level, levels_of, part_of

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.topology import Place
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 END = DAY + timedelta(days=1)

@@ -10,13 +10,11 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.decision import cluster_facts, find_all
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import (
     HAS_PROCESSES,
     JobState,
     JobStatus,
@@ -25,10 +23,11 @@ from ops_pipelines.domain.observation import (
     Observation,
     Signal,
 )
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
+from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
+from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode
+from ops_pipelines.domain.decision import cluster_facts, find_all
+from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.repair.remediation import plan_remediation
-from ops_pipelines.domain.snapshot import Rules, Snapshot
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -5,8 +5,8 @@ from operator import attrgetter
 
 import pytest
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, NODE_VERBS, Action, Verb, witness_limit
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, JOB_VERBS, MESSAGES, NODE_VERBS, Action, Verb, witness_limit
+from ops_pipelines.core.policy import Policy
 from tests.domain.builders import GPU, NODE, OTHER_GPU, OTHER_NODE, action, after, attempt
 
 

@@ -5,6 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Confidence
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.allocation import judge_gpu_type, judge_idle
@@ -13,8 +15,6 @@ from ops_pipelines.domain.advice.limits import judge_memory, judge_wall_time
 from ops_pipelines.domain.advice.storage import FileGroup, judge_files
 from ops_pipelines.domain.advice.throughput import judge_batch, judge_communication, judge_input, judge_straggler
 from ops_pipelines.domain.advice.work import NodeFailures, Saves
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from tests.domain.advice_facts import FAILURES, GIB, SINCE, UNTIL, attempt, outcome, used, work
 
 SETTINGS = AdviceSettings()

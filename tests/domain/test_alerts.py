@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ops_pipelines.core.fault import AtFault
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Signal, seen_by_ourselves
 from ops_pipelines.domain.diagnosis.standing import is_over, standing_of
-from ops_pipelines.domain.fault import AtFault
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import ALERT_SOURCE, NO_NODE, Observation, Signal, seen_by_ourselves
 from ops_pipelines.domain.repair.isolation import is_second_hand
 from ops_pipelines.domain.steps.timing import hazard_of
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -42,7 +42,7 @@ def test_no_alert_calls_for_a_repair_or_says_that_a_job_is_dead(name: str) -> No
 
 @pytest.mark.parametrize("rule", CATALOGUE.alerts.values(), ids=lambda rule: rule.alert)
 def test_row_has_a_source_and_says_what_it_means(rule: object) -> None:
-    from ops_pipelines.domain.meaning.catalogue import AlertRule
+    from ops_pipelines.core.finding import AlertRule
 
     assert isinstance(rule, AlertRule)
     assert rule.meaning

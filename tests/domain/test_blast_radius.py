@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import BlastRadius, JobTiming, Moment, Option, Remaining, RestartCosts, TouchedJob
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy
 from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, judge
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.plan import BlastRadius, Remaining, TouchedJob
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option, RestartCosts
 from tests.domain.builders import (
     NODE,
     NOW,

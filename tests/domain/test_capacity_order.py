@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of, usable_limit
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, LeadTime, Sku, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, TypeWeek, days_to_serve, fewest, find_need
@@ -12,7 +13,6 @@ from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import OrderLine
 from ops_pipelines.domain.capacity.resources import SeriesKey
 from ops_pipelines.domain.capacity.room import Bound
-from ops_pipelines.domain.cost.cents import Cents
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, even, sku, usable, weeks_of
 
 POLICY = CapacityPolicy()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.capacity.hardware import Arrival, Retirement
 from ops_pipelines.domain.capacity.supply import (
     SHARE_POINTS,
@@ -12,7 +13,6 @@ from ops_pipelines.domain.capacity.supply import (
     supply_weeks,
     usable_ratio,
 )
-from ops_pipelines.domain.identity import NodeName
 from tests.domain.capacity_examples import AS_OF, H100, day, usable
 
 

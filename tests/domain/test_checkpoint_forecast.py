@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.domain.steps.checkpoint_forecast import CheckpointForecast, forecast_checkpoints, remaining_seconds
 from tests.domain.builders import NOW, after, ago, job
 

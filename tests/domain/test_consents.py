@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import JOB_VERBS, MESSAGES, SOFT, Action, Verb
+from ops_pipelines.core.action import JOB_VERBS, MESSAGES, SOFT, Action, Verb
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.guardrails.consents import CLASS_OF, lacks_consent, needs_yes
 from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, judge
 from ops_pipelines.domain.guardrails.policy_lint import lint_policy
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import find_forbidden_acts
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.repair.consented import is_forbidden
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import (

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.response import gpus_to_reset
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.policy import MassEvent
 from tests.domain.builders import (
     GPU,
     NODE,

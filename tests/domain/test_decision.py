@@ -5,15 +5,14 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, NODE_VERBS, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, NODE_VERBS, Verb
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import Observation, Signal, Workload
+from ops_pipelines.core.plan import Moment, Rules, Snapshot
+from ops_pipelines.core.policy import DrainBudget
 from ops_pipelines.domain.decision import Decision, cluster_facts, correlate_all, decide, find_all, plan_all
 from ops_pipelines.domain.guardrails.judge import drain_owner, nodes_out_of_service
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import Observation, Signal, Workload
-from ops_pipelines.domain.policy import DrainBudget
-from ops_pipelines.domain.snapshot import Rules, Snapshot
-from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 from tests.domain import builders
 from tests.domain.builders import GPU, NOW, node_names, observation, our_drain, policy, rules, snapshot

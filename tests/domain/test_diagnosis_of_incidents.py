@@ -7,18 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, FirstAction
+from ops_pipelines.core.finding import Catalogue, Finding, LogRule, Response
+from ops_pipelines.core.identity import JobId, NodeName, Topology
+from ops_pipelines.core.incident import Incident, IncidentState, covers, fold
+from ops_pipelines.core.observation import DETECTOR_SOURCE, HISTORY_SOURCE, NO_NODE, Observation, Signal
 from ops_pipelines.domain.diagnosis.closing import is_clearing_due
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.diagnose import RAISED_AT, confidence_of
 from ops_pipelines.domain.diagnosis.response import response_of
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState, covers, fold
-from ops_pipelines.domain.meaning.catalogue import Catalogue, LogRule
-from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, HISTORY_SOURCE, NO_NODE, Observation, Signal
-from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

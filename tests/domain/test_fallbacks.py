@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Fallback, Mode, Policy, under
+from ops_pipelines.core.policy import ActionClass, Consent, Fallback, Mode, Policy, under
 
 RISING = [Mode.OBSERVE, Mode.APPROVE, Mode.AUTO]
 modes = st.sampled_from(Mode)

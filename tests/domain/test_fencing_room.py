@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits, find_objections
-from ops_pipelines.domain.policy import Durations, Mode, Policy, Risk
+from ops_pipelines.core.policy import Durations, Mode, Policy, Risk
+from ops_pipelines.core.scheduler import SchedulerLimits
+from ops_pipelines.domain.guardrails.fencing_room import find_objections
 
 
 def limits(

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.fault import FirstAction
+from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding, Response
+from ops_pipelines.core.observation import RecoveryAction, Signal
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import RecoveryAction, Signal
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

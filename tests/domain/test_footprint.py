@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.repair.footprint import Budget, Footprint, footprint_of
 from tests.domain.builders import action, attempt, begun
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import Family
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.node_tests import TESTS, HealthGate, Suite
 from ops_pipelines.domain.node_health.gate_lint import _MEASURED, lint_gates, lint_suites
-from ops_pipelines.domain.node_health.health_gates import HealthGate, Suite
-from ops_pipelines.domain.node_health.node_check import TESTS
 
 GATE = HealthGate(
     test="nccl_loopback",

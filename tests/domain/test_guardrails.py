@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import (
+from ops_pipelines.core.action import (
     DESTRUCTIVE_VERBS,
     MESSAGES,
     NOT_NEEDED,
@@ -19,6 +19,9 @@ from ops_pipelines.domain.action import (
     OutcomeKind,
     Verb,
 )
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.policy import DrainBudget, Mode, Policy
 from ops_pipelines.domain.guardrails.judge import (
     Authority,
     ClusterFacts,
@@ -30,9 +33,6 @@ from ops_pipelines.domain.guardrails.judge import (
     judge,
     nodes_out_of_service,
 )
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
-from ops_pipelines.domain.policy import DrainBudget, Mode, Policy
 from tests.domain.builders import (
     GPU,
     INCIDENT,

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.policy import BlastCaps, Policy, RecoveryLimits
 from ops_pipelines.domain.guardrails.facts import Blow, stricken_nodes
 from ops_pipelines.domain.guardrails.job_limits import must_serve
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, expected_loss, judge
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
-from ops_pipelines.domain.policy import BlastCaps, Policy, RecoveryLimits
-from ops_pipelines.domain.steps.timing import RestartCosts
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 from tests.domain.builders import (
     INCIDENT,

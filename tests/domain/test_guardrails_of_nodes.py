@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import IncidentId, PciAddress, Topology
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent, Policy
 from ops_pipelines.domain.guardrails.judge import (
     Authority,
     ClusterFacts,
@@ -20,10 +23,6 @@ from ops_pipelines.domain.guardrails.judge import (
     is_moot,
     judge,
 )
-from ops_pipelines.domain.identity import IncidentId, PciAddress
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent, Policy
-from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import (
     GPU,
     INCIDENT,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.meaning.hazard import (
+from ops_pipelines.core.finding import (
     seconds_until_strike,
     strike_probability,
     work_struck,

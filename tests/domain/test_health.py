@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.health import (
+from ops_pipelines.core.health import (
     BESIDE,
     SILENT_AFTER,
     STUCK_AFTER,
@@ -16,7 +16,7 @@ from ops_pipelines.domain.health import (
     blind_without_ledger,
     judge_health,
 )
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.policy import Mode
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_health.health_gates import (
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import (
     CheckState,
     HealthGate,
+    Measurement,
+    NodeCheck,
     Suite,
+    TestResult,
+    TestRun,
     gate_for,
     judge_check,
     suite_for,
     suite_named,
 )
-from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, TestResult, TestRun
 
 NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 H100, H200, H200_NVL, GH200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA GH200 480GB"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, LogRule, RepeatRule
-from ops_pipelines.domain.meaning.finding import RESPONSES, Response
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, FirstAction
+from ops_pipelines.core.finding import RESPONSES, Catalogue, CodeRule, LogRule, RepeatRule, Response
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName
+from ops_pipelines.core.observation import NO_NODE, Observation, Signal
 from ops_pipelines.domain.meaning.history import (
     BURST,
     Lineage,
@@ -28,7 +28,6 @@ from ops_pipelines.domain.meaning.history import (
     rule_of,
 )
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE
 

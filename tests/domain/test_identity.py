@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import digest_of, parse_job_id, parse_node_name, parse_pci_address
+from ops_pipelines.core.identity import digest_of, parse_job_id, parse_node_name, parse_pci_address
 
 HOSTILE = [
     pytest.param("", id="empty"),

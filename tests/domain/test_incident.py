@@ -5,11 +5,10 @@ from itertools import product
 
 import pytest
 
-from ops_pipelines.domain.diagnosis.diagnose import diagnose
-from ops_pipelines.domain.fault import FIRST_STEPS, AtFault, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import (
+from ops_pipelines.core.fault import FIRST_STEPS, AtFault, Family, FirstAction, Hypothesis
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import (
     OPEN_STATES,
     TRANSITIONS,
     IllegalTransitionError,
@@ -19,7 +18,7 @@ from ops_pipelines.domain.incident import (
     asked_of_person,
     next_state,
 )
-from ops_pipelines.domain.meaning.finding import Finding
+from ops_pipelines.domain.diagnosis.diagnose import diagnose
 from tests.domain.builders import after, gpu_missing, incident, telemetry_stale, topology, verdict, xid
 
 EVERY_PAIR = list(product(IncidentState, IncidentEvent))

@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb, Witness
-from ops_pipelines.domain.guardrails.facts import drain_owner, drain_reason
-from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.install import (
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb, Witness
+from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName, RolloutId, cause_of
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
+from ops_pipelines.core.rollout import (
+    Direction,
     InstallReport,
     InstallState,
+    RolloutNode,
     UnorderableError,
     order_for,
     step_of,
 )
-from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import Direction, RolloutNode
+from ops_pipelines.domain.guardrails.facts import drain_owner, drain_reason
 from ops_pipelines.domain.lifecycle.way import NodeFacts, Way
-from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.domain.returning.testimony import Scene
 from ops_pipelines.domain.returning.testimony import testify as hear
 from tests.domain.builders import NODE, NOW, ago, begun, ended, node

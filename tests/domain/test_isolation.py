@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, Urgency, Verb
+from ops_pipelines.core.action import Action, Urgency, Verb
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, FirstAction
+from ops_pipelines.core.finding import AT_ONCE, Finding, Hazard, Response
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import ALERT_SOURCE, DETECTOR_SOURCE, HISTORY_SOURCE, Checkpointing, Signal
+from ops_pipelines.core.plan import IncidentPlan, Moment
+from ops_pipelines.core.policy import LadderLimits
 from ops_pipelines.domain.diagnosis.diagnose import diagnose
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import ALERT_SOURCE, DETECTOR_SOURCE, HISTORY_SOURCE, Checkpointing, Signal
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import LadderLimits
 from ops_pipelines.domain.repair.isolation import ISOLATED_AT, isolation_for, may_be_shared
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.steps.ladder import Rung, next_repair, position_of
-from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

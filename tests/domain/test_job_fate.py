@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.incident import Incident, Try
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.core.fault import FirstAction
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import Incident, Try
 from ops_pipelines.domain.repair.job_fate import is_silent
 from ops_pipelines.domain.repair.repair_steps import Situation
 from tests.domain.builders import ago, incident, job, node, unreachable, xid

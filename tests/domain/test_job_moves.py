@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Try
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.fault import Family, FirstAction
+from ops_pipelines.core.finding import Finding, Hazard, Response
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Try
+from ops_pipelines.core.observation import (
     DETECTOR_SOURCE,
     Checkpointing,
     JobState,
@@ -24,6 +22,8 @@ from ops_pipelines.domain.observation import (
     Signal,
     Workload,
 )
+from ops_pipelines.core.plan import Moment
+from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
 from ops_pipelines.domain.repair.job_moves import (
     ActionMaker,
@@ -38,7 +38,6 @@ from ops_pipelines.domain.repair.job_moves import (
     take_off,
     time_jobs,
 )
-from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
     CATALOGUE,
     NODE,

@@ -7,23 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.policy import Durations, LadderLimits
-from ops_pipelines.domain.steps.ladder import (
-    RUNGS,
-    Rung,
-    climb,
-    count_tries,
-    is_relapse,
-    limit_of,
-    next_repair,
-    position_of,
-    rung_of,
-)
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.fault import FirstAction
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, Try, climb
+from ops_pipelines.core.policy import Durations, LadderLimits
+from ops_pipelines.domain.diagnosis.standing import is_relapse
+from ops_pipelines.domain.steps.ladder import RUNGS, Rung, count_tries, limit_of, next_repair, position_of, rung_of
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE, action, ago, begun, incident, xid
 
 LIMITS = LadderLimits()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.diagnosis.lemons import (
     LemonScore,
     LemonSignal,
@@ -22,7 +23,6 @@ from ops_pipelines.domain.diagnosis.lemons import (
     poisson_tail,
     score_lemons,
 )
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.meaning.history import PartKey
 from tests.domain.builders import NODE, NOW, OTHER_NODE
 

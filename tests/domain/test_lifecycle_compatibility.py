@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction
-from ops_pipelines.domain.lifecycle.release import (
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.release import (
     Activation,
     Artifact,
     Change,
     Component,
+    FloorKind,
     Means,
     Release,
     ReleaseName,
     Reversibility,
+    VersionFloor,
 )
+from ops_pipelines.core.rollout import Contradiction
+from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import FloorKind, VersionFloor
-from ops_pipelines.domain.topology import Place
 from ops_pipelines.resources.catalogue_releases import read_tables
 
 TODAY = date(2026, 11, 22)

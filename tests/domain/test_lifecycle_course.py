@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId
-from ops_pipelines.domain.lifecycle.beginnings import beginning, in_hand, pulled_out, put_off, ready, turning_round
-from ops_pipelines.domain.lifecycle.course import Turn, is_stopped_for_good, is_wave_updated, next_turn
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.release import Component, Release, ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Component, Release, ReleaseName
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -28,9 +26,11 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     Wave,
 )
+from ops_pipelines.domain.lifecycle.beginnings import beginning, in_hand, pulled_out, put_off, ready, turning_round
+from ops_pipelines.domain.lifecycle.course import Turn, is_stopped_for_good, is_wave_updated, next_turn
+from ops_pipelines.domain.lifecycle.fleet import FleetNode
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE, next_rollout_state, next_stage
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.policy import RolloutLimits
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import ALWAYS, HOUR, calendars, change, fleet_node, fleets, one_way, release
 

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.policy import Durations, RolloutLimits
+from ops_pipelines.core.release import Activation, Change, Component, Release, ReleaseName
+from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.domain.lifecycle.engine import deadline_of, next_move
-from ops_pipelines.domain.lifecycle.release import Activation, Change, Component, Release, ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
 from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Wait, Way
-from ops_pipelines.domain.policy import Durations, RolloutLimits
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import node
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import ActionKey, RolloutId
+from ops_pipelines.core.action import Action, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import ActionKey, RolloutId
+from ops_pipelines.core.node_tests import CheckState, CheckVerdict
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.policy import Durations, RolloutLimits
+from ops_pipelines.core.release import Activation, Component, Release
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode, wanted_versions
 from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Release
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode
 from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
-from ops_pipelines.domain.lifecycle.way import Act, Move, NodeFacts, Step, Wait, Way, wanted_versions
-from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.policy import Durations, RolloutLimits
+from ops_pipelines.domain.lifecycle.way import Act, Move, NodeFacts, Step, Wait, Way
 from tests.domain.builders import NODE, NOW, after, ago, job
 from tests.domain.lifecycle_fleet import change, one_way, release
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.domain.lifecycle.failures import signature_of, words_of
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
 
 NODE = NodeName("gpu001")
 

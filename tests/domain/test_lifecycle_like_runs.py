@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import Stretch
+from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes
 from ops_pipelines.domain.lifecycle.gate.evidence import LevelSamples
 from ops_pipelines.domain.lifecycle.gate.like_runs import MOST_NODES, MeasuredRun, compare_runs, compared_nodes
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.domain.lifecycle.windows import Stretch
 from tests.domain.builders import NOW, node_names
 from tests.ports.rollout_samples import node, wave
 

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName, RolloutId, Topology, cause_of
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
+from ops_pipelines.core.proof import Authority, Refusal
 from ops_pipelines.domain.guardrails.budgets import keeps_drain_budget, keeps_part_caps, keeps_rollout_share
 from ops_pipelines.domain.guardrails.facts import Case, ClusterFacts
-from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.places import Places, pick
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
-from ops_pipelines.domain.topology import Topology
 from tests.domain.builders import action, facts, node
 from tests.domain.lifecycle_fleet import WIDE, fleet_node, fleet_of, fleets, policies
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import DrainBudget, Policy, RolloutLimits
+from ops_pipelines.core.proof import Patience, Refusal
+from ops_pipelines.core.release import Activation, Claims, Component, Release
+from ops_pipelines.core.rollout import Contradiction, RolloutPlan
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
 from ops_pipelines.domain.lifecycle.planning.planner import VisitTimes, choose_candidates, plan_rollout
-from ops_pipelines.domain.lifecycle.release import Activation, Claims, Component, Release
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.policy import DrainBudget, Policy, RolloutLimits
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import (
     ALWAYS,

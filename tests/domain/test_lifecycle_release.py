@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.release import (
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import (
     Activation,
     Artifact,
     Claims,
@@ -19,7 +20,6 @@ from ops_pipelines.domain.lifecycle.release import (
     Reversibility,
     activation_of,
 )
-from ops_pipelines.domain.policy import PolicyError
 from tests.domain.lifecycle_fleet import change, one_way, release
 
 IMAGE = Artifact(name="image", sha256="a" * 64, location="/srv/image.fwpkg")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.rollout import (
     AT_REST,
     FINAL,
     IN_HAND,

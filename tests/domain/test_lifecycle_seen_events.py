@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import ALERT_SOURCE, Signal
+from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.policy import Durations
+from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes, compared_times, known_from
 from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, EventKind
 from ops_pipelines.domain.lifecycle.gate.seen_events import (
@@ -28,11 +32,6 @@ from ops_pipelines.domain.lifecycle.gate.seen_events import (
     unconfirmed_on,
     worked_within,
 )
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.windows import Stretch, merged
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import ALERT_SOURCE, Signal
-from ops_pipelines.domain.policy import Durations
 from tests.domain import builders
 from tests.domain.builders import NOW, action, begun, incident, unreachable, xid
 from tests.ports import rollout_samples

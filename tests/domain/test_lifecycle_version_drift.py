@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import Direction, NodeStage
 from ops_pipelines.domain.lifecycle.versions.drift import (
     Fit,
     SeenVersion,

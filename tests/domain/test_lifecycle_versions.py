@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.comparing import (
     VersionError,
     check_version,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar, less, merged
+from ops_pipelines.core.periods import Stretch, WorkCalendar, less, merged
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import calendars, stretches
 

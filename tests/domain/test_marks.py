@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
+from ops_pipelines.core.policy import FreezeWindow, Mode, Policy
 from ops_pipelines.domain.guardrails.judge import Authority, is_moot, judge
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus
-from ops_pipelines.domain.policy import FreezeWindow, Mode, Policy
 from ops_pipelines.domain.repair.marks import Marks, find_marks, standing_marks
 from tests.domain.builders import (
     INCIDENT,

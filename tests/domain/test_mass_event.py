@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import DrainBudget, MassEvent, Mode
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import (
     NODE,

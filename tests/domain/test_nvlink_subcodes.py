@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, NvlinkSubcode
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
+from ops_pipelines.core.finding import Catalogue, CodeRule, NvlinkSubcode, Response
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.domain.meaning.nvlink_subcodes import (
     find_severity,
     judge_nvlink,
@@ -17,7 +17,6 @@ from ops_pipelines.domain.meaning.nvlink_subcodes import (
     parse_nvlink_event,
 )
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import observation
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.objectives import (
+from ops_pipelines.core.objectives import (
     ANY_TEAM,
     LEAST_DAYS,
     WINDOW,
@@ -17,7 +17,7 @@ from ops_pipelines.domain.objectives import (
     WorkloadClass,
     judge_budget,
 )
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.observation import Workload
 
 AMOUNTS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 TARGETS = st.floats(min_value=0.01, max_value=0.9999)

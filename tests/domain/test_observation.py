@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from ops_pipelines.domain.observation import HAS_PROCESSES, MAY_HAVE_PROCESSES, JobState, has_moved_on
+from ops_pipelines.core.observation import HAS_PROCESSES, MAY_HAVE_PROCESSES, JobState, has_moved_on
 from tests.domain.builders import after, ago, attempt, held_job, job
 
 

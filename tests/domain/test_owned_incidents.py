@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName, RolloutId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import Observation, Signal
+from ops_pipelines.core.plan import Snapshot
+from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.domain.decision import Decision, decide
-from ops_pipelines.domain.identity import NodeName, RolloutId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.policy import MassEvent
-from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.resources.documents import decode, encode
 from tests.domain.builders import (
     NODE,

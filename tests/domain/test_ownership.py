@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import JOB_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.guardrails.ownership import holder_of, times_of_change, under_change
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
-from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.action import JOB_VERBS, MESSAGES, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName, RolloutId, cause_of
+from ops_pipelines.core.observation import NodeStatus
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,
@@ -25,6 +23,8 @@ from ops_pipelines.domain.policy import (
     Policy,
     RolloutLimits,
 )
+from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
+from ops_pipelines.domain.guardrails.ownership import holder_of, times_of_change, under_change
 from tests.domain.builders import (
     GPU,
     INCIDENT,

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import NodeName, PlanId, digest_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment, Option, Rules, Snapshot
+from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
 from ops_pipelines.domain.counted_again import re_prove
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import NodeName, PlanId, digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import (
     PROOFS,
     find_acts_in_freeze,
@@ -29,9 +30,6 @@ from ops_pipelines.domain.plan_proof import (
     find_unserved_services,
     prove_plans,
 )
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
-from ops_pipelines.domain.snapshot import Rules, Snapshot
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option
 from tests.domain.builders import (
     GPU,
     INCIDENT,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.policy import (
     BlastCaps,
     DrainBudget,
     Durations,

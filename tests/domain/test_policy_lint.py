@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.guardrails.policy_lint import lint_policy
-from ops_pipelines.domain.guardrails.rulebook import read_rulebook
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.policy import (
     BlastCaps,
     DrainBudget,
     Durations,
@@ -18,7 +17,8 @@ from ops_pipelines.domain.policy import (
     Policy,
     RecoveryLimits,
 )
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.domain.guardrails.policy_lint import lint_policy
+from ops_pipelines.domain.guardrails.rulebook import read_rulebook
 from tests.domain.builders import node_names, policy, topology
 
 BEGIN = datetime(2026, 12, 1, tzinfo=UTC)

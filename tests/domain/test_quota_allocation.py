@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import Granted, allocate
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.water_filling import pour
 
 NEAR = 1e-6

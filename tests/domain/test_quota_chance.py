@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import Sharing, allocate
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import chance_factor, standings_of, weight_factor
 from ops_pipelines.domain.quota.memory import remember
 from ops_pipelines.domain.quota.queue_chance import queue_chance
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 
 NEAR = 1e-9
 AMOUNTS = st.integers(0, 12).map(float)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
 from ops_pipelines.domain.quota.contracts import Agreements, Contract, carry_undeclared, overlaps
 from ops_pipelines.domain.quota.hierarchy import children_of, from_the_top, parent_faults
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 
 NEW_YEAR = date(2026, 1, 1)
 H100 = GpuType("h100")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.dominant_share import Wish, share_out
-from ops_pipelines.domain.quota.terms import TeamName
 
 A, B = TeamName("a"), TeamName("b")
 NEAR = 1e-6

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.quota.proposal import QuotaProposal
-from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.core.proposal import QuotaProposal, TeamName, Terms
 from tests.domain.test_quota_proposal_proof import (
     GOOD,
     H100,

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal, SupplyLine
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, SupplyLine, TeamName, Terms
 from ops_pipelines.domain.quota.proposal_proof import PROOFS, ProofInputs
 from ops_pipelines.domain.quota.proposing import headline_of_lines, propose_lines
 from ops_pipelines.domain.quota.queue_chance import queue_chance
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.today import Today
 
 A, B, C, ORG = TeamName("a"), TeamName("b"), TeamName("c"), TeamName("org")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.queue_chance import queue_chance
 from ops_pipelines.domain.quota.reasons import counterfactual_of, moves_in_words, reason_of
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import debts_of
 from ops_pipelines.domain.quota.launches import Launches, launches_on
@@ -18,7 +19,6 @@ from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay import replay
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.today import Rebalanced, Today
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.whole_units import Goal, rounded
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.fault import Family, FirstAction
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.fault import Family, FirstAction
+from ops_pipelines.core.finding import Finding, Hazard, Response
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus
+from ops_pipelines.core.plan import IncidentPlan, Moment
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, Mode, Policy
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal, drain_owner
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy
 from ops_pipelines.domain.repair.remediation import plan_remediation
-from ops_pipelines.domain.steps.timing import Moment
 from tests.domain.builders import (
     GPU,
     NODE,

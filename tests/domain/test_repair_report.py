@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
-from ops_pipelines.domain.identity import ActionKey, Digest
-from ops_pipelines.domain.incident import IncidentState, Try
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.node_health.health_gates import HealthGate
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import ActionKey, Digest
+from ops_pipelines.core.incident import IncidentState, Try
+from ops_pipelines.core.node_tests import GPU_COUNT, HealthGate, Measurement, NodeCheck, Serial, TestResult, TestRun
 from ops_pipelines.domain.returning.repair_report import RepairReport, queued_at, write_report
 from ops_pipelines.domain.returning.repair_text import as_markdown, escape_markdown, fence
 from tests.domain.builders import (

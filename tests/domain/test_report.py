@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState, NodeState, NodeStatus
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, NodeState, NodeStatus
 from ops_pipelines.domain.report import ShiftReport, node_word, write_shift_report
 from tests.domain.builders import (
     NODE,

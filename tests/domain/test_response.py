@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from ops_pipelines.core.finding import Finding, Response
 from ops_pipelines.domain.diagnosis.response import gpus_to_reset, response_of
-from ops_pipelines.domain.meaning.finding import Finding, Response
 from tests.domain.builders import (
     GPU,
     OTHER_GPU,

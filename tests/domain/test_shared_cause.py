@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from ops_pipelines.core.fault import Component, ComponentKind, Family
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.domain.diagnosis.shared_cause import explains, find_shared_place, nodes_at, wide_suspect
-from ops_pipelines.domain.fault import Component, ComponentKind, Family
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.topology import Place, Topology
 from tests.domain.builders import node_names, topology, xid
 
 TOPOLOGY = topology(40)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from ops_pipelines.domain.action import SOFT, Verb
+from ops_pipelines.core.action import SOFT, Verb
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.machines import SiteMeans
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.guardrails.site_means import SiteMeans, find_gaps, within_means
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
+from ops_pipelines.domain.guardrails.site_means import find_gaps, within_means
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import facts, incident, job, node, policy, topology, unreachable, xid
 

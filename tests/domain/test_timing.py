@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import UNKNOWN_HAZARD, Hazard
-from ops_pipelines.domain.observation import Checkpointing, JobStatus, Observation, Signal, Workload
-from ops_pipelines.domain.policy import RecoveryLimits
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, RestartCosts, choose_moment, hazard_of, is_moment
+from ops_pipelines.core.fault import Family, FirstAction
+from ops_pipelines.core.finding import UNKNOWN_HAZARD, Finding, Hazard, Response
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobStatus, Observation, Signal, Workload
+from ops_pipelines.core.plan import JobTiming, Moment, RestartCosts
+from ops_pipelines.core.policy import RecoveryLimits
+from ops_pipelines.domain.steps.timing import choose_moment, hazard_of, is_moment
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, after, ago, job
 
 HOUR = timedelta(hours=1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from tests.domain.builders import node_names, topology
 
 NAMES = node_names(16)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb, Witness, reservation_of
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import MESSAGES, ActionRecord, OutcomeKind, Verb, Witness, reservation_of
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import (
     JobState,
     NodeInspection,
     NodeState,
@@ -21,7 +21,7 @@ from ops_pipelines.domain.observation import (
     RecoveryAction,
     Signal,
 )
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.domain.returning.testimony import Scene, count_outcomes, explain_action
 from ops_pipelines.domain.returning.testimony import (
     testify as hear,  # pytest would collect it under its own name

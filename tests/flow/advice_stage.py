@@ -9,8 +9,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.core.periods import parse_week
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
-from ops_pipelines.flow.hindsight.review.week import parse_week
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -7,11 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings, LeadTime, Sku, StoreExpansion
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.resources.statement_files import PlanDirectory

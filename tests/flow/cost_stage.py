@@ -13,22 +13,22 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.cost.months import CostMonth
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.entries import Entry
+from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.periods import CostMonth
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
-from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.frames.usage.months import cost_month
-from ops_pipelines.ports.ledger import Entry
 from tests.flow.review_stage import LakeOfRows, LedgerOfValues, stage
 
 H100 = GpuType("h100")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.ports.job_facts import CheckpointSeen, JobFactsError, JobFactsReading
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.sources import CheckpointSeen, JobFactsError, JobFactsReading
 
 
 @dataclass(kw_only=True)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from datetime import datetime
 
-from ops_pipelines.ports.silencer import Silence, WantedSilence
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Silence, WantedSilence
+from ops_pipelines.core.sources import SourceUnavailable
 
 
 class FakeSilencer:
-    """Implements `ports.silencer.Silencer`."""
+    """Implements `core.notes.Silencer`."""
 
     def __init__(self) -> None:
         self.running: list[Silence] = []

@@ -7,13 +7,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
-from ops_pipelines.ports.metrics import BodyKind, MetricSource, Page, Query
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import (
+    BodyKind,
+    LogBatch,
+    LogLine,
+    Logs,
+    MetricSource,
+    Page,
+    Query,
+    SourceError,
+    SourceUnavailable,
+)
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 LOOK_BACK = timedelta(seconds=30)

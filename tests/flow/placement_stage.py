@@ -5,16 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.placement.scheduler_policy import SettingsRead
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, QuotasInForce
+from ops_pipelines.core.scheduler import SettingsRead
+from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.accounting import AccountingPage
-from ops_pipelines.ports.quotas import ALL_TYPES, AccountQuota, QuotasInForce
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.flow.cost_stage import CostLedger, RowsLake
 from tests.flow.review_stage import stage
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
+from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
-from ops_pipelines.ports.quotas import QuotaChange
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.quotas import SimulatedQuotas
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes

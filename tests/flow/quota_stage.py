@@ -6,20 +6,26 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.identity import JobId, NodeName, digest_of
-from ops_pipelines.domain.observation import JobState, Workload
-from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import JobId, NodeName, Place, Topology, digest_of
+from ops_pipelines.core.observation import JobState, Workload
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposedQuota, QuotaProposal, TeamName, Terms
+from ops_pipelines.core.quota_limits import (
+    ALL_TYPES,
+    Change,
+    QuotaChange,
+    QuotaProbe,
+    Quotas,
+    QuotasInForce,
+    TypedLimits,
+)
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposedQuota, QuotaProposal
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import InstalledNode
-from ops_pipelines.ports.quotas import ALL_TYPES, Change, QuotaChange, QuotaProbe, Quotas, QuotasInForce, TypedLimits
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry

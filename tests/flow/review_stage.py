@@ -13,17 +13,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.objectives import Objective
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.hindsight.review.week import parse_week
-from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
+from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
+from ops_pipelines.core.entries import Entry, EntryKind
+from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, JobId, NodeName, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.objectives import Objective
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.periods import parse_week
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.ledger import Entry, EntryKind
 from tests.domain import builders
 from tests.domain.builders import action, incident, rules
 

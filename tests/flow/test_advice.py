@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.core.notes import Audience, KeptNote
+from ops_pipelines.core.periods import Week
 from ops_pipelines.domain.advice.advice import AdviceKind
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.following import Followed
@@ -12,10 +14,7 @@ from ops_pipelines.flow.advice.finding import find_advice
 from ops_pipelines.flow.advice.follow_up import follow_up
 from ops_pipelines.flow.advice.kept import keep, told_in
 from ops_pipelines.flow.advice.sending import send
-from ops_pipelines.flow.hindsight.review.week import Week
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import KeptNote
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job
 
 STALLED = Job(job="1", name="train_1", verdict="input_stalled", node="gpu001")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import ALERT_SOURCE, Observation, Signal
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import ALERT_SOURCE, Observation, Signal
 from ops_pipelines.flow.evidence import alerts
 from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired, forget_untold, reject_delivery, take_in_alerts
 from ops_pipelines.frames.formats.alertmanager import AlertsRead

@@ -7,19 +7,19 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans import at_once
 from ops_pipelines.flow.plans.at_once import carry_out_together
-from ops_pipelines.ports.ledger import AUTOPILOT
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind
 from tests.ports.proved_plans import allow, keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -5,16 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.entries import AUTOPILOT, Approval, LedgerState
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.guardrails.judge import Authority
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.flow.acts.judgement import authority_of
 from ops_pipelines.flow.plans.awaited import awaited_act
-from ops_pipelines.ports.ledger import AUTOPILOT, Approval, LedgerState
 from tests.domain.builders import INCIDENT, NODE, action, ago, attempt, begun, ended, incident, policy, xid
 
 PLAN = PlanId("PLAN-1")

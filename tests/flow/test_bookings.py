@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName, Place
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.rollout import Booking, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.rollout import Booking, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.topology import Place
 from ops_pipelines.flow.lifecycle.bookings import LEAD, Prospect, wanted_booking
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import node, rollout, wave

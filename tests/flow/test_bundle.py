@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.record import BundleError, Recalled, RecalledLine, SavedBundle
 from ops_pipelines.flow.evidence import bundle
 from ops_pipelines.flow.evidence.bundle import (
     MARGIN,
@@ -30,7 +30,6 @@ from ops_pipelines.flow.evidence.bundle import (
 )
 from ops_pipelines.flow.plans.carry_out import carry_out_drains
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, SavedBundle
 from ops_pipelines.resources.bundle_files import BundleFiles
 from ops_pipelines.simulator.journal import FaultKind
 from tests.domain.builders import GPU, NODE, NOW, after, ago, attempt, incident, job, xid

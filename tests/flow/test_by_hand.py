@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.flow.people import orders
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.terms import TeamName, Terms
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.capacity.days import DaySummed, keep_day, sum_day
-from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -7,18 +7,18 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.carry_out import carry_out, carry_out_drains, plans_to_carry_out
 from ops_pipelines.flow.plans.plan_progress import PlanReport
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING

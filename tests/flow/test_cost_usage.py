@@ -7,21 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.cost.months import CostMonth
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.entries import Entry, EntryKind
+from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.periods import CostMonth
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.release import ReleaseName
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.cost.usage import NO_TEAM, Fate, Owner
-from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.release import ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.cost.rows import hours_by_fate
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import MonthUsage, NothingYet, part_of, usage_of
-from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.flow.teams_desk import NoTeams
 from ops_pipelines.frames.usage.intervals import Condition
-from ops_pipelines.ports.ledger import Entry, EntryKind
 from tests.flow.cost_stage import BETA, GPUS, NODES, CostLedger, Stage, berlin
 from tests.flow.review_stage import act, broken, checked, entry
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import NodeStatus, Observation
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.incident import Incident, IncidentState, Recovery
+from ops_pipelines.core.observation import NodeStatus, Observation
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.flow.evidence.due import Due, due_remediation, due_verification, last_touched_at
-from ops_pipelines.ports.ledger import LedgerState
 from tests.domain.builders import (
     NODE,
     NOW,

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.flow.acts.fresh_facts import read_facts
-from ops_pipelines.ports.scheduler import Scheduler
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 

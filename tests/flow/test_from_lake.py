@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.observation import JobState, Signal
+from ops_pipelines.core.identity import NodeName, PciAddress
+from ops_pipelines.core.observation import JobState, Signal
 from ops_pipelines.flow.hindsight.from_lake import READ_AT_ONCE, RecordedStretch, evidence_from_lake
 from ops_pipelines.flow.hindsight.retrace import turns
 from ops_pipelines.frames.panels.detection import Detection, stretches

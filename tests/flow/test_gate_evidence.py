@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.health import WATCHER
-from ops_pipelines.domain.identity import ActionKey, NodeName
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.health import WATCHER
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
+from ops_pipelines.core.observation import Signal
+from ops_pipelines.core.policy import Mode, RolloutLimits
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, NodeCheck, TestResult, TestRun
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.policy import Mode, RolloutLimits
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.gate_evidence import gate_evidence, judge_of, update_tries
 from ops_pipelines.flow.lifecycle.gate_sources import Seen, read_seen
 from tests.domain import builders

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.health import SILENT_AFTER, judge_health
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.entries import Pause
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.health import SILENT_AFTER, judge_health
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
-from ops_pipelines.ports.ledger import Pause
 from tests.ports.ledger_samples import begin, decide, drain, incident, observation, outcome, take_in
 from tests.scenarios.small_autopilot import SmallAutopilot
 

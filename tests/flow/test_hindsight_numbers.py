@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import ActionKey, IncidentId
-from ops_pipelines.domain.objectives import Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.entries import EntryKind
+from ops_pipelines.core.identity import ActionKey, IncidentId
+from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.record import Chronicle
 from ops_pipelines.flow.hindsight.replay.learned import learn
 from ops_pipelines.flow.hindsight.replay.result import Verdict
 from ops_pipelines.flow.hindsight.review.acts import people_of, wrong_acts
@@ -20,8 +22,6 @@ from ops_pipelines.flow.hindsight.story.cost import cost_of, spans_out
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation
 from ops_pipelines.frames.history.job_runs import Break, Cause, Stint
 from ops_pipelines.frames.history.work_sums import sum_work
-from ops_pipelines.ports.chronicle import Chronicle
-from ops_pipelines.ports.ledger import EntryKind
 from tests.flow.review_stage import (
     MINUTE,
     WEEK,

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult, TestRun
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.entries import Entry
+from ops_pipelines.core.fault import AtFault, Family, FirstAction, Hypothesis
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState, Recovery
+from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
+from ops_pipelines.core.notes import Audience, KeptNote, Lane, Note, NoteState, Severity
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
 from ops_pipelines.flow.hindsight.story.chain import Chain, read_chain
 from ops_pipelines.flow.hindsight.story.cost import cost_of, victims_of
@@ -26,9 +27,6 @@ from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, ti
 from ops_pipelines.flow.hindsight.story.words import gpu_hours_words, names_words, span_words
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation
 from ops_pipelines.flow.people import orders
-from ops_pipelines.ports.ledger import Entry
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note, NoteState
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.terminal.json_form import to_json
 from tests.domain.builders import NODE, NOW, action, after, attempt, incident, xid
@@ -174,7 +172,7 @@ def test_inputs_of_a_decision_that_are_gone_cost_the_owners_and_not_the_report(s
             return getattr(stage.cluster.ledger, name)
 
         def load_snapshot(self, digest: str) -> object:
-            from ops_pipelines.ports.ledger import LedgerError
+            from ops_pipelines.core.entries import LedgerError
 
             raise LedgerError("it does not fit this program")
 

@@ -8,18 +8,17 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import AUTOPILOT, Begun, Pause
+from ops_pipelines.core.identity import ActionKey, NodeName, RolloutId, cause_of
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState, NodeStage
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import ActionKey, NodeName, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.installs import order_of
 from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun, Pause
-from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.ports.ledger_samples import NOW

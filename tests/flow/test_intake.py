@@ -7,15 +7,13 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeStatus, Signal
+from ops_pipelines.core.action import Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import NodeStatus, Signal
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import LogBatch, LogLine, Logs, Sample, SourceNonsense, SourceUnavailable
 from ops_pipelines.flow.evidence.intake import Intake, OurDoing, restarts_of, take_in_conditions, take_in_logs
-from ops_pipelines.ports.ledger import Ledger
-from ops_pipelines.ports.logs import LogBatch, LogLine, Logs
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.domain import builders
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobState, Workload
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.sources import TIMES_KEPT, CheckpointSeen, JobFactsReading, LogLine
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.evidence.job_facts import (
     CLOCK_SKEW,
@@ -27,8 +28,6 @@ from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lake.live_cycle import run_cycle
 from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind
 from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
-from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFactsReading
-from ops_pipelines.ports.logs import LogLine
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.domain.builders import NOW, after, ago, job
 from tests.flow.fake_job_facts import FakeJobFacts

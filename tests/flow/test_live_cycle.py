@@ -8,21 +8,21 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import JobState, JobStatus, Observation, Signal, Workload
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
+from ops_pipelines.core.lake import LakeError, Rows
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import LogLine, SourceUnavailable
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.lake.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
 from ops_pipelines.flow.lake.window import LiveWindow
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.frames.metrics.pages import within_reach
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError, Rows
-from ops_pipelines.ports.ledger import Ledger, LedgerError
-from ops_pipelines.ports.logs import LogLine
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.layers import SimulatedMetrics

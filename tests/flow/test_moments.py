@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.fault import Family, FirstAction
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.fault import Family, FirstAction
+from ops_pipelines.core.finding import Hazard, Response
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment
 from ops_pipelines.flow.plans.moments import is_begun, why_it_waits
 from tests.domain.builders import NODE, action, after, ago, attempt, begun, ended, facts, incident, job, xid
 

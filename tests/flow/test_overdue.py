@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import Begun
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import Audience, Message
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.hands.by_hand import drain_by_hand
 from ops_pipelines.flow.plans.overdue import settle_left_behind
-from ops_pipelines.ports.ledger import Begun
-from ops_pipelines.ports.notifier import Audience, Message
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot

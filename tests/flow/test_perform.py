@@ -7,20 +7,21 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import AUTOPILOT, Begun
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
+from ops_pipelines.core.incident import IncidentEvent, advance
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.observation import JobState, JobStatus, NodeInspection
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import IncidentEvent, advance
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeInspection
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.people import orders
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun, Ledger
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

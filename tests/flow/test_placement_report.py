@@ -9,16 +9,16 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.placement import describe_placement, placement
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.domain.placement.queue_times import SizeClass
 from ops_pipelines.domain.placement.straddling import CostClass, Level
 from ops_pipelines.domain.placement.stranded import Why
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.cost.usage import NothingYet
 from ops_pipelines.flow.placement.report import PlacementReport, placement_report, report_of_day
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.accounting import read_ended, read_held, read_waiting
-from ops_pipelines.ports.quotas import Quotas
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.scenario import JobSpec

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import IncidentState, Recovery
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.incident import IncidentState, Recovery
+from ops_pipelines.core.notes import Audience, Message
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.policy import Durations
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.flow.nodes.probation import follow, with_moved
-from ops_pipelines.ports.notifier import Audience, Message
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import NOW, action, after, ago, attempt, begun, ended, held_job, incident, job, xid
 from tests.scenarios.ladder_stage import SMALL_TRAINING, WATCHFUL, Stage

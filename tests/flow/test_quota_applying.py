@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.quota.contracts import Contract
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalState
-from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
-from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, preview, settle, undo
-from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, witness
-from ops_pipelines.flow.quota.hand import PAUSE_SECONDS, READ_COUNT
-from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, Pause
-from ops_pipelines.ports.quotas import (
+from ops_pipelines.core.entries import AUTOPILOT, EntryKind, Pause
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proposal import GpuType, ProposalEvent, ProposalId, ProposalState, TeamName, Terms
+from ops_pipelines.core.quota_limits import (
     AccountQuota,
     Change,
     FairshareChange,
@@ -26,7 +20,12 @@ from ops_pipelines.ports.quotas import (
     QuotasInForce,
     TypedLimits,
 )
-from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
+from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
+from ops_pipelines.domain.quota.contracts import Contract
+from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze
+from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, preview, settle, undo
+from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, witness
+from ops_pipelines.flow.quota.hand import PAUSE_SECONDS, READ_COUNT
 from tests.flow.quota_stage import (
     ALL_MAY_MOVE,
     FIRST_LIMITS,

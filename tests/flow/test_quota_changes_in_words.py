@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.quota.proposal import ProposedQuota
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, TeamName
 from ops_pipelines.flow.quota.changes_in_words import list_changes
 
 INLINE = 890

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.quota.mornings_work import carry_out_proposal, make_proposal
 from ops_pipelines.flow.telling.quotas import tell_of_quotas

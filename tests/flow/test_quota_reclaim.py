@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.flow.quota.reclaim import LEAST_RUN, Preemption, ReclaimReport, report_reclaim
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

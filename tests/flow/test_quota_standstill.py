@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposalState
 from ops_pipelines.domain.quota.quota_policy import QuotaFreeze, QuotaPolicy
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.quota.standstill import is_of_whole_cluster, returns_to_contract, standstill
 from tests.domain.builders import incident
 from tests.ports.quota_samples import line, proposal

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
+from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.quota.supply import count_supply, stands_at, tally
 from ops_pipelines.frames.usage.intervals import InstalledNode
-from ops_pipelines.ports.ledger import Ledger
 from tests.domain.builders import incident
 from tests.flow.quota_mornings import NO_TYPE, QuotaStage, installed
 from tests.scenarios.rollout_stage import KERNEL, RolloutStage

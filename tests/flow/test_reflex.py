@@ -7,22 +7,22 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.entries import EntryKind as Line
+from ops_pipelines.core.entries import Evidence, LedgerConflict
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import Digest, NodeName, PciAddress
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import Observation, Signal
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import LogBatch, LogLine, SourceUnavailable
 from ops_pipelines.domain.diagnosis.mass_event import RENEWED_EVERY
-from ops_pipelines.domain.identity import Digest, NodeName, PciAddress
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.reflex import Attention, Reaction, react
-from ops_pipelines.ports.ledger import EntryKind as Line
-from ops_pipelines.ports.ledger import Evidence, Ledger, LedgerConflict
-from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.flow.fake_store import FakeLogs

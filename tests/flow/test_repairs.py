@@ -7,22 +7,21 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState, Try
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobStatus, NodeInspection
-from ops_pipelines.domain.plan import BlastRadius, TouchedJob
-from ops_pipelines.domain.policy import Durations
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import EntryKind
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState, Try
+from ops_pipelines.core.observation import JobStatus, NodeInspection
+from ops_pipelines.core.plan import BlastRadius, JobTiming, Moment, Option, TouchedJob
+from ops_pipelines.core.policy import Durations
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.domain.steps.ladder import Rung
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, Option
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.hands.repairs import mark_repaired, queue_of, report_for
 from ops_pipelines.flow.hindsight.time_saved import NO_TEAM, recent_remediation, sum_by_day_and_team
 from ops_pipelines.flow.nodes.standings import Standing, probations_of, standings_of
-from ops_pipelines.ports.ledger import EntryKind
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.ports.ledger_check_contract import node_check
 from tests.ports.ledger_samples import decide, incident, plan
 from tests.ports.proved_plans import allow, as_step, keep_proved

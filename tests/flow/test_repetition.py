@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.fault import AtFault, FirstAction
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
+from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.observation import JobState, Observation, Signal
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.fault import AtFault, FirstAction
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.history import BURST, Lineage, Seating
-from ops_pipelines.domain.observation import JobState, Observation, Signal
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.evidence.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions
-from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.test_window import job, window_of

@@ -8,14 +8,15 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.guardrails.refusal import wait
-from ops_pipelines.domain.identity import IncidentId, NodeName, PciAddress
-from ops_pipelines.domain.incident import Incident, IncidentState, Try
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, PciAddress
+from ops_pipelines.core.incident import Incident, IncidentState, Try
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
+from ops_pipelines.core.proof import wait
+from ops_pipelines.core.record import Chronicle, Decided
 from ops_pipelines.flow.hindsight.replay.compare import mark_counterfactual
 from ops_pipelines.flow.hindsight.replay.course import Standing, courses_of
 from ops_pipelines.flow.hindsight.replay.history import History
@@ -26,7 +27,6 @@ from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Source, Verdict
 from ops_pipelines.flow.hindsight.replay.side import Side
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.chronicle import Chronicle, Decided
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.flow.hindsight.review.week import WEEK, parse_week, week_of
+from ops_pipelines.core.periods import WEEK, parse_week, week_of
 
 TIMES = st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(UTC))
 

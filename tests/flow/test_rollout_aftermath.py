@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId, NodeName, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import JobId, NodeName, RolloutId, cause_of
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, marked_canaries, owing, put_back_canaries
-from ops_pipelines.ports.ledger import AUTOPILOT
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.domain.builders import job
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan

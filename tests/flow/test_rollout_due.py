@@ -7,13 +7,14 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.identity import Digest, RolloutId
-from ops_pipelines.domain.lifecycle.release import Claims, Release
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import Digest, RolloutId
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Claims, Release
+from ops_pipelines.core.rollout import IN_HAND, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.flow.evidence.due import Due
 from ops_pipelines.flow.lifecycle.due import due_rollout
-from ops_pipelines.ports.ledger import Ledger, LedgerState
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import RELEASE, node, rollout
 

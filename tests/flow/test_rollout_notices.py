@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.notes import Audience, Lane, Note, Severity, TellRules
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -17,13 +19,9 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
-from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.flow.lifecycle.notices import RolloutSituation, is_still_asked
 from ops_pipelines.flow.lifecycle.operator_notices import tell_operators
 from ops_pipelines.flow.lifecycle.team_notices import tell_teams
-from ops_pipelines.flow.tell_rules import TellRules
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Lane, Note
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import HOUR, NODES, RELEASE, node, rollout, rollout_plan
 

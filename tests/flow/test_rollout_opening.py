@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Component, Release, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, PolicyError
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, PolicyError
+from ops_pipelines.core.proof import Patience, Refusal
+from ops_pipelines.core.release import Component, Release, Reversibility
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutPlan, RolloutState
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.opening import open_rollout, start_release
 from ops_pipelines.flow.lifecycle.planning import plan_release
 from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
 from tests.scenarios.rollout_stage import (
     FIRST,
     KERNEL,

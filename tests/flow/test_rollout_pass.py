@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.course import Turn
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName, RolloutId, cause_of
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import (
     IN_HAND,
     Direction,
     NodeEvent,
@@ -23,15 +23,15 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceUnavailable
+from ops_pipelines.domain.lifecycle.course import Turn
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, measured_visits, nodes_by_stage
 from ops_pipelines.flow.lifecycle.node_pass import after_step
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge, after_turn
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.twin import Twin
 from tests.ports.rollout_samples import RELEASE, node, rollout

@@ -6,22 +6,22 @@ from typing import Any, cast
 
 import pytest
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.record import CalendarText
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import RolloutPlan
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.planning import files_of, plan_release, plan_releases
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.rollout_files import CalendarText
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.domain.builders import NODE, NOW, OTHER_NODE, after, incident, job, node, our_drain, our_node, rules
 from tests.domain.lifecycle_fleet import HOUR
 from tests.scenarios.rollout_stage import KERNEL, ROLLOUT_POLICY, RolloutStage, change, release_of

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Message, Silence, Silencer, WantedSilence
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.telling.silences import LIFE, changes_of, keep_silences, wanted_silences
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.silencer import Silence, Silencer, WantedSilence
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.ledger_samples import NOW, drain, incident, outcome, record
 from tests.ports.silencer_contract import SilencerContract, wanted

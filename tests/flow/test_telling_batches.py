@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end, room_for
+from ops_pipelines.core.notes import (
+    Audience,
+    KeptNote,
+    Lane,
+    Note,
+    NoteState,
+    Severity,
+    TellRules,
+    next_time,
+    quiet_end,
+    room_for,
+)
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.delivery import pause_after
 from ops_pipelines.flow.telling.messages import message_of
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note, NoteState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 RULES = TellRules(burst_count=3, refill=timedelta(minutes=10))

@@ -7,15 +7,17 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.guardrails.fencing_room import RUN_START, SENSOR_TICK, SchedulerLimits
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.health import HealthWord, judge_health
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.machines import SiteMeans
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Risk
+from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
+from ops_pipelines.core.sources import SourceUnavailable
+from ops_pipelines.domain.guardrails.fencing_room import RUN_START, SENSOR_TICK
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.guardrails.site_means import SiteMeans
-from ops_pipelines.domain.health import HealthWord, judge_health
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.evidence.intake import _unreachable, take_in_conditions
@@ -34,8 +36,6 @@ from ops_pipelines.flow.timeliness import (
     note_silences,
     read_lateness,
 )
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import FaultKind
 from tests.ports.proved_plans import order_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

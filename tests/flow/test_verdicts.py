@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.plan import Order
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.at_once import carry_out_together
 from tests.scenarios.small_autopilot import SmallAutopilot

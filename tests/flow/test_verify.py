@@ -8,17 +8,17 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.domain.returning.verification import Recovery, TestsStanding, repaired_at
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes import verify as flow_verify
 from ops_pipelines.flow.nodes.verify import VerificationReport, verify_repaired
-from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.objectives import BudgetState, Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.objectives import BudgetState, Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.periods import parse_week, week_of
 from ops_pipelines.flow.hindsight.review.acts import WrongKind
-from ops_pipelines.flow.hindsight.review.week import parse_week, week_of
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, review_week
 from ops_pipelines.frames.history.job_runs import Cause
 from tests.flow.review_stage import MINUTE, WEEK, LakeOfRows, LedgerOfValues, at, hand_computed, stage

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import JobId, NodeName, PciAddress
+from ops_pipelines.core.lake import LakeError, Rows
+from ops_pipelines.core.observation import (
     NO_NODE,
     JobState,
     JobStatus,
@@ -40,7 +41,6 @@ from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.panels.rows import joined_rows, panel_rows
 from ops_pipelines.frames.panels.tables import RollingPanel, panel_from_tables
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError, Rows
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot

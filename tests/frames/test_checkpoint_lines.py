@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.logs.checkpoint_lines import (
     CheckpointLine,
     LineKind,
@@ -16,7 +17,6 @@ from ops_pipelines.frames.logs.checkpoint_lines import (
     stepping_jobs,
 )
 from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
-from ops_pipelines.ports.logs import LogLine
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 

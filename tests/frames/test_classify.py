@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 from ops_pipelines.frames.logs import classify
 from ops_pipelines.frames.logs.classify import MAX_LINE_BYTES, read_lines
 from ops_pipelines.resources.catalogue_files import read_catalogue

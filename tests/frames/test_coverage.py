@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.frames.coverage.missing import GONE_AFTER, list_missing, measure_coverage
 from ops_pipelines.frames.schema import TABLES
 from tests.frames.gpu_hours import HOUR, no_rows, samples

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NO_NODE, NodeState, NodeStatus, Signal
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NO_NODE, NodeState, NodeStatus, Signal
 from ops_pipelines.frames.detectors.detect import LEFTOVER_LIMIT, live_detectors, look_live, without_leftovers
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Panel

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Family
+from ops_pipelines.core.fault import Family
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.incidents import (

@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeState, NodeStatus
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.frames.inventory import (
     build_inventory,
     inventory_from_telemetry,

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ops_pipelines.frames.detectors
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import NO_NODE, JobState, JobStatus, Workload
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
+from ops_pipelines.core.observation import NO_NODE, JobState, JobStatus, Workload
 from ops_pipelines.frames.panels.columns import (
     DISK_COLUMNS,
     FROM_DEVICES,

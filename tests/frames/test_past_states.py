@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.frames.past_states import (
     LATELY,
     attempts_of,

@@ -4,7 +4,7 @@ from base64 import b64decode
 
 import pytest
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.pictures.bar_rows import Shade
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.quota_bars import _row, draw_quotas

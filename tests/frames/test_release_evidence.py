@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.periods import Stretch, merged
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind
-from ops_pipelines.domain.lifecycle.windows import Stretch, merged
 from ops_pipelines.frames.history.release_events import (
     failed_attempts,
     known_until,

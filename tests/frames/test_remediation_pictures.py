@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.plan import BlastRadius, Remaining
+from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.domain.steps.ladder import Rung
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST

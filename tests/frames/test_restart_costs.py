@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.frames.accounting import read_ended
 from ops_pipelines.frames.restart_costs import (
     HOLD_OFF,

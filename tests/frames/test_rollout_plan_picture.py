@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.release import ReleaseName
+from ops_pipelines.core.rollout import RolloutPlan, SkippedNode
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan, SkippedNode
 from ops_pipelines.domain.lifecycle.planning.planner import plan_rollout
-from ops_pipelines.domain.lifecycle.release import ReleaseName
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.policy import Policy
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.rollout_plan import picture_of_plan
 from ops_pipelines.frames.pictures.rollout_plan_png import plan_png

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import (
-    IN_HAND,
-    Direction,
-    NodeStage,
-    Rollout,
-    RolloutNode,
-    RolloutState,
-    Wave,
-)
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import ReleaseName
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeStage, Rollout, RolloutNode, RolloutState, Wave
 from ops_pipelines.frames.pictures.bar_rows import Shade
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.rollout_progress import picture_of_progress, progress_rows

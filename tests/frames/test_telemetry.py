@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, PciAddress, Place, Topology
+from ops_pipelines.core.observation import Signal
+from ops_pipelines.core.sources import Sample
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus, watched_metrics
-from ops_pipelines.ports.telemetry import Sample
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 STALE_AFTER = timedelta(seconds=120)

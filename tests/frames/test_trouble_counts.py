@@ -5,11 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from ops_pipelines.core.fault import AtFault, ComponentKind, Family, FirstAction
+from ops_pipelines.core.finding import Catalogue, CodeRule, Response
+from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble
-from ops_pipelines.domain.fault import AtFault, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
-from ops_pipelines.domain.meaning.finding import Response
 from ops_pipelines.domain.meaning.history import BURST, PartKey
 from ops_pipelines.frames.history.trouble_counts import (
     AFTER_END,

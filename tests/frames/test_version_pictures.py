@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.drift import Fit, SeenVersion, VersionLine
 from ops_pipelines.frames.history.version_rows import inventory_versions
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST

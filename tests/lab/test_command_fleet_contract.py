@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.rollout import InstallOrder
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.ports.fleet import Fleet
 from ops_pipelines.resources.fleet.node_commands import CommandFleet
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import lab_scenario

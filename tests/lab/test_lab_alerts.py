@@ -16,7 +16,8 @@ from typing import cast
 import pytest
 import yaml
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.notes import NOT_SENT, KeptNote, NoteState
 from ops_pipelines.drills import lab
 from ops_pipelines.drills.daemon_processes import Daemons
 from ops_pipelines.drills.lab_act import Act
@@ -29,7 +30,6 @@ from ops_pipelines.drills.lab_site import ALARM_SERIES, SiteFiles, open_server
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView
 from ops_pipelines.drills.lab_surroundings import Surroundings
 from ops_pipelines.drills.stack import StackError
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, NoteState
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.scenario import lab_scenario
 from tests.domain.builders import NOW

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.metrics import MetricSource, Query
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import MetricSource, Query
 from ops_pipelines.resources.config.cluster_config import ExporterTargets, TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
 from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries

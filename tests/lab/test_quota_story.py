@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ops_pipelines.domain.quota.proposal import ProposalState
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import ProposalState, TeamName
+from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_drill import choose_acts
 from ops_pipelines.drills.lab_half_way import sacctmgr_program
@@ -15,7 +15,6 @@ from ops_pipelines.drills.lab_stage import DrillError
 from ops_pipelines.drills.lab_teams import CAP, GUARANTEE, PLATFORM, PRODUCT, TEAMS, old_limits, pretend_labs_past
 from ops_pipelines.flow.quota.applying import preview
 from ops_pipelines.flow.quota.mornings_work import make_proposal
-from ops_pipelines.ports.quotas import QuotaChange
 from ops_pipelines.resources.config.teams_file import read_teams
 from tests.flow.quota_mornings import LIMITS, TODAY, Past, QuotaStage
 from tests.flow.quota_mornings import TEAMS as EARLIER_TEAMS

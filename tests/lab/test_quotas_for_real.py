@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId, parse_job_id
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.identity import JobId, parse_job_id
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import QuotasHalfApplied, TypedLimits
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.ports.quotas import QuotasHalfApplied, TypedLimits
 from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from tests.lab.slurm_server import start_cluster

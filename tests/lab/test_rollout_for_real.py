@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutState
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutState
 from ops_pipelines.drills import lab, lab_hardware
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_configuration import cluster_settings
@@ -35,7 +36,6 @@ from ops_pipelines.drills.lab_versions import (
     write_releases,
 )
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts

@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.core.scheduler import SchedulerSettings
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.ports.scheduler_settings import SchedulerSettings
 from ops_pipelines.resources.slurm.settings import SlurmSettings
 from tests.lab.slurm_server import start_cluster
 from tests.ports.scheduler_settings_contract import SchedulerSettingsContract, SettingsWorld

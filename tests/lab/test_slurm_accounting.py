@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.sources import Accounting, SourceUnavailable
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.ports.accounting import Accounting
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.slurm.accounting import SlurmAccounting
 from tests.lab.slurm_server import start_cluster
 from tests.lab.test_slurm_contract import SlurmWorld

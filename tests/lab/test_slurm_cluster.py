@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills import slurm_cluster
 from ops_pipelines.drills.daemon_processes import born_at, find_processes, wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
@@ -23,7 +24,6 @@ from ops_pipelines.drills.writer_watch import (
     find_overlaps,
     read_writes,
 )
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import run_command
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, parse_job_id
-from ops_pipelines.domain.observation import JobState, JobStatus, Workload
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, parse_job_id
+from ops_pipelines.core.observation import JobState, JobStatus, Workload
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 from tests.ports.scheduler_contract import LONG_ENOUGH, SOON_SECONDS, SchedulerContract, SchedulerWorld

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, find_overlaps, read_writes

@@ -3,6 +3,8 @@
 import math
 from datetime import date, timedelta
 
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, SupplyPoint, SupplyWeek, WeekPeak
 from ops_pipelines.domain.capacity.plan import (
     Alternative,
@@ -20,8 +22,6 @@ from ops_pipelines.domain.capacity.plan import (
 )
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 AS_OF = date(2026, 10, 1)
 WEEKS, VOUCHED, PAST = 52, 26, 104

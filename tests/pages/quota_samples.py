@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.proposal import (
+    GpuType,
     ProposalRecord,
     ProposalState,
     ProposedQuota,
     QuotaProposal,
     SupplyLine,
+    TeamName,
 )
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 DAY = date(2026, 11, 22)
 NOW = datetime(2026, 11, 22, 7, 30, tzinfo=UTC)

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, time, timedelta
 import pytest
 from icalendar import Calendar
 
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.policy import FreezeWindow, WeeklyWindow
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import FreezeWindow, WeeklyWindow
 from ops_pipelines.flow.people.planned_times import PlannedKind, PlannedTime, planned_times
 from ops_pipelines.pages.calendar_feed import write_calendar
 from tests.flow.fake_silencer import FakeSilencer

@@ -10,17 +10,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
-from ops_pipelines.domain.identity import JobAttempt, JobId, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.entries import Approval, Begun
+from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import JobAttempt, JobId, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState, Recovery
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
 from ops_pipelines.flow.hindsight.story.timeline import EventKind
 from ops_pipelines.pages.incident_report import write_incident_page
-from ops_pipelines.ports.ledger import Approval, Begun
 from tests.domain.builders import NODE, NOW, after, attempt, incident, xid
 from tests.ports.ledger_samples import allow, refusing
 from tests.ports.proved_plans import passed

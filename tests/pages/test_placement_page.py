@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.placement.fragmentation import HourIndex
 from ops_pipelines.domain.placement.stranded import Stranded, StrandedGpus, Why
 from ops_pipelines.flow.placement.report import PlacementReport, placement_report

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.flow.hindsight.replay.result import (
     ComparedAct,
     Difference,

@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposalState
 from ops_pipelines.pages.quotas import QuotaMatter, write_quotas
 from tests.pages.quota_samples import DAY, NOW, days, line, record
 

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, cause_of
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.release import ReleaseName
+from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.gate.evidence import TestLine, Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.release import ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.frames.pictures.story import Tint
 from ops_pipelines.pages.rollout import MOST_NODES, RolloutMatter, possible_orders, write_rollout
 from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course

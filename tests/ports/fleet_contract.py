@@ -9,14 +9,13 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Activation, Change, Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
-from ops_pipelines.domain.observation import PowerState, RecoveryAction
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.node_tests import NodeCheck, TestResult
+from ops_pipelines.core.observation import PowerState, RecoveryAction
+from ops_pipelines.core.release import Activation, Change, Component
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
 
 UNKNOWN_NODE = NodeName("no-such-node")
 UNKNOWN_GPU = PciAddress("0000:fe:00")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.lake import LakeError
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError
 
 Row = dict[str, Any]
 

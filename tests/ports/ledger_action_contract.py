@@ -5,23 +5,23 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
-from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.proof import ActProof
-from ops_pipelines.ports.ledger import (
+from ops_pipelines.core.action import ActionRecord, OutcomeKind
+from ops_pipelines.core.entries import (
     KEPT_ACTS,
     AlreadyBegun,
     Approval,
     Begun,
     EntryKind,
-    Ledger,
     LedgerConflict,
     LedgerError,
     LedgerState,
     Pause,
 )
+from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.proof import ActProof
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from tests.ports.ledger_samples import (
     NO_LIMIT,
     NOW,

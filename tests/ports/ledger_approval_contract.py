@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.ports.ledger import Approval, ApprovalWay, EntryKind, Ledger, LinkUsed
+from ops_pipelines.core.entries import Approval, ApprovalWay, EntryKind, LinkUsed
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.ledger import Ledger
 from tests.ports.ledger_samples import NOW, SECOND, decide, drain, incident, kinds, plan
 
 BY_LINK = Approval(

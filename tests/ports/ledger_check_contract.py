@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ops_pipelines.domain.identity import ActionKey, GpuUuid, NodeName, PciAddress
-from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.core.identity import ActionKey, GpuUuid, NodeName, PciAddress
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.node_tests import Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from tests.ports.ledger_samples import HOSTILE, NOW, SECOND, fill
 
 GPU = PciAddress("0000:1b:00")

@@ -5,10 +5,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.ports.ledger import Approval, EntryKind, Ledger, LedgerConflict, LedgerError, Pause
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.entries import Approval, EntryKind, LedgerConflict, LedgerError, Pause
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
+from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.core.ledger import Ledger
 from tests.ports.ledger_samples import (
     INPUTS,
     NOW,

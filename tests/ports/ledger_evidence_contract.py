@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.observation import Rejected, Signal
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.ports.ledger import Ledger, LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import Rejected, Signal
+from ops_pipelines.core.plan import Snapshot
 from tests.ports.ledger_samples import (
     HOSTILE,
     INPUTS,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.core.health import Heartbeat
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import Mode
 from tests.ports.ledger_samples import HOSTILE, NOW, SECOND
 
 TTL = 15 * SECOND

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import JobAttempt, JobId, digest_of
-from ops_pipelines.domain.incident import IncidentEvent, advance
-from ops_pipelines.domain.proof import LASTS, PROVER_VERSION, ActProof, CheckedPlan, Proof
-from ops_pipelines.ports.ledger import Begun, EntryKind, Ledger, LedgerConflict, LedgerError
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.entries import Begun, EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.core.identity import JobAttempt, JobId, digest_of
+from ops_pipelines.core.incident import IncidentEvent, advance
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.proof import LASTS, PROVER_VERSION, ActProof, CheckedPlan, Proof, Refusal
 from tests.ports.ledger_samples import INPUTS, NOW, SECOND, allow, decide, drain, incident, kinds, page, plan, record
 from tests.ports.proved_plans import passed, passed_act
 

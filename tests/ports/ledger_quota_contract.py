@@ -8,18 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import IncidentId, digest_of
-from ops_pipelines.domain.proof import QuotaProof
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.entries import EntryKind, LedgerConflict, LedgerError, Pause
+from ops_pipelines.core.identity import IncidentId, digest_of
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.proof import QuotaProof
+from ops_pipelines.core.proposal import (
     PROPOSAL_TABLE,
+    GpuType,
     ProposalEvent,
     ProposalId,
     ProposalRecord,
     ProposalState,
     SentChange,
+    TeamName,
 )
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.ledger import EntryKind, Ledger, LedgerConflict, LedgerError, Pause
 from tests.ports.ledger_samples import HOSTILE, NO_LIMIT, kinds
 from tests.ports.proved_plans import passed_quotas
 from tests.ports.quota_samples import DAY, MADE_AT, kept, line, move, proposal

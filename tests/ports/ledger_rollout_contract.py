@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import Digest, PlanId, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.entries import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
+from ops_pipelines.core.identity import Digest, PlanId, RolloutId, cause_of
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -26,7 +28,6 @@ from ops_pipelines.domain.lifecycle.transitions import (
     next_direction,
     next_stage,
 )
-from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, Ledger, LedgerConflict, LedgerError, LinkUsed
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import RolloutChange
 from tests.ports.ledger_samples import HOSTILE, NO_LIMIT, NOW, SECOND, begin, kinds, outcome

@@ -2,14 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.entries import AlreadyBegun, Approval, Begun, EntryKind, Guard, LedgerState, Pause
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.identity import Digest, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import Observation, Signal
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
-from ops_pipelines.domain.identity import Digest, IncidentId, JobAttempt, JobId, NodeName, PciAddress, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.ports.ledger import AlreadyBegun, Approval, Begun, EntryKind, Guard, Ledger, LedgerState, Pause
 from tests.ports.proved_plans import allow, keep_proved, passed_act
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -9,9 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.logs import LogLine, Logs
-from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import LogLine, Logs, SourceNonsense
 
 MANY = 1000
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from ops_pipelines.ports.metrics import BodyKind, MetricSource, Page, Query
+from ops_pipelines.core.sources import BodyKind, MetricSource, Page, Query
 
 STEP_SECONDS = 15
 STEP = timedelta(seconds=STEP_SECONDS)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.ports.notifier import Audience, Message, Notifier
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Audience, Message, Notifier
+from ops_pipelines.core.sources import SourceUnavailable
 
 MESSAGE = Message(
     audience=Audience.ON_CALL, recipient="on-call", thread="INC-7", title="gpu003 drained", body="Xid 79\nsecond line"

@@ -3,17 +3,17 @@
 from dataclasses import replace
 from datetime import datetime
 
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import Digest, IncidentId, PlanId, digest_of
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.plan import STEPS, IncidentPlan, Order, ProvedPlan
+from ops_pipelines.core.proof import PROVER_VERSION, ActProof, CheckedPlan, Proof, QuotaProof
+from ops_pipelines.core.proposal import QuotaProposal
 from ops_pipelines.domain.act_proof import ACT_CHECKS
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.identity import Digest, IncidentId, PlanId, digest_of
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.order import STEPS, Order, ProvedPlan
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.domain.proof import PROVER_VERSION, ActProof, CheckedPlan, Proof, QuotaProof
-from ops_pipelines.domain.quota.proposal import QuotaProposal
 from ops_pipelines.domain.quota.proposal_proof import PROOFS as QUOTA_PROOFS
-from ops_pipelines.ports.ledger import Ledger, LedgerState
 
 RULES = digest_of("rules")
 

@@ -3,7 +3,10 @@
 import math
 from datetime import UTC, date, datetime
 
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.proposal import (
+    GpuType,
     ProposalEvent,
     ProposalRecord,
     ProposalState,
@@ -11,9 +14,8 @@ from ops_pipelines.domain.quota.proposal import (
     QuotaProposal,
     SentChange,
     SupplyLine,
+    TeamName,
 )
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.ledger import AUTOPILOT, Ledger
 from tests.ports.proved_plans import passed_quotas
 
 DAY = date(2026, 3, 1)

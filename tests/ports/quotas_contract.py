@@ -9,17 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.quotas import (
-    ALL_TYPES,
-    Change,
-    FairshareChange,
-    QuotaChange,
-    Quotas,
-    TypedLimits,
-)
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import ALL_TYPES, Change, FairshareChange, QuotaChange, Quotas, TypedLimits
+from ops_pipelines.core.sources import SourceRefused
 
 UNKNOWN_ACCOUNTS = ("no-such-account", "a,b", "x set GrpTRES=gres/gpu=1", "", "-1", "Ä|\n")
 """Not there, and what sacctmgr could take for more than a name."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId, cause_of
-from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit, RolloutPlan, SkippedNode, TeamTouched
-from ops_pipelines.domain.lifecycle.release import (
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId, cause_of
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.release import (
     Activation,
     Artifact,
     Change,
@@ -18,8 +18,18 @@ from ops_pipelines.domain.lifecycle.release import (
     ReleaseName,
     Reversibility,
 )
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode, RolloutState, Wave
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.core.rollout import (
+    Direction,
+    NodeStage,
+    PlannedVisit,
+    Rollout,
+    RolloutNode,
+    RolloutPlan,
+    RolloutState,
+    SkippedNode,
+    TeamTouched,
+    Wave,
+)
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.evidence import digest_document
 from tests.ports.ledger_samples import NOW

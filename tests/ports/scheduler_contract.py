@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import (
     HAS_PROCESSES,
     Checkpointing,
     JobState,
@@ -21,8 +21,8 @@ from ops_pipelines.domain.observation import (
     NodeStatus,
     Workload,
 )
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 
 UNKNOWN_JOB = JobId("99999999")
 UNKNOWN_NODE = NodeName("no-such-node")

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.ports.silencer import Silencer, WantedSilence
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.notes import Silencer, WantedSilence
 
 HOUR = timedelta(hours=1)
 

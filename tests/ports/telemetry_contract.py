@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName, parse_pci_address
-from ops_pipelines.ports.telemetry import Sample, Telemetry
+from ops_pipelines.core.identity import NodeName, parse_pci_address
+from ops_pipelines.core.sources import Sample, Telemetry
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 LOOK_BACK_SECONDS = 300.0

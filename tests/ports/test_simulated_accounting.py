@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.ports.accounting import Accounting
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.sources import Accounting
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.journal import EntryKind
 from tests.ports.accounting_contract import AccountingContract, AccountingWorld

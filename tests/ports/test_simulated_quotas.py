@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, Workload
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState, Workload
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.quotas import SimulatedQuotas
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes

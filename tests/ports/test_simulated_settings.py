@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.ports.scheduler_settings import SchedulerSettings
+from ops_pipelines.core.scheduler import SchedulerSettings
 from ops_pipelines.resources.command_line import CommandAnswer
 from ops_pipelines.resources.slurm.settings import SlurmSettings
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes

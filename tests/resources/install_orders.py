@@ -3,10 +3,9 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder
-from ops_pipelines.domain.lifecycle.release import Artifact, Change, Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.release import Artifact, Change, Component, Means
+from ops_pipelines.core.rollout import Direction, InstallOrder
 
 NODE, OTHER_NODE = NodeName("gpu003"), NodeName("gpu004")
 KEY, OTHER_KEY = ActionKey("0123456789abcdef" * 2), ActionKey("f" * 32)

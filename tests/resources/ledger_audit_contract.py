@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import create_engine, text
 
-from ops_pipelines.domain.lifecycle.rollout import RolloutState
-from ops_pipelines.domain.quota.proposal import ProposalEvent
+from ops_pipelines.core.proposal import ProposalEvent
+from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import decide, fill
 from tests.ports.quota_samples import DAY, MADE_AT, kept, move, proposal

@@ -7,13 +7,13 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from ops_pipelines.domain.action import ActionRecord
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import Begun, LedgerConflict, LedgerState
+from ops_pipelines.core.identity import RolloutId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.proof import ActProof
+from ops_pipelines.core.rollout import RolloutNode
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.identity import RolloutId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.rollout import RolloutNode
-from ops_pipelines.domain.proof import ActProof
-from ops_pipelines.ports.ledger import Begun, LedgerConflict, LedgerState
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import (

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
-from ops_pipelines.domain.node_health.node_check import TestResult, TestRun
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
+from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress
+from ops_pipelines.core.node_tests import TestResult, TestRun
+from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.resources.node_tests.results import Bench, NvmlReading
 from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd
 

@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.ports.ledger import LedgerConflict, LedgerError
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Lane, Note, NoteState
+from ops_pipelines.core.entries import LedgerConflict, LedgerError
+from ops_pipelines.core.notes import NOT_SENT, Audience, KeptNote, Lane, Note, NoteState, Severity
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import NOW
 

@@ -12,9 +12,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.ports.ledger import Begun, LedgerError
+from ops_pipelines.core.entries import Begun, LedgerError
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import metadata

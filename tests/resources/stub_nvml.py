@@ -20,7 +20,7 @@ H100, H200 = (DATA / "h100.txt").read_text(), (DATA / "h200.txt").read_text()
 _READ_ALL = """
 import json, os, sys
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.node_tests.nvml import read_all
 from ops_pipelines.resources.nvml_metrics import NvmlMetrics
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.silencer import Silence
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.notes import Silence
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings
 from tests.ports.silencer_contract import wanted

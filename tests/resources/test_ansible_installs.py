@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Change, Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.core.release import Change, Component, Means
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.fleet import ansible_installs
 from ops_pipelines.resources.fleet.ansible_installs import AnsibleInstalls

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from ops_pipelines.domain.action import OutcomeKind
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeState, NodeStatus
-from ops_pipelines.ports.ledger import EntryKind, LedgerDamaged, LedgerError
+from ops_pipelines.core.action import OutcomeKind
+from ops_pipelines.core.entries import EntryKind, LedgerDamaged, LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.resources import whole_file
 from ops_pipelines.resources.backup import BackupError, PutBack, put_where_missing, verify_backup
 from ops_pipelines.resources.config.cluster_config import LedgerConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.ports.bundles import BundleError, SavedBundle
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.resources.bundle_files import BundleFiles
 from tests.domain.builders import INCIDENT, NOW, after, ago, incident
 

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import (
     Arrival,
     CapacityPolicy,
@@ -18,9 +21,6 @@ from ops_pipelines.domain.capacity.hardware import (
     Sku,
     StoreExpansion,
 )
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.capacity_models import (
     ArrivalModel,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.node_tests import NodeCheck, TestResult
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.fleet.node_documents import check_from_json, check_to_json
 from ops_pipelines.resources.node_tests.check_runs import CUT_SHORT, AnotherCheckRuns, CheckRuns

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Change, Component, Means
-from ops_pipelines.ports.fleet import NOT_OFFERED, Fleet
-from ops_pipelines.ports.source_error import SourceError, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.machines import NOT_OFFERED, Fleet
+from ops_pipelines.core.release import Change, Component, Means
+from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.composed_fleet import ComposedFleet
 from ops_pipelines.resources.fleet.installs import InstallNotes
 from ops_pipelines.resources.fleet.node_commands import CommandFleet

@@ -8,10 +8,9 @@ import pytest
 
 from bench.latency import POLICY as LATENCY_POLICY
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.guardrails.site_means import find_gaps
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.finding import RESPONSES, Response
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.finding import RESPONSES, Response
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,
@@ -27,7 +26,7 @@ from ops_pipelines.domain.policy import (
     RolloutLimits,
     WeeklyWindow,
 )
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.drills.lab import POLICY as LAB_POLICY
 from ops_pipelines.frames.detectors.versions import DRIVER
 from ops_pipelines.frames.host_list import expand_host_list

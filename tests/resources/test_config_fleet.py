@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from ops_pipelines import cli
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.install_settings import AnsibleSettings, find_install_gaps

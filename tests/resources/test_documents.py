@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.fault import AtFault, Family, FirstAction
+from ops_pipelines.core.finding import Catalogue, CodeRule
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, Place, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan, Rules
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.resources.documents import decode, decode_all, encode
 from tests.ports.ledger_samples import NOW, drain, incident, outcome, page, plan, record
 

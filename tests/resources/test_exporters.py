@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import BodyKind, Page, SourceUnavailable
 from ops_pipelines.frames.metrics.exposition import decode_exposition
-from ops_pipelines.ports.metrics import BodyKind, Page
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import ExporterTargets
 from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.ports.notifier import Audience, Message
+from ops_pipelines.core.notes import Audience, Message
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.resources.config.in_force import (
     GRACE,
     LAST_GOOD_CLUSTER_FILE,

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Artifact, Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.core.release import Artifact, Component
+from ops_pipelines.core.rollout import Direction, InstallReport, InstallState
 from ops_pipelines.resources.fleet.install_documents import (
     MOST_ORDER_CHARACTERS,
     PlainChange,

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.release import Component, Means
+from ops_pipelines.core.rollout import Direction, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.install_documents import order_from_word
 from ops_pipelines.resources.fleet.installs import InstallNote, InstallNotes, order_word, plain_order, worst
 from tests.resources.install_orders import KEY, NODE, OTHER_KEY, OTHER_NODE, change, image, order

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.steps.timing import RestartCosts
-from ops_pipelines.ports.job_facts import CheckpointSeen, JobFactsError, JobFactsReading
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.sources import CheckpointSeen, JobFactsError, JobFactsReading
 from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from tests.domain.builders import ago
 

@@ -7,10 +7,9 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.lake import LakeError, PastWork
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.lake import LakeError
-from ops_pipelines.ports.past_work import PastWork
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings

@@ -8,10 +8,10 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.record import Recalled
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.bundles import Recalled
-from ops_pipelines.ports.lake import LakeError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.window import LakeWindow
 from tests.domain.builders import NOW, after, ago

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+from ops_pipelines.core.entries import LedgerDamaged, LedgerError
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_check_contract import node_check

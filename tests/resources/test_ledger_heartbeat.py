@@ -7,8 +7,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_heartbeat_contract import beat
 from tests.ports.ledger_samples import NOW

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.link_seal import KeyFileSeal, read_link_key
 from tests.ports.ledger_samples import drain, plan
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ops_pipelines.core.sources import LiveNews
 from ops_pipelines.live import Leash, _await
-from ops_pipelines.ports.live_cycle import LiveNews
 from ops_pipelines.resources.live_process import LiveProcess
 
 TALKS = """

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.logs import LogBatch
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import LogBatch, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import LokiSettings
 from ops_pipelines.resources.logs.loki import LokiLogs
 from tests.ports.logs_contract import LogsContract

@@ -15,8 +15,8 @@ import requests
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from ops_pipelines.ports.notifier import Audience, Link, Message, Severity
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Audience, Link, Message, Severity
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.channels import channels_for, read_channels
 from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
 from ops_pipelines.resources.message_text import as_html, as_text, disarm, is_address, one_line

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, Serial, TestResult, TestRun
-from ops_pipelines.domain.observation import PowerState, RecoveryAction
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.core.node_tests import Measurement, NodeCheck, Serial, TestResult, TestRun
+from ops_pipelines.core.observation import PowerState, RecoveryAction
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.node_commands import (
     CommandFleet,
 )

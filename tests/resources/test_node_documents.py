@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult, TestRun
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
 from ops_pipelines.resources.fleet.node_documents import check_from_json, check_to_json
 from tests.resources.node_bench import NODE, NOW
 

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from ops_pipelines import cli
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallReport, InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_to_dict, order_to_word, report_to_json
 from ops_pipelines.resources.fleet.installs import plain_order
 from ops_pipelines.resources.fleet.node_commands import CommandFleet

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.node_health.node_check import TESTS, TestResult, TestRun
+from ops_pipelines.core.node_tests import TESTS, TestResult, TestRun
 from ops_pipelines.resources.node_tests.dcgm import NotDcgm, dcgm_level, dcgm_memtest, read_dcgm
 from ops_pipelines.resources.node_tests.host import host, software
 from ops_pipelines.resources.node_tests.links import Nic, nccl_loopback, nic_pairwise, pair_up

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.ports.notifier import Audience, Message, Notifier
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Audience, Message, Notifier
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
 from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
 from tests.ports.notifier_contract import NotifierContract, NotifierWorld

@@ -11,9 +11,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import RecoveryAction
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import RecoveryAction
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer
 from ops_pipelines.resources.fleet.node_commands import CommandFleet
 from ops_pipelines.resources.nvml import NvmlInspector, main, to_json

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.node_health.node_check import TestResult
-from ops_pipelines.domain.observation import RecoveryAction
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.node_tests import TestResult
+from ops_pipelines.core.observation import RecoveryAction
 from ops_pipelines.resources.node_tests.nvml import read_nvml
 from ops_pipelines.resources.node_tests.results import NvmlReading
 from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd

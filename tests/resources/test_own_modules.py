@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.live_process import LiveProcess
 from ops_pipelines.resources.node_tests.nvml import read_nvml

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.ports.page_shelf import ShelfError
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.resources.page_files import PageFiles
 
 NOW = datetime(2026, 11, 21, 9, 0, 0, 123456, tzinfo=UTC)

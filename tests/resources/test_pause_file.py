@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.ports.ledger import Pause
+from ops_pipelines.core.entries import Pause
 from ops_pipelines.resources.pause_file import PAUSE_FILE, PauseFile
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

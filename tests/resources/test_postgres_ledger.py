@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import create_engine, insert, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.proof import ActProof
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import AlreadyBegun, Begun, LedgerError, LedgerState
+from ops_pipelines.core.proof import ActProof
 from ops_pipelines.drills.postgres_server import PostgresServer
-from ops_pipelines.ports.ledger import AlreadyBegun, Begun, LedgerError, LedgerState
 from ops_pipelines.resources.backup import BackupError, make_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, LedgerConfig
 from ops_pipelines.resources.config.files import read_cluster

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.cost.cents import Cents
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster

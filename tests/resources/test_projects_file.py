@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.kept_teams import ToldOfPlans, read_kept_plans

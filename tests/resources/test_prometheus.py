@@ -19,11 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.observation import Signal
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.frames.telemetry import observe_gpus, watched_metrics
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
 from tests.ports.telemetry_contract import TelemetryContract

@@ -13,10 +13,17 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
+from ops_pipelines.core.sources import (
+    BodyKind,
+    MetricSource,
+    Page,
+    Query,
+    SourceError,
+    SourceNonsense,
+    SourceUnavailable,
+)
 from ops_pipelines.frames.metrics.range_answer import decode_range_answer
 from ops_pipelines.frames.quantities import read_quantities
-from ops_pipelines.ports.metrics import BodyKind, MetricSource, Page, Query
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.prometheus.promql import narrow, newest_values
 from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries

@@ -10,12 +10,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.policy import ActionClass, Consent
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze, QuotaPolicy
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.redfish_inventory import Standing, parse_rules, read_rules, rule_of, sight_of
 from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
 from tests.frames.formats.hardware_invariants import PUBLIC

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder
-from ops_pipelines.domain.observation import PowerState
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.observation import PowerState
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.rollout import InstallOrder
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer
 from ops_pipelines.resources.config.redfish_settings import Authentication, RedfishSettings
 from ops_pipelines.resources.fleet.redfish_line import MAX_ANSWER_BYTES

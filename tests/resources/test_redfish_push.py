@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.redfish_images import ImageBody
 from ops_pipelines.resources.fleet.redfish_push import push
 from ops_pipelines.resources.fleet.redfish_records import Image, UpdateRecord, UpdateRecords

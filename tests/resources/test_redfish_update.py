@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallState
-from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import Activation, Component
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallState
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import Authentication
 from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
 from tests.resources.fake_bmc import answer, extended_error, serve_bmc

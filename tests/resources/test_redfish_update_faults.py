@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceUnavailable
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
 from tests.resources.fake_bmc import ROOT, serve_bmc
 from tests.resources.fake_firmware_bmc import INVENTORY, SERVICE, SIMPLE_UPDATE, TASKS, FirmwareBmc

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.release import (
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import (
     Activation,
     Artifact,
     Change,
@@ -20,9 +20,8 @@ from ops_pipelines.domain.lifecycle.release import (
     ReleaseName,
     Reversibility,
 )
+from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.domain.topology import Place
 from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
 from ops_pipelines.resources.config.release_file import find_release, read_release, release_names

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.rollout_files import ReleaseDirectory
 
 SHIPPED = Path(__file__).parents[2] / "releases"

@@ -6,9 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.ports.metrics import BodyKind, Page, Query
-from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.sources import BodyKind, Page, Query, Sample, SourceUnavailable
 from ops_pipelines.resources.sampled_telemetry import SampledTelemetry
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

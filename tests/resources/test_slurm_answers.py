@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.slurm.answers import read_config_answer, read_nodes_answer
 from ops_pipelines.resources.slurm.job_rows import JobRow
 from ops_pipelines.resources.slurm.jobs import read_jobs_answer

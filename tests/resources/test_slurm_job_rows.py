@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus, Workload
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus, Workload
 from ops_pipelines.resources.slurm.job_rows import Component, JobRow, join_components
 from ops_pipelines.resources.slurm.jobs import read_jobs_answer
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.quotas import AccountQuota, QuotaChange, TypedLimits
-from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import AccountQuota, QuotaChange, TypedLimits
+from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.quota_answers import (
     gpu_limits,
     read_associations,

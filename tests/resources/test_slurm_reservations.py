@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.reservations import (
     Reservation,
     booking_words,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, run_command
 from ops_pipelines.resources.slurm.guard.installation import (
     ENVIRONMENT,

@@ -7,10 +7,9 @@ from pathlib import Path
 import sushy  # noqa: F401  # half a second that is not to count against the limit of the first call
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
-from ops_pipelines.domain.lifecycle.release import Activation, Artifact, Change, Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.release import Activation, Artifact, Change, Component, Means
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
 from tests.resources.fake_bmc import PASSWORD

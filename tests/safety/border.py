@@ -10,12 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import JobStatus, NodeInspection, NodeStatus
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import ActionKey, JobId, NodeName
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.observation import JobStatus, NodeInspection, NodeStatus
+from ops_pipelines.core.sources import Sample, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from tests.safety.lies import (
     NO_ANSWER,
     CheckLie,

@@ -6,7 +6,7 @@ Each returns what is done to a stage, as a move is by `moves`; what comes of it 
 from collections.abc import Callable
 from dataclasses import replace
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind
 from tests.safety.lies import SchedulerLie

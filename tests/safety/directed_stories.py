@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, LadderLimits, MassEvent, Mode
+from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, LadderLimits, MassEvent, Mode
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.deeds import Deed
 from tests.safety.hostile_plans import WIDE

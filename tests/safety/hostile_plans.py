@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, digest_of
-from ops_pipelines.domain.observation import Checkpointing, Workload
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, digest_of
+from ops_pipelines.core.observation import Checkpointing, Workload
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,
@@ -24,6 +23,7 @@ from ops_pipelines.domain.policy import (
     Mode,
     RecoveryLimits,
 )
+from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.simulator.adapters import SimulatedScheduler

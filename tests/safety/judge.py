@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of
-from ops_pipelines.domain.identity import JobAttempt, NodeName
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.ledger import Ledger, LedgerState
+from ops_pipelines.core.action import ActionRecord, Verb, reservation_of
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import JobAttempt, NodeName
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.release import Component
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.twin import Twin

@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus
-from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.node_tests import NodeCheck, TestResult
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.sources import LogBatch, LogLine, Sample
 
 STRANGER = NodeName("gpu999")
 """A node that neither the operator nor the scheduler knows."""

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from ops_pipelines.domain.action import MESSAGES, Verb
+from ops_pipelines.core.action import MESSAGES, Verb
 from tests.safety.moves import MoveKind
 from tests.safety.mutations import ELSEWHERE, RELAXATIONS, without, without_in_ledger
 from tests.safety.stories import Verdict, draw_story, play

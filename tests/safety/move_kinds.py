@@ -6,7 +6,7 @@ A move means no particular harm by itself, and its numbers never fail to choose 
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.policy import ActionClass
+from ops_pipelines.core.policy import ActionClass
 
 CLASSES_OF_ACTS: tuple[ActionClass, ...] = tuple(kind for kind in ActionClass if kind is not ActionClass.QUOTAS)
 """Of acts on nodes and jobs: quotas have no act in these stories."""

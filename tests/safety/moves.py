@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, Observation, Signal
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation, Signal
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.course import Course, Cure

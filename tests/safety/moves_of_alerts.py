@@ -8,7 +8,7 @@ import json
 from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName, digest_of
+from ops_pipelines.core.identity import NodeName, digest_of
 from ops_pipelines.flow.evidence.alerts import take_in_alerts
 from ops_pipelines.frames.formats.alertmanager import Sender, read_alerts, read_delivery
 from ops_pipelines.frames.node_names import NodeNames

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from ops_pipelines.domain.identity import Digest, PlanId, digest_of
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.core.entries import EntryKind
+from ops_pipelines.core.identity import Digest, PlanId, digest_of
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, Consent
+from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import link_for, read_link
-from ops_pipelines.ports.ledger import EntryKind
-from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.resources.documents import encode
 from tests.safety.move_kinds import CLASSES_OF_ACTS, Move, MoveKind
 from tests.safety.stage import GivenLink, Stage

@@ -9,15 +9,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.policy import LadderLimits
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import LadderLimits
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.flow.hands.repairs import mark_repaired
 from ops_pipelines.flow.people import orders
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind
 from tests.safety.border import Crash

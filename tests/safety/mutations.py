@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.core.policy import Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain import act_proof, plan_proof
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.domain.guardrails import blast_radius
 from ops_pipelines.domain.guardrails import judge as guardrails
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines.domain.policy import Consent, DrainBudget, Mode, Policy
-from ops_pipelines.domain.topology import Place, Topology
 from ops_pipelines.flow.acts import judgement
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import Ledger
 from ops_pipelines.resources.ledger import proofs as ledger_proofs
 from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot

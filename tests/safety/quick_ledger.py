@@ -14,11 +14,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, Rollout
-from ops_pipelines.ports.ledger import Approval, LedgerState, Pause
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import Approval, LedgerState, Pause
+from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import Decision
 from ops_pipelines.resources.ledger.database import LedgerDatabase

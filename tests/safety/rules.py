@@ -7,10 +7,10 @@ answer was bent, or changed after it was read. Then it rests on what the sender 
 
 from collections.abc import Mapping
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
-from ops_pipelines.domain.identity import ActionKey, is_rollout
-from ops_pipelines.domain.order import STEPS
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.action import MESSAGES, ActionRecord, Verb
+from ops_pipelines.core.identity import ActionKey, is_rollout
+from ops_pipelines.core.plan import STEPS
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
 from tests.safety.rules_of_drains import NEEDS_OUR_DRAIN, RULES_OF_DRAINS
 from tests.safety.rules_of_isolation import RULES_OF_ISOLATION
 from tests.safety.rules_of_jobs import RULES_OF_JOBS

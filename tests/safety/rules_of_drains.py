@@ -6,11 +6,11 @@ Rules like those of `rules`.
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import NodeState, NodeStatus
 from tests.safety.rules_of_rollouts import is_of_rollout
 from tests.safety.scene import Rule, Scene
 

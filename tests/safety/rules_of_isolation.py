@@ -5,9 +5,9 @@ Rules like those of `rules`; that it is returned only after a test that can show
 
 from collections.abc import Mapping
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Response
-from ops_pipelines.domain.observation import ALERT_SOURCE, Signal
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.finding import ISOLATED_FOR, REPAIRS, Response
+from ops_pipelines.core.observation import ALERT_SOURCE, Signal
 from tests.safety.scene import Rule, Scene
 
 _TOUCHES = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.REIMAGE, Verb.POWER_OFF})

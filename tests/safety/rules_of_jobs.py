@@ -6,10 +6,10 @@ Rules like those of `rules`.
 from collections.abc import Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS
-from ops_pipelines.domain.observation import HAS_PROCESSES, Checkpointing, JobState, JobStatus, has_moved_on
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.finding import ISOLATED_FOR, REPAIRS
+from ops_pipelines.core.observation import HAS_PROCESSES, Checkpointing, JobState, JobStatus, has_moved_on
+from ops_pipelines.core.plan import RestartCosts
 from tests.safety.rules_of_drains import is_out
 from tests.safety.scene import Rule, Scene
 

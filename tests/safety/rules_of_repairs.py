@@ -5,9 +5,9 @@ Rules like those of `rules`.
 
 from collections.abc import Iterable, Mapping
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
-from ops_pipelines.domain.identity import IncidentId, JobId
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.core.identity import IncidentId, JobId
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from tests.safety.border import Command
 from tests.safety.rules_of_rollouts import finishes_update, is_of_rollout
 from tests.safety.scene import KNOWLEDGE_LASTS, Rule, Scene

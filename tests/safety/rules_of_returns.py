@@ -7,15 +7,14 @@ know no more: a test that passes although a defect is there is no fault of its r
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.node_health.node_check import TestResult
-from ops_pipelines.domain.observation import JobState, NodeInspection, RecoveryAction, has_moved_on
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
+from ops_pipelines.core.action import MESSAGES, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.node_tests import TestResult
+from ops_pipelines.core.observation import JobState, NodeInspection, RecoveryAction, has_moved_on
+from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment
+from ops_pipelines.core.policy import ActionClass, Consent
 from tests.safety.rules_of_rollouts import is_of_rollout, why_unproven
 from tests.safety.scene import Rule, Scene
 

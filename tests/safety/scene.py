@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.domain.topology import Topology
-from ops_pipelines.ports.ledger import LedgerState
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeStatus
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.proof import Proof
+from ops_pipelines.core.release import Component
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
 from tests.safety.border import Command, Told
 

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.domain.identity import ActionKey, IncidentId, JobAttempt, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import Entry as LedgerEntry
+from ops_pipelines.core.entries import EntryKind as LedgerEntryKind
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, JobId, NodeName, Place, PlanId, Topology
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.notes import Audience
+from ops_pipelines.core.observation import (
     MAY_HAVE_PROCESSES,
     Checkpointing,
     JobState,
@@ -28,7 +32,7 @@ from ops_pipelines.domain.observation import (
     Workload,
     has_moved_on,
 )
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,
@@ -41,19 +45,15 @@ from ops_pipelines.domain.policy import (
     RecoveryLimits,
     WeeklyWindow,
 )
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.rollout import IN_HAND, NodeStage
+from ops_pipelines.core.sources import SourceError
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
 from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.flow.plans.reflex import react
-from ops_pipelines.ports.ledger import Entry as LedgerEntry
-from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
-from ops_pipelines.ports.ledger import Ledger, LedgerConflict
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator import ground_truth

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ops_pipelines.domain.policy import DrainBudget, Mode
+from ops_pipelines.core.policy import DrainBudget, Mode
 from tests.safety.moves import Move, MoveKind, make
 from tests.safety.stage import Leases, Setting, Stage
 from tests.safety.stories import INTERRUPTIONS, RAM_DISK

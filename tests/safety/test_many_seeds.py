@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import MESSAGES, Verb
-from ops_pipelines.domain.policy import LadderLimits, Mode
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.core.action import MESSAGES, Verb
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import LadderLimits, Mode
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.safety.directed_stories import PASS, break_by, wait

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, event
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import cause_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.ports.notifier import Message
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.identity import cause_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.scenario import JobSpec

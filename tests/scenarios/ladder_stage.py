@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.ports.logs import LogBatch, LogLine
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName, PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.simulator import kernel_lines
 from ops_pipelines.simulator.hardware import slot_address
 from ops_pipelines.simulator.journal import EntryKind

@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 
 import pyarrow.parquet as pq
 
-from ops_pipelines.flow.observatory import Observatory
-from ops_pipelines.ports.scheduler import Scheduler
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.scheduler import Scheduler
 from tests.flow.fake_store import FakeStore, NoScheduler, Point, observatory_on, topology_of
 from tests.shell.lake_runs import fill
 from tests.simulator.fake_clock import BEGINNING, FakeClock

@@ -11,11 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.release import Change, Claims, Component, Release, ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import NodeName, RolloutId, cause_of
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import Policy, PolicyError, RolloutLimits
+from ops_pipelines.core.record import CalendarText
+from ops_pipelines.core.release import Change, Claims, CompatibilityTables, Component, Release, ReleaseName
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -25,18 +29,14 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
-from ops_pipelines.domain.policy import Policy, PolicyError, RolloutLimits
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.sources import SourceError, SourceUnavailable
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.cycle import CycleReport, advance_rollouts
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.opening import start_release
 from ops_pipelines.flow.lifecycle.planning import plan_release
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge
-from ops_pipelines.ports.ledger import Ledger, LedgerState
-from ops_pipelines.ports.rollout_files import CalendarText
-from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile

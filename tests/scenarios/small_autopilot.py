@@ -7,23 +7,21 @@ from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import IncidentId, Place, Topology, digest_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import Audience, Message
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.plan import IncidentPlan, Rules
+from ops_pipelines.core.policy import DrainBudget, Durations, MassEvent, Mode, Policy
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.identity import IncidentId, digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import DrainBudget, Durations, MassEvent, Mode, Policy
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes.verify import verify_repaired
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
-from ops_pipelines.ports.notifier import Audience, Message
-from ops_pipelines.ports.source_error import SourceError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

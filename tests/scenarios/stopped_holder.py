@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.action import Action
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.order import ProvedPlan
+from ops_pipelines.core.action import Action
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.plan import ProvedPlan
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together

@@ -4,11 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.flow.tell_rules import TellRules
+from ops_pipelines.core.notes import Audience, Message, TellRules
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.telling.delivery import Delivered, deliver
 from ops_pipelines.flow.telling.tell import tell
-from ops_pipelines.ports.notifier import Audience, Message
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 

@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.quota.proposal import ProposalId, ProposalState
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import ProposalId, ProposalState, TeamName
+from ops_pipelines.core.quota_limits import Change, QuotaChange, QuotaProbe, QuotasInForce
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.quotas import Change, QuotaChange, QuotaProbe, QuotasInForce
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
 from ops_pipelines.terminal.edge import ExitCode

@@ -7,12 +7,11 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import Sample, SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot

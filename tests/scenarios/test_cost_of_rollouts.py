@@ -4,10 +4,10 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.cost.rows import hours_by_fate
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import usage_of

@@ -16,17 +16,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState, PowerState
-from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.observation import JobState, PowerState
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.core.sources import Sample, SourceRefused, SourceUnavailable
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.overdue import page_if_blind
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import JobSpec

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines.cli import app
-from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.core.notes import BATCH_PREFIX, Audience
+from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.drills.browser import Shown
 from ops_pipelines.drills.demo_consent import PERSON, consent_part
 from ops_pipelines.drills.demo_endless import break_something
@@ -23,8 +24,6 @@ from ops_pipelines.drills.demo_pages import proposed_policy
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import BATCH_PREFIX
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

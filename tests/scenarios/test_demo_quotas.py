@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines.cli import app
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.quota.proposal import ProposalState
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.proposal import ProposalState
 from ops_pipelines.drills.browser import Shown
 from ops_pipelines.drills.demand_past import pretend_past
 from ops_pipelines.drills.demo_evidence import Evidence

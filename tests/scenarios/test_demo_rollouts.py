@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName
+from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.notes import Audience
 from ops_pipelines.drills.demo_evidence import Part, leave_alone
 from ops_pipelines.drills.demo_releases import BAD, BAD_RACK, GOOD, GOOD_RACK, with_rack_lines
 from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, most_at_once, rollout_commands, with_racks
@@ -16,7 +17,6 @@ from ops_pipelines.drills.demo_setup import write_configuration
 from ops_pipelines.drills.stack import StackError
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
-from ops_pipelines.ports.notifier import Audience
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.scenario import cluster_nodes, demo_scenario
 from ops_pipelines.simulator.twin import Twin

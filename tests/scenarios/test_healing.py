@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState, NodeInspection
-from ops_pipelines.ports.fleet import Fleet
+from ops_pipelines.core.action import OutcomeKind
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.observation import JobState, NodeInspection
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.node_health.node_check import LOAD_TESTS, NodeCheck, TestResult, TestRun
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, JobState, Observation, Signal
-from ops_pipelines.domain.policy import MassEvent
-from ops_pipelines.ports.notifier import Severity
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import ActionKey, JobId, NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.node_tests import LOAD_TESTS, NodeCheck, TestResult, TestRun
+from ops_pipelines.core.notes import Severity
+from ops_pipelines.core.observation import DETECTOR_SOURCE, JobState, Observation, Signal
+from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.ladder_stage import SMALL_TRAINING, WATCHFUL, Stage, node_of, tried

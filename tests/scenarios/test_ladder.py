@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.policy import FreezeWindow, Mode
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.policy import FreezeWindow, Mode
 from ops_pipelines.flow.hands import repairs
 from ops_pipelines.flow.hands.by_hand import return_by_hand
 from ops_pipelines.flow.people import orders

@@ -8,11 +8,15 @@ from typing import cast
 
 import pytest
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState, NodeStatus, PowerState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.entries import KEPT_ACTS
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.observation import JobState, NodeStatus, PowerState
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.people import orders
@@ -20,10 +24,6 @@ from ops_pipelines.flow.plans.marks import see_to_marks
 from ops_pipelines.flow.plans.overdue import settle_left_behind
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.flow.timeliness import read_lateness
-from ops_pipelines.ports.fleet import Fleet
-from ops_pipelines.ports.ledger import KEPT_ACTS
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.ground_truth import read_split_brains
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS

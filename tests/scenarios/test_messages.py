@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import Digest, PlanId, digest_of
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, MassEvent, Mode
+from ops_pipelines.core.identity import Digest, PlanId, digest_of
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Audience, Message, NoteState, TellRules
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, MassEvent, Mode
+from ops_pipelines.core.record import ApprovalLinks
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.tell_rules import TellRules
-from ops_pipelines.ports.link_seal import ApprovalLinks
-from ops_pipelines.ports.notifier import Audience, Message
-from ops_pipelines.ports.outbox import NoteState
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY
 from tests.scenarios.telling_stage import TellingAutopilot

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
-from ops_pipelines.domain.policy import RecoveryLimits
-from ops_pipelines.domain.steps.timing import Moment
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import Checkpointing, JobState, Workload
+from ops_pipelines.core.plan import Moment
+from ops_pipelines.core.policy import RecoveryLimits
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.plans.moments import due_moment
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import Bug, JobSpec, with_checkpoint_age

@@ -17,21 +17,20 @@ from typing import cast
 import pytest
 
 from bench.replayed_days import retrace_day
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.entries import Evidence
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import BodyKind, LogLine, Page, Sample
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lake.fill import fill_kernel_events
 from ops_pipelines.flow.lake.live_cycle import run_cycle
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.frames.hours import split_by_hour
 from ops_pipelines.frames.metrics.pages import read_block, watched_samples
 from ops_pipelines.frames.telemetry import observe_gpus
-from ops_pipelines.ports.lake import Rows
-from ops_pipelines.ports.ledger import Evidence, Ledger
-from ops_pipelines.ports.logs import LogLine
-from ops_pipelines.ports.metrics import BodyKind, Page
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

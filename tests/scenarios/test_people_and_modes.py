@@ -9,16 +9,15 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from ops_pipelines.domain.identity import NodeName, PlanId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.entries import Approval
+from ops_pipelines.core.entries import EntryKind as LedgerEntryKind
+from ops_pipelines.core.identity import NodeName, PlanId, Topology
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
-from ops_pipelines.ports.ledger import Approval
-from ops_pipelines.ports.ledger import EntryKind as LedgerEntryKind
-from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.terminal.outlook import read_incidents

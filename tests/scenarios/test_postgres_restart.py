@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.drills.postgres_server import PostgresServer
-from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.simulator.journal import FaultKind
 from tests.lab.postgres_server import CommitBreaker, start_server
 from tests.scenarios.killed_at_every_step import QUICK, end_of

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.quota.proposal import ProposalState, ProposedQuota, QuotaProposal
-from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.core.proposal import ProposalState, ProposedQuota, QuotaProposal, TeamName, Terms
 from tests.scenarios import quota_story as story
 from tests.scenarios.quota_story import (
     ASKERS,

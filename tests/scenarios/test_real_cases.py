@@ -39,10 +39,9 @@ from bench.real_cases import (
     tell_symptom,
     with_tables,
 )
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, AtFault, ComponentKind, FirstAction
-from ops_pipelines.domain.hypothesis import Hypothesis
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, AtFault, ComponentKind, FirstAction, Hypothesis
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import Signal
 
 pytestmark = pytest.mark.skipif(
     not (KERNEL_LOGS.is_dir() and FOLDER.is_dir() and STRAGGLERS.is_dir()),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import link_for, read_link
-from ops_pipelines.ports.link_seal import ApprovalLinks
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.ladder_stage import Stage

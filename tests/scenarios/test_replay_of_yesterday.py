@@ -9,14 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import EntryKind, LedgerError
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.plan import IncidentPlan, Snapshot
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.core.record import Decided
 from ops_pipelines.domain.decision import Decision, decide
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode, Policy
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.evidence.observe import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.flow.hindsight.replay.history import History
@@ -26,8 +28,6 @@ from ops_pipelines.flow.people.orders import approve
 from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.flow.plans.reflex import react
-from ops_pipelines.ports.chronicle import Decided
-from ops_pipelines.ports.ledger import EntryKind, Ledger, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.simulator.journal import FaultKind

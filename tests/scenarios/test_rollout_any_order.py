@@ -10,15 +10,15 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of, is_rollout
-from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
-from ops_pipelines.domain.policy import DrainBudget
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import NodeName, RolloutId, cause_of, is_rollout
+from ops_pipelines.core.policy import DrainBudget
+from ops_pipelines.core.release import Activation, Component
+from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.people.orders import pause, resume_autopilot
-from ops_pipelines.ports.ledger import LedgerConflict
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (

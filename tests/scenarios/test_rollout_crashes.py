@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.domain.identity import cause_of
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, RolloutState
-from ops_pipelines.domain.policy import DrainBudget
+from ops_pipelines.core.identity import cause_of
+from ops_pipelines.core.policy import DrainBudget
+from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutState
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
 from ops_pipelines.flow.lifecycle.opening import start_release

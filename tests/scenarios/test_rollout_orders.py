@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Activation, Component, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, RolloutState
-from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.policy import ActionClass, Consent
+from ops_pipelines.core.release import Activation, Component, Reversibility
+from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.simulator.versions import ReleaseTrouble

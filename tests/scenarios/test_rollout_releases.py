@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Activation, Component
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Activation, Component
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (

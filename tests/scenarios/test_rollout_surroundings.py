@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.domain.identity import NodeName, RolloutId, cause_of
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, RolloutState
-from ops_pipelines.domain.policy import DrainBudget, FreezeWindow, RolloutLimits
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName, RolloutId, cause_of
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import DrainBudget, FreezeWindow, RolloutLimits
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.rollout_stage import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, OutcomeKind, Verb
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.plan import Order
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
 from ops_pipelines.flow.lease import TTL, Lease
 from tests.forked import CONTEXT

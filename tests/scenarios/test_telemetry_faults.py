@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits

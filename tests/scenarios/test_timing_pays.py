@@ -19,7 +19,7 @@ from bench.timing import (
     with_table,
 )
 from bench.timing_histories import LOADS, Fit, draw_history
-from ops_pipelines.domain.meaning.hazard import UNKNOWN_HAZARD
+from ops_pipelines.core.finding import UNKNOWN_HAZARD
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 
 FEW = 40

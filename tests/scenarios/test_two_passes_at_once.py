@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.rollout import RolloutState
+from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.cycle import CycleReport, advance_rollouts
 from ops_pipelines.simulator.journal import EntryKind

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.cost.months import whole_month
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import whole_month
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate, UsageLine, join_usage
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.attempts import find_attempt_faults

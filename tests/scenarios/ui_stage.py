@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.observation import Workload
 from ops_pipelines.drills.dagster_api import DagsterApi
 from ops_pipelines.drills.stack import DagsterStack, free_ports
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.simulator.scenario import JobSpec, Scenario, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY

@@ -2,8 +2,8 @@
 
 import dagster as dg
 
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.definitions import build_defs
-from ops_pipelines.flow.cluster import Cluster
 
 
 def definitions_on(cluster: Cluster, **resources: object) -> dg.Definitions:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation, Signal, Workload
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation, Signal, Workload
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.carry_out import carry_out
 from ops_pipelines.flow.plans.gate import prove_and_record
-from ops_pipelines.ports.source_error import SourceUnavailable
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import FaultKind

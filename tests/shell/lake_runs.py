@@ -12,10 +12,9 @@ import dagster as dg
 from ops_pipelines.assets.hours import key_of_hour
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.clock import Clock
+from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.definitions import build_defs, resources_of
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.lake.io_manager import LakeIOManager
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from ops_pipelines.assets.advice import describe_advice, efficiency_advice
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import one_line
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.advice.report import AdviceReport
 from ops_pipelines.resources.config.advice_section import read_advice_settings
 from ops_pipelines.resources.config.strict_yaml import ConfigError

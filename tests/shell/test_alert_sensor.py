@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.sensors.alerts import alert_sensor
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.silencer_contract import wanted

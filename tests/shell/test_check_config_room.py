@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines import cli
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.policy import ActionClass
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.policy import ActionClass
+from ops_pipelines.core.scheduler import SchedulerLimits
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from tests.shell.desk import CLUSTER_YAML, Desk
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines import cli
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.domain.quota.quota_policy import LimitsOn
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.flow.teams_desk import NoTeams
-from ops_pipelines.ports.quotas import QuotaChange
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.simulator.quotas import SimulatedQuotas

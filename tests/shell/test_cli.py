@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.people import orders
 from tests.shell.desk import CLUSTER_YAML, HOSTILE, ME, Desk, incident_with, record

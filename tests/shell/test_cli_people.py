@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines import cli
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import IncidentState
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.terminal import people_commands
 from tests.shell.desk import ME, Desk, incident_with, record
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ops_pipelines import cli
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.incident import Incident, IncidentState, Try
-from ops_pipelines.domain.meaning.finding import Response
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName, PciAddress
+from ops_pipelines.core.incident import Incident, IncidentState, Try
 from ops_pipelines.domain.steps.ladder import RUNGS
 from tests.ports.proved_plans import allow, as_step
 from tests.shell.desk import HOSTILE, ME, Desk, incident_with, record

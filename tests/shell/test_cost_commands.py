@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.cost.cents import show_cents
+from ops_pipelines.core.money import show_cents
 from ops_pipelines.flow.cost.export import billed_cents
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES

@@ -7,11 +7,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from ops_pipelines.core.cluster import HOUR, Observatory
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.definitions import defs
-from ops_pipelines.domain.observation import Workload
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.terms import TeamName, Terms
-from ops_pipelines.flow.observatory import HOUR, Observatory
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.adapters import SimulatedScheduler

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction
-from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, confidence_words, view_diagnosed
 from ops_pipelines.terminal.edge import ExitCode

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines import cli
-from ops_pipelines.domain.health import WATCHER
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.health import WATCHER
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.lease import TTL
-from ops_pipelines.ports.ledger import LedgerError
 from ops_pipelines.terminal.first_beat import FirstBeat, NotBegun
 from tests.shell.desk import Desk
 from tests.simulator.fake_clock import FakeClock

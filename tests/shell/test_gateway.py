@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.gateway import Gateway, refuse_unknown_dagster
 from ops_pipelines.login_tag import LOGIN_SCOPE
 from ops_pipelines.logins import Logins, ProxyLogin, TokenFile, read_proxy_login

@@ -9,9 +9,8 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.history import fleet_defects, lemon_scores, wear_out
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.frames.schema import TABLES
 from tests.domain.builders import incident
 from tests.flow.fake_store import observatory_on

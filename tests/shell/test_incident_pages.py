@@ -9,11 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.assets.incident_pages import EXPLAINED_AT_MOST, count_by_rule, describe_incidents, paragraph
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction, node_component
-from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.ports.bundles import SavedBundle
+from ops_pipelines.core.fault import (
+    Alternative,
+    AtFault,
+    Component,
+    ComponentKind,
+    Family,
+    FirstAction,
+    Hypothesis,
+    node_component,
+)
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.record import SavedBundle
 from tests.domain.builders import INCIDENT, NODE, NOW, after, attempt, incident, unreachable, xid
 
 

@@ -16,10 +16,10 @@ from ops_pipelines.assets.incident_reports import (
     reported,
     write_stale_pages,
 )
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.ports.page_shelf import ShelfError
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.resources.page_files import PageFiles
 from ops_pipelines.server import build_app
 from tests.shell.desk import HOSTILE, Desk, incident_with, record

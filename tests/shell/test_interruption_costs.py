@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from ops_pipelines.assets.interruptions import interruption_costs
-from ops_pipelines.domain.steps.timing import RestartCosts
+from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.frames.schema import TABLES
 from tests.flow.fake_job_facts import FakeJobFacts
 from tests.flow.fake_store import observatory_on

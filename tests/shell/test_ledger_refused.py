@@ -9,14 +9,14 @@ import dagster as dg
 import pytest
 
 from ops_pipelines import server
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.observation import HISTORY
+from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.definitions import cluster_resource
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import HISTORY
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.ledger.seen import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside, seen_key

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.rollout import RolloutState
-from ops_pipelines.domain.quota.proposal import ProposalEvent
+from ops_pipelines.core.proposal import ProposalEvent
+from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.terminal.ledger_views import view_entry
 from tests.ports.quota_samples import DAY, kept, move, proposal

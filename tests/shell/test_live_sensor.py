@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.ports.live_cycle import LiveNews
+from ops_pipelines.core.sources import LiveNews
 from ops_pipelines.sensors.live_cycle import live_cycle_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
 

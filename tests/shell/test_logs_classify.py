@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.fault import FirstAction
+from ops_pipelines.core.fault import FirstAction
 from ops_pipelines.terminal.edge import ExitCode
 
 XID = "kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.ports.notifier import Message
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.notes import Message
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.sensors.messages import message_sensor
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from ops_pipelines.cli import app
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_health.node_check import TestResult
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import TestResult
 from ops_pipelines.resources.catalogue_gates import GATES_TABLE, shipped_table
 from ops_pipelines.resources.fleet.node_documents import check_from_json
 from ops_pipelines.resources.node_tests import node_check

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.policy import DrainBudget
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.policy import DrainBudget
 from tests.shell.desk import Desk
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.simulator.scenario import JobSpec
 from ops_pipelines.simulator.settings import SimulatedSettings
 from ops_pipelines.terminal.edge import ExitCode

@@ -12,7 +12,7 @@ from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, 
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType, TickData, TickStatus
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.sensors.records import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT, records_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock

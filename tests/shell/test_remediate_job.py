@@ -9,10 +9,10 @@ import pytest
 
 from ops_pipelines import remediation_jobs
 from ops_pipelines.assets import understand
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain import decision, plan_proof
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.assets.remediation_page import PLANS_SHOWN, describe_remediation, plan_paragraph, remediation_page
-from ops_pipelines.domain.identity import JobId, PlanId
-from ops_pipelines.domain.incident import IncidentState, Recovery, Try
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import BlastRadius, IncidentPlan, Remaining, TouchedJob
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import JobId, PlanId
+from ops_pipelines.core.incident import IncidentState, Recovery, Try
+from ops_pipelines.core.plan import BlastRadius, IncidentPlan, Moment, Remaining, TouchedJob
 from ops_pipelines.domain.returning.repair_report import write_report
 from ops_pipelines.domain.steps.ladder import Rung
-from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.hands.repairs import WaitingRepair
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, Saving
 from ops_pipelines.flow.nodes.standings import Probation, Standing

@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines import server
 from ops_pipelines.assets.policy_comparison import ComparisonConfig, policy_comparison
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy
 from ops_pipelines.resources.config.files import read_cluster

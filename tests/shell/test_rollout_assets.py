@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.rollouts import rollout_plan, rollout_progress
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
+from ops_pipelines.core.release import Component, Reversibility
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.simulator.versions import ReleaseTrouble

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.release import Component, Reversibility
+from ops_pipelines.core.rollout import NodeStage, RolloutState
+from ops_pipelines.core.scheduler import Scheduler
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
 from tests.scenarios.rollout_stage import (
     FIRST,
     KERNEL,

@@ -8,12 +8,12 @@ import yaml
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Claims
+from ops_pipelines.core.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
 from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
 from ops_pipelines.domain.lifecycle.gate.power import false_stop_bound, power_of_events, power_of_slowdown
-from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
-from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.resources.config.models import RolloutsModel
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
-from ops_pipelines.domain.observation import JobStatus
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.server import build_app
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from tests.ports.ledger_samples import NOW

@@ -10,9 +10,9 @@ import pytest
 
 from ops_pipelines import run_share
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobState, Workload
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobState, Workload
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.flow.evidence.bundle import OPENED
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.resources.bundle_files import BundleFiles

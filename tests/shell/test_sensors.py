@@ -14,17 +14,15 @@ import pytest
 
 from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import NodeStatus
+from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
+from ops_pipelines.core.sources import LogBatch, Sample, SourceUnavailable
 from ops_pipelines.definitions import defs
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.observation import NodeStatus
 from ops_pipelines.flow.heartbeat import read_vital_signs
 from ops_pipelines.flow.lease import TTL
-from ops_pipelines.ports.ledger import Ledger, LedgerError
-from ops_pipelines.ports.logs import LogBatch
-from ops_pipelines.ports.scheduler import Scheduler
-from ops_pipelines.ports.source_error import SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.sensors.fault import BETWEEN_TICKS, fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 
 from ops_pipelines import server
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.flow.evidence.alerts import fired
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
@@ -295,7 +295,7 @@ def test_forged_flood_keeps_nobody_else_out(cluster: Cluster, secrets: WebhookSe
 
 def test_alert_that_cannot_be_written_is_sent_again_by_alertmanager(secrets: WebhookSettings) -> None:
     def open_cluster() -> Cluster:
-        from ops_pipelines.ports.ledger import LedgerError
+        from ops_pipelines.core.entries import LedgerError
 
         raise LedgerError("the server does not answer")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import build_app
 from ops_pipelines.terminal.pages_in_making import PageInMaking

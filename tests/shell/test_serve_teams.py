@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from ops_pipelines.domain.quota.proposal import ProposalState
-from ops_pipelines.flow.hindsight.review.week import week_of
+from ops_pipelines.core.periods import week_of
+from ops_pipelines.core.proposal import ProposalState
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.server import build_app

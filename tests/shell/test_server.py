@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from ops_pipelines import cli
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.flow.heartbeat import beat
 from ops_pipelines.flow.people import orders
 from ops_pipelines.resources.http_process import CannotListen, listen

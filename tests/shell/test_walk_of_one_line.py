@@ -14,10 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.plans.reflex import react
-from ops_pipelines.ports.ledger import Ledger
-from ops_pipelines.ports.scheduler import Scheduler
 from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
@@ -26,8 +26,8 @@ ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 PACKAGE = "ops_pipelines."
 MOST_COUNT = 25
 NOUNS = {
-    "domain.action", "domain.identity", "domain.incident", "domain.observation", "domain.order", "domain.proof",
-    "domain.snapshot", "flow.plans.plan_progress", "ports.job_facts", "ports.ledger", "ports.logs",
+    "core.action", "core.identity", "core.incident", "core.observation", "core.plan", "core.proof",
+    "flow.plans.plan_progress", "core.sources", "core.ledger",
 }  # fmt: skip
 ONE_VALUE_ANSWERS = {
     "domain.guardrails.facts",  # which nodes are in trouble

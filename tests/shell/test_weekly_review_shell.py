@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.weekly_review import WEEKS, weekly_review
-from ops_pipelines.domain.objectives import Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, review_week
 from ops_pipelines.pages.review_numbers import shown_ratio
 from ops_pipelines.pages.review_sentences import five_sentences

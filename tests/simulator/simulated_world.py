@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import Checkpointing, Workload
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallOrder
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import PARTITION, SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes

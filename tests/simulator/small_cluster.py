@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus, Workload
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus, Workload
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth

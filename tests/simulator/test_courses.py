@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import PciAddress
-from ops_pipelines.domain.observation import JobState, NodeState, RecoveryAction
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import PciAddress
+from ops_pipelines.core.observation import JobState, NodeState, RecoveryAction
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

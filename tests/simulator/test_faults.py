@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.observation import JobState, NodeState, RecoveryAction
-from ops_pipelines.ports.source_error import SourceUnavailable
+from ops_pipelines.core.observation import JobState, NodeState, RecoveryAction
+from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, NodeState, PowerState
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, NodeState, PowerState
 from ops_pipelines.simulator.ground_truth import read_split_brains
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallState
-from ops_pipelines.domain.lifecycle.release import Activation, Artifact, Change, Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.node_tests import NodeCheck, TestResult
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.release import Activation, Artifact, Change, Component, Means
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.simulator.adapters import simulated_ports
 from ops_pipelines.simulator.layers import readings_of_node
 from ops_pipelines.simulator.scenario import Scenario, cluster_nodes, scenario_from_plain, scenario_to_plain

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.simulator.ground_truth import read_losses, read_lost_gpu_hours
 from ops_pipelines.simulator.jobs import EndCause
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

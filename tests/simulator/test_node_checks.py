@@ -6,10 +6,9 @@ from statistics import pstdev
 
 import pytest
 
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_health.health_gates import CheckState, Suite, judge_check
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck, TestResult, TestRun
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import GPU_COUNT, CheckState, NodeCheck, Suite, TestResult, TestRun, judge_check
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.defects import USUAL_COURSES

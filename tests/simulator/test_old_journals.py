@@ -4,7 +4,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.observation import JobState, NodeState
+from ops_pipelines.core.observation import JobState, NodeState
 from ops_pipelines.simulator.journal import Entry, Journal
 from ops_pipelines.simulator.plain import to_plain
 from ops_pipelines.simulator.scenario import PARTITION, scenario_from_plain

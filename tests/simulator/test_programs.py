@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Checkpointing, JobState, Workload
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobState, Workload
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.ground_truth import (
     read_broken_minimums,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.observation import Workload
 from ops_pipelines.simulator.scenario import (
     Scenario,
     SimulatedDurations,

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName, PciAddress
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
+from ops_pipelines.core.identity import ActionKey, JobId, NodeName, PciAddress
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.consistency import ImpossibleStateError, check_consistency

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.policy import BlastCaps, DrainBudget, Mode, Policy, RecoveryLimits
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.finding import Catalogue
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, Mode, Policy, RecoveryLimits
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.whatif.autopilot import cluster_of
 from ops_pipelines.whatif.fault_mix import Scenario, read_scenario

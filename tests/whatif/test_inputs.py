@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName
-from ops_pipelines.domain.policy import Mode, PolicyError
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
+from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
 from ops_pipelines.whatif.autopilot import EPOCH, cluster_of

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.domain.policy import BlastCaps, Mode, Policy
+from ops_pipelines.core.policy import BlastCaps, Mode, Policy
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.clock_of_work import Cause
 from ops_pipelines.whatif.fault_mix import FaultKind, Group, Scenario, Silent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage
+from ops_pipelines.core.rollout import IN_HAND, NodeStage
 from ops_pipelines.whatif.lifecycle import controller, fleet_seen, gate_record, hands, peers
 from ops_pipelines.whatif.lifecycle.controller import OurRollout
 from ops_pipelines.whatif.lifecycle.gate_record import GateRecord, name_of, number_of

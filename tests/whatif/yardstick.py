@@ -12,10 +12,10 @@ from types import ModuleType
 
 import numpy as np
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NO_NODE
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.autopilot import EPOCH, JOB, new_autopilot
 from ops_pipelines.whatif.evidence import observe

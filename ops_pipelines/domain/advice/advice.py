@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import TeamName
 
 _TEXT_LENGTH = 160
 _ROUNDING = 1e-6

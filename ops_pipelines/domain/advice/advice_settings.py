@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.proposal import GpuType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

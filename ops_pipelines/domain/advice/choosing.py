@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld, withhold
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
-from ops_pipelines.domain.quota.terms import TeamName
 
 _WEEK = timedelta(days=7)
 

@@ -1,7 +1,7 @@
 """The ladder of a GPU that stays idle: a warning, a second one, then a note that names the command to end the job.
 
 Off unless policy.yaml turns it on. The last step ends nothing: there is no act here that ends a job
-(`domain.action.Verb`), and a person who types the command is the consent. Services and sessions never get there.
+(`core.action.Verb`), and a person who types the command is the consent. Services and sessions never get there.
 """
 
 import re

@@ -6,10 +6,10 @@ Advice, never deletion: whose files they are decides. A file without a time of i
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Confidence, Finding, Gain
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import shown_bytes, weigh
-from ops_pipelines.domain.quota.terms import TeamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import GpuType, TeamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

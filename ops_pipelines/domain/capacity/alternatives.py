@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
 
+from ops_pipelines.core.money import Cents, to_cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.chance_words import percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import Need, TypeWeek, fewest
@@ -18,8 +20,6 @@ from ops_pipelines.domain.capacity.plan import Alternative, Way
 from ops_pipelines.domain.capacity.shortage import DayProfile, short_hours
 from ops_pipelines.domain.capacity.supply import points_with_more
 from ops_pipelines.domain.capacity.tails import chance_short
-from ops_pipelines.domain.cost.cents import Cents, to_cents
-from ops_pipelines.domain.quota.terms import GpuType
 
 ASSUMED_FOLLOWED_RATIO = 0.5
 """Of the GPUs that advice would save, so many are saved where nobody measured what came of advice."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
 
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.proposal import GpuType
 
 ENOUGH_NODE_YEARS = 1.0
 """Assumption: over less than this a rate of failures would be told from luck."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from datetime import date, timedelta
 
+from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.capacity.chance_words import against, percent
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, days_to_serve, fewest
@@ -17,7 +18,6 @@ from ops_pipelines.domain.capacity.plan import OrderLine, SeriesLimit
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import first_short
 from ops_pipelines.domain.capacity.tails import Tail
-from ops_pipelines.domain.cost.cents import Cents
 
 _TIB = 2.0**40
 _SAID = {

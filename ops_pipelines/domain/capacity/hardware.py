@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from statistics import NormalDist
 
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType
 
 _ENOUGH_DELIVERIES = 5
 _NORMAL_90 = 1.2815515655446004

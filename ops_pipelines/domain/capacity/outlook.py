@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 
 LEVELS = (0.01, 0.025, *(round(0.05 * number, 2) for number in range(1, 20)), 0.975, 0.99)
 """The levels at which peaks of weeks are told."""

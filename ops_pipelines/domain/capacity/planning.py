@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.alternatives import Means, compare_ways
 from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of, usable_limit
 from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
@@ -28,7 +29,6 @@ from ops_pipelines.domain.capacity.regret import regret_rows
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import DayProfile, judge_week
 from ops_pipelines.domain.capacity.tails import Tail
-from ops_pipelines.domain.quota.terms import GpuType
 
 ASSUMED_PROFILE = DayProfile(near_peak_hours=8.0)
 """Where the hours near the peak were not measured: a working day, every day."""

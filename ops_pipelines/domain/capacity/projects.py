@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

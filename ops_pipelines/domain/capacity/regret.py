@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import date
 from fractions import Fraction
 
+from ops_pipelines.core.money import Cents, to_cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import Sku
 from ops_pipelines.domain.capacity.need import TypeWeek
 from ops_pipelines.domain.capacity.plan import RegretRow
 from ops_pipelines.domain.capacity.shortage import DayProfile, short_hours
 from ops_pipelines.domain.capacity.supply import points_with_more, usable_ratio
-from ops_pipelines.domain.cost.cents import Cents, to_cents
-from ops_pipelines.domain.quota.terms import GpuType
 
 _HOURS_A_MONTH = Fraction(365 * 24, 12)
 _STEPS = 12

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.proposal import GpuType
 
 
 class Resource(Enum):

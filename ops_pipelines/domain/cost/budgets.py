@@ -10,8 +10,8 @@ from datetime import date, timedelta
 from enum import Enum
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Amount, Cents, to_cents
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.money import Amount, Cents, to_cents
+from ops_pipelines.core.proposal import TeamName
 
 _LOOK_BACK_DAYS = 7
 _DAY = timedelta(days=1)

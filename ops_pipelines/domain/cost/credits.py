@@ -5,10 +5,10 @@ Whose incident it was, and which hours it cost, is told by whoever asks; here is
 
 from collections.abc import Mapping, Sequence
 
-from ops_pipelines.domain.cost.cents import Cents, share_cents
+from ops_pipelines.core.money import Cents, share_cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.lines import OPERATOR, Held, Line, LostHours, Service
 from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner
-from ops_pipelines.domain.quota.terms import GpuType
 
 _FOR_WORK = (Service.GPU, Service.ENERGY, Service.NETWORK)
 

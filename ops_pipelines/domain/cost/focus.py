@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Amount, Cents, show_cents
+from ops_pipelines.core.money import Amount, Cents, show_cents
 from ops_pipelines.domain.cost.lines import Line, Service
 from ops_pipelines.domain.cost.price import BYTES_PER_TIB, JOULES_PER_KWH
 from ops_pipelines.domain.cost.statement import Statement

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.cost.cents import Amount, Cents
+from ops_pipelines.core.money import Amount, Cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, Used
-from ops_pipelines.domain.quota.terms import GpuType
 
 OPERATOR = Bearer(fate=Fate.OVERHEAD)
 """Who bears what nobody can be told to have caused."""

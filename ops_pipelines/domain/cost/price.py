@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Amount, Cents, share_cents, to_cents
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.money import Amount, Cents, share_cents, to_cents
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import GpuType
 
 JOULES_PER_KWH = 3_600_000
 BYTES_PER_TIB = 2**40

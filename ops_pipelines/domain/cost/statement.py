@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Amount, Cents, share_cents
+from ops_pipelines.core.money import Amount, Cents, share_cents
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.credits import credit_lines
 from ops_pipelines.domain.cost.lines import OPERATOR, Held, Line, LostHours, Service, StoredBytes
-from ops_pipelines.domain.cost.months import BilledPart
 from ops_pipelines.domain.cost.price import AssetCost, Item
 from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage
-from ops_pipelines.domain.quota.terms import GpuType
 
 _HOUR_SECONDS = 3_600
 _BY_GPU = (Item.CAPEX, Item.SUPPORT, Item.SPACE)

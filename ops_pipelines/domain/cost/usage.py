@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.cost.months import BilledPart
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType, TeamName
 
 NO_TEAM = TeamName("unknown team")
 """Who pays for a job whose account nobody said."""

@@ -5,15 +5,15 @@ Only asks: what joining changes is `joining`, what opens instead is `placing`.
 
 from datetime import timedelta
 
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.domain.diagnosis.board import Board
 from ops_pipelines.domain.diagnosis.explanation import DAMAGE_FAMILIES, cause_of, incident_of_job, is_explained_by
 from ops_pipelines.domain.diagnosis.mass_event import is_still_spreading
 from ops_pipelines.domain.diagnosis.response import is_repetition
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.domain.steps.ladder import is_shown_again
+from ops_pipelines.domain.diagnosis.standing import is_shown_again
 
 _SAME_TROUBLE = timedelta(minutes=30)
 """Evidence on one node this close together is one incident: two faults at once are rare (Meta RSC: 3 to 5 %)."""

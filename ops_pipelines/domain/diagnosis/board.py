@@ -7,19 +7,14 @@ which incident a finding joins, what is merged and what is over is theirs to say
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from ops_pipelines.core.fault import Component
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.domain.diagnosis.diagnose import diagnose
 from ops_pipelines.domain.diagnosis.response import raised_response
 from ops_pipelines.domain.diagnosis.standing import Standing, standing_of
 from ops_pipelines.domain.diagnosis.world import Roster, World
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName
-from ops_pipelines.domain.incident import (
-    Incident,
-    IncidentEvent,
-    IncidentState,
-    advance,
-)
-from ops_pipelines.domain.meaning.finding import Finding, Response
 
 
 class Board:

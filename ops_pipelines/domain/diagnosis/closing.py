@@ -8,6 +8,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation
 from ops_pipelines.domain.diagnosis.board import Board
 from ops_pipelines.domain.diagnosis.explanation import JOB_SIGNALS
 from ops_pipelines.domain.diagnosis.response import is_repetition
@@ -19,9 +22,6 @@ from ops_pipelines.domain.diagnosis.standing import (
     standing_of,
     still_broken,
 )
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, Observation
 
 _QUIET = timedelta(minutes=10)
 """What detectors saw must stay away for so long before its incident closes: what flaps is one incident."""

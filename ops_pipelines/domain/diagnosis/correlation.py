@@ -7,6 +7,8 @@ its cause (`explanation`), and what is over is closed (`closing`). What an incid
 
 from collections.abc import Collection
 
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.incident import Incident, fold
 from ops_pipelines.domain.diagnosis.board import Board
 from ops_pipelines.domain.diagnosis.closing import (
     close_what_cleared,
@@ -22,8 +24,6 @@ from ops_pipelines.domain.diagnosis.mass_event import merge_mass_event, renew_ma
 from ops_pipelines.domain.diagnosis.placing import place
 from ops_pipelines.domain.diagnosis.response import by_urgency
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.incident import Incident, fold
-from ops_pipelines.domain.meaning.finding import Finding
 
 
 def correlate(findings: Collection[Finding], incidents: Collection[Incident], world: World) -> tuple[Incident, ...]:

@@ -8,14 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.core.fault import (
+    Alternative,
+    AtFault,
+    Component,
+    ComponentKind,
+    Family,
+    FirstAction,
+    Hypothesis,
+    node_component,
+)
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.incident import Incident, leading
+from ops_pipelines.core.observation import CONDITION_SOURCES, NO_NODE
 from ops_pipelines.domain.diagnosis.shared_cause import nodes_at
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, Family, FirstAction, node_component
-from ops_pipelines.domain.hypothesis import Alternative, Hypothesis
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, leading
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import CONDITION_SOURCES, NO_NODE
-from ops_pipelines.domain.topology import Topology
 
 RAISED_AT = 0.6
 """Evidence that makes us less sure than this is watched and troubles nobody: one such line a day is normal.

@@ -6,14 +6,14 @@ Damage never blames: it joins what explains it. What stands together and names a
 from dataclasses import replace
 from datetime import timedelta
 
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.incident import Incident, IncidentState, fold
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.domain.diagnosis.board import Board, is_touched
 from ops_pipelines.domain.diagnosis.joining import joined
 from ops_pipelines.domain.diagnosis.shared_cause import explains, wide_suspect
 from ops_pipelines.domain.diagnosis.standing import is_shown
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.incident import Incident, IncidentState, fold
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.observation import NO_NODE, Signal
 
 _SPREADS = timedelta(minutes=10)
 """How long after its newest evidence a wide fault still takes in what its nodes show anew."""

@@ -7,6 +7,11 @@ itself stays its own.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.incident import Incident, IncidentState, fold
+from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.domain.diagnosis.board import Board, is_touched
 from ops_pipelines.domain.diagnosis.shared_cause import (
     GATHERED_FAMILIES,
@@ -15,11 +20,6 @@ from ops_pipelines.domain.diagnosis.shared_cause import (
     explains,
     find_shared_place,
 )
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.incident import Incident, IncidentState, fold
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.policy import MassEvent
-from ops_pipelines.domain.topology import Topology
 
 _SLOW_TO_SPREAD = {Family.HEAT: timedelta(minutes=15)}
 """Heat rises over minutes; links and power go within one sample."""

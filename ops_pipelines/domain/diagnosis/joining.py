@@ -6,14 +6,14 @@ Pure: one incident and one finding in, the incident out. Which incident a findin
 from dataclasses import replace
 from datetime import datetime
 
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, climb, joined_by
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.domain.diagnosis.board import is_touched
 from ops_pipelines.domain.diagnosis.response import gpus_to_reset, raised_response, response_of
+from ops_pipelines.domain.diagnosis.standing import is_relapse
 from ops_pipelines.domain.diagnosis.world import Roster
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, joined_by
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.domain.steps.ladder import climb, is_relapse
 
 
 def joined(incident: Incident, finding: Finding, *, roster: Roster, at: datetime) -> Incident:

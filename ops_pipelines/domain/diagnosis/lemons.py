@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.domain.meaning.history import PartKey
 
 SOURCE = "Meta RSC-1 and RSC-2, arXiv 2410.21680: signals of lemon nodes"

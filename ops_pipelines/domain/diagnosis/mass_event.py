@@ -8,12 +8,12 @@ nodes are drained within the budget, and the page is renewed (`domain.repair.aft
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, fold
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.domain.diagnosis.board import Board, is_touched
 from ops_pipelines.domain.diagnosis.shared_cause import MIN_EXPLAINED, wide_suspect
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, fold
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.observation import NO_NODE
 
 RENEWED_EVERY = timedelta(minutes=2)
 """A mass event pages anew this often at most, and not before. Assumption: whoever has it reads no faster."""

@@ -5,6 +5,10 @@ Where it belongs is `belonging`; an owner is told once for each attempt, a perso
 
 from dataclasses import replace
 
+from ops_pipelines.core.finding import Finding, Response
+from ops_pipelines.core.identity import JobAttempt
+from ops_pipelines.core.incident import IncidentState, joined_by
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.domain.diagnosis.belonging import home_of
 from ops_pipelines.domain.diagnosis.board import Board
 from ops_pipelines.domain.diagnosis.explanation import JOB_SIGNALS
@@ -13,10 +17,6 @@ from ops_pipelines.domain.diagnosis.mass_event import with_struck
 from ops_pipelines.domain.diagnosis.response import raised_response
 from ops_pipelines.domain.diagnosis.shared_cause import wide_suspect
 from ops_pipelines.domain.diagnosis.standing import is_over
-from ops_pipelines.domain.identity import JobAttempt
-from ops_pipelines.domain.incident import IncidentState, joined_by
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.observation import NO_NODE
 
 
 def place(finding: Finding, board: Board) -> None:

@@ -6,11 +6,11 @@ What one finding calls for is its rule's business (`domain.meaning`); what is pl
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import PciAddress
+from ops_pipelines.core.observation import HISTORY_SOURCE
 from ops_pipelines.domain.diagnosis.diagnose import RAISED_AT, confidence_of
 from ops_pipelines.domain.diagnosis.shared_cause import wide_suspect
-from ops_pipelines.domain.identity import PciAddress
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.observation import HISTORY_SOURCE
 
 
 def response_of(findings: Iterable[Finding]) -> Response:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ops_pipelines.domain.fault import Component, ComponentKind, Family
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.fault import Component, ComponentKind, Family
+from ops_pipelines.core.finding import REPAIRS, Finding
+from ops_pipelines.core.identity import NodeName, Place, Topology
 
 MIN_NODE_COUNT = 3
 """Two neighbours may fail by chance; Meta RSC (arXiv 2410.21680) saw two faults at once in 3 to 5 % of cases."""

@@ -5,12 +5,12 @@ Compares evidence with the conditions that hold now, without any waiting. How lo
 
 from collections.abc import Iterable, Mapping
 
+from ops_pipelines.core.fault import Component, FirstAction
+from ops_pipelines.core.finding import ISOLATED_FOR, REPAIRS, Finding, Response
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import CONDITION_SOURCES, Observation, Signal
 from ops_pipelines.domain.diagnosis.response import by_urgency
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
-from ops_pipelines.domain.observation import CONDITION_SOURCES, Observation, Signal
 
 _STAYS = 0.25
 """When no more than this share of a wide fault's nodes is still broken, those few have faults of their own."""
@@ -66,3 +66,47 @@ def still_broken(incident: Incident, present: set[Standing]) -> Mapping[NodeName
         for finding in sorted(incident.findings, key=by_urgency, reverse=True)
         if finding.node in incident.nodes and is_shown([finding], present)
     }
+
+
+_RELAPSING = frozenset({FirstAction.DRAIN_INSPECT, FirstAction.RMA, FirstAction.RESET_FABRIC})
+"""What would only be looked at on any other node counts against one on probation."""
+
+
+def isolates(finding: Finding) -> bool:
+    """Return whether a finding is of the kind for which a node is isolated, taken alone."""
+    return finding.first_action in ISOLATED_FOR and not finding.is_secondary
+
+
+def is_shown_again(incident: Incident, finding: Finding) -> bool:
+    """Return whether a finding shows again what a node was isolated for: the same rule, on the same part."""
+    return (
+        incident.response is Response.ISOLATE
+        and isolates(finding)
+        and any(
+            (each.rule, each.node, each.component, each.gpu)
+            == (finding.rule, finding.node, finding.component, finding.gpu)
+            for each in incident.findings
+        )
+    )
+
+
+def is_relapse(incident: Incident, finding: Finding) -> bool:
+    """Return whether something happened on a node on probation that says that it is not well after all.
+
+    Events count at once; a condition is judged by how long it lasts (`verification.judge_probation`). What a program
+    or a job did wrong says nothing of the node.
+    """
+    return (
+        incident.state is IncidentState.PROBATION
+        and incident.returned_at is not None
+        and finding.found_at > incident.returned_at
+        and finding.node in incident.nodes
+        and not finding.is_secondary
+        and not finding.is_lasting
+        and (finding.response in REPAIRS or finding.first_action in _RELAPSING or is_shown_again(incident, finding))
+        and finding.confidence >= _BELIEVED
+    )
+
+
+_BELIEVED = 0.6
+"""As for raising an incident (`diagnosis.RAISED_AT`)."""

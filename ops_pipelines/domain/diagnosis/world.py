@@ -7,18 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import (
-    HAS_PROCESSES,
-    NO_NODE,
-    JobState,
-    JobStatus,
-    NodeStatus,
-    Observation,
-)
-from ops_pipelines.domain.policy import MassEvent
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName, Topology
+from ops_pipelines.core.observation import HAS_PROCESSES, NO_NODE, JobState, JobStatus, NodeStatus, Observation
+from ops_pipelines.core.policy import MassEvent
 
 _JUST_ENDED = timedelta(minutes=10)
 """A job that died of its own fault is gone from the node when its log line is read.

@@ -7,7 +7,12 @@ node, this counts every part of the cluster before and after. Limits on it are p
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, NODE_VERBS, Action, Verb
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, Topology
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
+from ops_pipelines.core.plan import BlastRadius, JobTiming, Remaining, TouchedJob
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.proof import Refusal, wait
 from ops_pipelines.domain.guardrails.facts import ClusterFacts, expected_loss
 from ops_pipelines.domain.guardrails.job_limits import (
     lost_within_hour,
@@ -17,13 +22,6 @@ from ops_pipelines.domain.guardrails.job_limits import (
     serving_replicas,
 )
 from ops_pipelines.domain.guardrails.redundancy import count_parts
-from ops_pipelines.domain.guardrails.refusal import Refusal, wait
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
-from ops_pipelines.domain.plan import BlastRadius, Remaining, TouchedJob
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.steps.timing import JobTiming
-from ops_pipelines.domain.topology import Topology
 
 __all__ = ["BlastRadius", "Remaining", "TouchedJob", "judge_proof", "prove"]
 

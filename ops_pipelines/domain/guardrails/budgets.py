@@ -8,7 +8,12 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, ActionRecord, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName, is_rollout
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.plan import Moment
+from ops_pipelines.core.proof import Authority, Refusal, never, wait
 from ops_pipelines.domain.guardrails.facts import (
     Case,
     Rule,
@@ -17,12 +22,7 @@ from ops_pipelines.domain.guardrails.facts import (
     still_waits,
 )
 from ops_pipelines.domain.guardrails.probation_cap import keeps_probation_cap
-from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
-from ops_pipelines.domain.identity import NodeName, is_rollout
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import JobState
 from ops_pipelines.domain.steps.ladder import max_tries
-from ops_pipelines.domain.steps.timing import Moment
 
 REPAIR_OF: Mapping[Verb, Response] = {
     Verb.RESET_GPU: Response.RESET_GPU,

@@ -7,12 +7,12 @@ What becomes of a plan that would need what is forbidden is `domain.repair.conse
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.identity import is_rollout
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.proof import Authority, Refusal, never, wait
 from ops_pipelines.domain.guardrails.facts import Case, is_begun, is_cut_off, is_holding, mark_on
 from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
-from ops_pipelines.domain.guardrails.refusal import Authority, Refusal, never, wait
-from ops_pipelines.domain.identity import is_rollout
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 
 CLASS_OF: Mapping[Verb, ActionClass] = {
     Verb.DRAIN: ActionClass.ISOLATE,

@@ -7,23 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.guardrails.refusal import Authority, Refusal
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import (
-    MAY_HAVE_PROCESSES,
-    JobState,
-    JobStatus,
-    NodeState,
-    NodeStatus,
-    has_moved_on,
-)
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.steps.timing import RestartCosts, hazard_of
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import Hazard, Response
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, has_moved_on
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.proof import Authority, Refusal
+from ops_pipelines.domain.steps.timing import hazard_of
 
 DRAIN_MARK = "ops_pipelines"
 _DRAIN_SHOWS_WITHIN = timedelta(minutes=10)

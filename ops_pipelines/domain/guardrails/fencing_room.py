@@ -7,7 +7,8 @@ write. Only a hold that comes well before prevents the second copy. Reading the 
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import Mode, Policy, Risk
+from ops_pipelines.core.policy import Mode, Policy, Risk
+from ops_pipelines.core.scheduler import SchedulerLimits
 
 SENSOR_TICK = timedelta(seconds=5)
 """Dagster's sensor loop: on an idle host, what happened just after one look waits this long for the next."""
@@ -38,39 +39,6 @@ BUSY = Pace(look=timedelta(seconds=35), run_start=timedelta(seconds=45))
 """What check-config reckons with, for who is to hold jobs in time must do so on a bad day. Measured on a host whose
 cores were all busy (Slurm 22.05, SlurmdTimeout 180 s): silences were seen 120 s after a death, which leaves 35 s beside
 a ping of 60 s, MessageTimeout 10 s and look_every 15 s; a run acted 36 s after its request; here a quarter more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """What the scheduler is set to do by itself, as it says."""
-
-    silence_limit: timedelta | None
-    """A node silent for this long is given up, its jobs start elsewhere (Slurm: SlurmdTimeout; Kubernetes:
-    node-monitor-grace-period and the toleration of `unreachable`). None: never."""
-    ping_interval: timedelta | None
-    """How often a node is heard of; None: nodes are not asked, so that their silence is not seen. Known if there is
-    a silence limit."""
-    answer_limit: timedelta
-    """How long one missing answer is waited for (Slurm: MessageTimeout). 0: not at all."""
-    is_every_down_node_returned: bool
-    """A node that was declared down goes into service as soon as it registers (Slurm: ReturnToService=2)."""
-    is_requeue_the_default: bool
-    """False: a job may be requeued only if its user asked for that (Slurm: JobRequeue=0)."""
-    unguarded: str
-    """Why a restart may start while an attempt before it still runs, whatever we do; empty: the scheduler itself lets
-    none go ahead before its last nodes are clear (Slurm: our start guard)."""
-    version: str = ""
-    """Of the scheduler's controller, which nodes may not be ahead of; empty if it does not say."""
-
-    def __post_init__(self) -> None:
-        for name in ("silence_limit", "ping_interval"):
-            value = getattr(self, name)
-            if value is not None and value <= timedelta(0):
-                raise ValueError(f"{name} is {value}; it must be above 0, or None")
-        if self.answer_limit < timedelta(0):
-            raise ValueError(f"answer_limit is {self.answer_limit}; it must be 0 or more")
-        if self.silence_limit is not None and self.ping_interval is None:
-            raise ValueError("silence_limit without ping_interval: who gives silent nodes up listens to them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

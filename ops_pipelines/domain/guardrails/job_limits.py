@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, Workload
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.proof import Refusal, never, wait
 from ops_pipelines.domain.guardrails.facts import Blow, Case, ClusterFacts, Rule, expected_loss, has_died_with_its_node
-from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, Workload
-from ops_pipelines.domain.policy import Policy
 
 _AN_HOUR = timedelta(hours=1)
 _NOT_ENDED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})

@@ -7,7 +7,11 @@ order in which everything is asked.
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
+from ops_pipelines.core.identity import NodeName, Topology, cause_of, is_rollout
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
+from ops_pipelines.core.policy import FreezeWindow, Mode, Policy
+from ops_pipelines.core.proof import Authority, Patience, Refusal, never, wait
 from ops_pipelines.domain.guardrails.budgets import BUDGETS, fences_held_jobs
 from ops_pipelines.domain.guardrails.consents import lacks_consent
 from ops_pipelines.domain.guardrails.facts import (
@@ -28,11 +32,6 @@ from ops_pipelines.domain.guardrails.facts import (
 from ops_pipelines.domain.guardrails.job_limits import JOB_LIMITS
 from ops_pipelines.domain.guardrails.ownership import holder_of, judge_owner
 from ops_pipelines.domain.guardrails.preconditions import PRECONDITIONS
-from ops_pipelines.domain.guardrails.refusal import Authority, Patience, Refusal, never, wait
-from ops_pipelines.domain.identity import NodeName, cause_of, is_rollout
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
-from ops_pipelines.domain.policy import FreezeWindow, Mode, Policy
-from ops_pipelines.domain.topology import Topology
 
 __all__ = [
     "DRAIN_MARK",

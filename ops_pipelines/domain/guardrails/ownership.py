@@ -7,7 +7,9 @@ read (`flow.acts.judgement`); how many nodes rollouts may have out is `budgets`'
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId, cause_of, is_rollout
+from ops_pipelines.core.proof import Refusal, never, wait
 from ops_pipelines.domain.diagnosis.world import ChangeTime
 from ops_pipelines.domain.guardrails.facts import (
     Case,
@@ -16,8 +18,6 @@ from ops_pipelines.domain.guardrails.facts import (
     held_and_not_released,
     still_waits,
 )
-from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
-from ops_pipelines.domain.identity import IncidentId, NodeName, RolloutId, cause_of, is_rollout
 
 _OF_ROLLOUTS_ALONE = frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER})
 _OF_ROLLOUTS = _OF_ROLLOUTS_ALONE | {

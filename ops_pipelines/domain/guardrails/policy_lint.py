@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, Mode, Policy
 from ops_pipelines.domain.guardrails.rollout_lint import lint_rollouts
-from ops_pipelines.domain.policy import ActionClass, BlastCaps, Consent, DrainBudget, Mode, Policy
-from ops_pipelines.domain.topology import Topology
 
 _LONGEST_FREEZE = timedelta(days=60)
 """# Assumption: who freezes for longer than a quarter's end means `mode: observe`."""

@@ -6,7 +6,10 @@ How many may be touched, and how often, is `budgets`; who may act at all, and wh
 from collections.abc import Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb, reservation_of, witness_limit
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb, reservation_of, witness_limit
+from ops_pipelines.core.identity import NodeName, is_rollout
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, Checkpointing, JobState, NodeState, has_moved_on
+from ops_pipelines.core.proof import Refusal, never, wait
 from ops_pipelines.domain.guardrails.facts import (
     Case,
     Rule,
@@ -20,15 +23,6 @@ from ops_pipelines.domain.guardrails.facts import (
     jobs_on,
     mark_on,
     power_cut_at,
-)
-from ops_pipelines.domain.guardrails.refusal import Refusal, never, wait
-from ops_pipelines.domain.identity import NodeName, is_rollout
-from ops_pipelines.domain.observation import (
-    MAY_HAVE_PROCESSES,
-    Checkpointing,
-    JobState,
-    NodeState,
-    has_moved_on,
 )
 
 

@@ -4,11 +4,11 @@ Which nodes those are, by what the scheduler shows and what we began. How long a
 `domain.returning`'s and the policy's.
 """
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
+from ops_pipelines.core.proof import Refusal, wait
 from ops_pipelines.domain.guardrails.facts import Case
 from ops_pipelines.domain.guardrails.ownership import marked_by_rollouts
-from ops_pipelines.domain.guardrails.refusal import Refusal, wait
-from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
 
 
 def keeps_probation_cap(case: Case) -> Refusal | None:

@@ -7,14 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.observation import NodeState
+from ops_pipelines.core.plan import Remaining
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.guardrails.budgets import out_limit
 from ops_pipelines.domain.guardrails.facts import ClusterFacts
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeState
-from ops_pipelines.domain.plan import Remaining
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.topology import Place, Topology
 
 _DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
 

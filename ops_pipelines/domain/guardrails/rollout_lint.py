@@ -6,7 +6,7 @@ What holds of all other limits is `policy_lint`'s, which asks this too. What is 
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy, RolloutLimits
+from ops_pipelines.core.policy import ActionClass, Consent, Policy, RolloutLimits
 
 USUAL_CLAIM = timedelta(hours=6)
 """Which failure a release promises to find on its first nodes, where it does not say: the default of its claims."""

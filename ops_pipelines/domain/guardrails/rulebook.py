@@ -6,7 +6,7 @@ The rules themselves are `guardrails`, `preconditions`, `budgets` and `job_limit
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

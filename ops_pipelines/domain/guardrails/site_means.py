@@ -6,22 +6,10 @@ asked; here counts only that it is there at all.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
 
+from ops_pipelines.core.machines import SiteMeans
+from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
 from ops_pipelines.domain.guardrails.fencing_room import Objection
-from ops_pipelines.domain.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
-
-
-class SiteMeans(Enum):
-    """What is done to a machine past the scheduler; the value is what cluster.yaml names under `fleet`."""
-
-    INSPECT = "inspect"
-    CHECK = "start_check and read_check"
-    POWER = "power_off, power_on and power_state, or redfish"
-    RESET_GPU = "reset_gpu"
-    REBOOT = "reboot, or reboot_by: slurm"
-    REIMAGE = "reimage"
-
 
 _VITAL: Mapping[SiteMeans, tuple[ActionClass, Risk, str]] = {
     SiteMeans.INSPECT: (

@@ -8,20 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import (
-    IN_HAND,
-    Direction,
-    NodeEvent,
-    NodeStage,
-    Rollout,
-    RolloutNode,
-    RolloutState,
-)
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import RolloutLimits
 
 UPDATED = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
 """At work with the new version."""

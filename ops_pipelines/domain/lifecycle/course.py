@@ -7,10 +7,9 @@ people say comes from them (`flow.lifecycle.orders`).
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ops_pipelines.domain.lifecycle.beginnings import UPDATED, is_to_go_back, pulled_out
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import (
     IN_HAND,
     OF_PEOPLE,
     NodeStage,
@@ -20,7 +19,8 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     Wave,
 )
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.domain.lifecycle.beginnings import UPDATED, is_to_go_back, pulled_out
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 
 _ONE_WAY = "a part of it cannot go back"
 

@@ -7,15 +7,15 @@ what comes next for the rollout as a whole is `course`'s.
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, OutcomeKind, Verb
+from ops_pipelines.core.identity import cause_of
+from ops_pipelines.core.node_tests import CheckState
+from ops_pipelines.core.policy import Durations, RolloutLimits
+from ops_pipelines.core.release import Activation, Change, activation_of
+from ops_pipelines.core.rollout import Direction, NodeEvent, NodeStage, RolloutNode, wanted_versions
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import cause_of
 from ops_pipelines.domain.lifecycle.failures import signature_of
-from ops_pipelines.domain.lifecycle.release import Activation, Change, activation_of
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeEvent, NodeStage, RolloutNode
-from ops_pipelines.domain.lifecycle.way import RESTARTS, Act, Move, Step, Wait, Way, wanted_versions
-from ops_pipelines.domain.node_health.health_gates import CheckState
-from ops_pipelines.domain.policy import Durations, RolloutLimits
+from ops_pipelines.domain.lifecycle.way import RESTARTS, Act, Move, Step, Wait, Way
 
 
 def next_move(way: Way) -> Move:

@@ -5,8 +5,8 @@ That several nodes failed alike is how the gate tells a bad release from bad nod
 
 import re
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import NodeStage
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import NodeStage
 
 _LONGEST_SIGNATURE = 120
 _VARIES = re.compile(

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.topology import Place
+from ops_pipelines.core.identity import JobId, NodeName, Place
+from ops_pipelines.core.release import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ Only canaries are spared wide jobs. Later waves are too large for it: wide jobs 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.lifecycle.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, is_canary
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, is_canary
 
 _NEW = frozenset({NodeStage.RETURNING, NodeStage.SOAKING})
 _MOST_JOBS = 50

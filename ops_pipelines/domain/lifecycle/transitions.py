@@ -6,7 +6,7 @@ A row stands here only if something brings it about: the autopilot by `course` a
 
 from collections.abc import Mapping
 
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutEvent, RolloutState
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutEvent, RolloutState
 
 ROLLOUT_TABLE: Mapping[tuple[RolloutState, RolloutEvent], RolloutState] = {
     (RolloutState.AWAITING_YES, RolloutEvent.YES): RolloutState.RUNNING,

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action, Outcome, OutcomeKind, Verb
-from ops_pipelines.domain.identity import ActionKey, cause_of
-from ops_pipelines.domain.lifecycle.release import Activation, Change, Component, Release, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeEvent, RolloutNode
-from ops_pipelines.domain.node_health.health_gates import CheckVerdict
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.policy import RolloutLimits
+from ops_pipelines.core.action import Action, Outcome, OutcomeKind, Verb
+from ops_pipelines.core.identity import ActionKey, cause_of
+from ops_pipelines.core.node_tests import CheckVerdict
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Activation, Change, Component, Release
+from ops_pipelines.core.rollout import Direction, NodeEvent, RolloutNode
 
 RESTARTS: Mapping[Activation, tuple[Verb, ...]] = {
     Activation.LIVE: (),
@@ -124,14 +124,3 @@ class Way:
     def is_done(self, action: Action) -> bool:
         outcome = self.outcome(action)
         return outcome is not None and outcome.kind is OutcomeKind.DONE
-
-
-def wanted_versions(node: RolloutNode, release: Release) -> Mapping[Component, str]:
-    """Return what each component of a release is to run on a node that goes its way: there, or back."""
-    if node.direction is Direction.FORWARD:
-        return {change.component: change.version for change in release.changes}
-    return {
-        change.component: node.versions_before[change.component]
-        for change in release.changes
-        if change.component in node.versions_before and change.reversibility is not Reversibility.NO
-    }

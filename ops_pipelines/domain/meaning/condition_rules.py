@@ -5,8 +5,8 @@ The numbers that a condition begins at are those of its detector; here is only w
 
 from dataclasses import dataclass, replace
 
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.observation import Observation, Signal
+from ops_pipelines.core.fault import AtFault, Family, FirstAction
+from ops_pipelines.core.observation import Observation, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.fault import AtFault, Component, ComponentKind, FirstAction, node_component
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, LogRule, RepeatRule
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import HISTORY_SOURCE, NO_NODE, Observation, Signal
+from ops_pipelines.core.fault import AtFault, Component, ComponentKind, FirstAction, node_component
+from ops_pipelines.core.finding import Catalogue, CodeRule, Finding, LogRule, RepeatRule
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
+from ops_pipelines.core.observation import HISTORY_SOURCE, NO_NODE, Observation, Signal
 
 BURST = timedelta(minutes=3)
 """What follows so soon is the same event told again. Source: NVSentinel, RepeatedXID31OnSameGPU."""

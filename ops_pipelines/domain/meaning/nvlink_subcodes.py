@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import CodeRule, NvlinkSubcode
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
+from ops_pipelines.core.finding import CodeRule, NvlinkSubcode
 
 NVLINK_CODES = frozenset(range(144, 151))
 """Xids of NVLink 5 that need their line to be understood."""

@@ -6,12 +6,11 @@ What a finding is made of stands in `finding`; what several of them mean togethe
 
 from dataclasses import replace
 
-from ops_pipelines.domain.fault import AtFault, Family, FirstAction
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule, LogRule
+from ops_pipelines.core.fault import AtFault, Family, FirstAction
+from ops_pipelines.core.finding import RESPONSES, Catalogue, CodeRule, Finding, LogRule, Response
+from ops_pipelines.core.observation import NO_NODE, Observation, RecoveryAction, Signal
 from ops_pipelines.domain.meaning.condition_rules import CONDITION_RULES, rule_of_condition
-from ops_pipelines.domain.meaning.finding import RESPONSES, Finding, Response
 from ops_pipelines.domain.meaning.nvlink_subcodes import NVLINK_CODES, judge_nvlink, judge_sxid
-from ops_pipelines.domain.observation import NO_NODE, Observation, RecoveryAction, Signal
 
 
 def find(observation: Observation, catalogue: Catalogue) -> Finding:

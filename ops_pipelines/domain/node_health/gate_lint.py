@@ -8,8 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ops_pipelines.domain.node_health.health_gates import HealthGate, Suite, covers
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, TESTS
+from ops_pipelines.core.node_tests import GPU_COUNT, TESTS, HealthGate, Suite, covers
 
 CANNOT_FAIL_BELOW_RATIO = 0.2
 """# Assumption: a part that brings less than a fifth of what is usual is not slow but broken, and is seen to be so."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.placement.consolidation import Alike
 from ops_pipelines.domain.placement.free_runs import FreeRuns
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting, needed

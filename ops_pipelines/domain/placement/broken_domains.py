@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.domain.placement.occupancy import Occupancy, could_take
 from ops_pipelines.domain.placement.room import Room
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay, needed
-from ops_pipelines.domain.topology import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

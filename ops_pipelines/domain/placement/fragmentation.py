@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.domain.placement.occupancy import Occupancy
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
-from ops_pipelines.domain.topology import Place
 
 HOUR = timedelta(hours=1)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.placement.occupancy import Occupancy
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
 

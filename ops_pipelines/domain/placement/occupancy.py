@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, whole
-from ops_pipelines.domain.quota.terms import TeamName
 
 _RANKS = {why: rank for rank, why in enumerate(Away)}
 

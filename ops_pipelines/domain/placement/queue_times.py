@@ -12,8 +12,8 @@ from enum import Enum
 from itertools import combinations
 from math import ceil
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Waiting
-from ops_pipelines.domain.quota.terms import TeamName
 
 FEW_JOBS = 10
 """Fewer say nothing of what the next one waits."""

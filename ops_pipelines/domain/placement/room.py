@@ -7,10 +7,9 @@ changed. What could take a job is `occupancy.could_take`'s to say; this only cou
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.domain.placement.occupancy import Occupancy, is_for
 from ops_pipelines.domain.placement.standing import Machine
-from ops_pipelines.domain.topology import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

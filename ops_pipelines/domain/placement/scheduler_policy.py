@@ -1,17 +1,18 @@
 """What a scheduler's settings mean for who waits how long. Which values are unwanted is catalogue/scheduler_policy.csv.
 
 Pure: settings and rows in, findings out. A row whose condition does not hold, or whose setting nobody told, says
-nothing: `unknown` names the latter. Reading settings is `ports.scheduler_settings`, reading rows `frames.placement`.
+nothing: `unknown` names the latter. Reading settings is `core.scheduler`, reading rows `frames.placement`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import date, datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from fnmatch import fnmatchcase
 
-Values = Mapping[str, str]
+from ops_pipelines.core.scheduler import SettingsRead, Values
+
 _NOTHING = frozenset({"", "(null)", "none", "n/a", "unset"})
 _ENDLESS = frozenset({"unlimited", "infinite", "-1"})
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
@@ -59,18 +60,6 @@ class PolicyRow:
     set_to: str
     source: str
     checked_on: date
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsRead:
-    """What the scheduler said of its settings."""
-
-    cluster: Values
-    partitions: Mapping[str, Values] = field(default_factory=dict)
-    qos: Mapping[str, Values] = field(default_factory=dict)
-    read_at: datetime
-    unread: tuple[str, ...] = ()
-    """What could not be read, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.topology import Place
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.proposal import TeamName
 
 _SLACK = 1e-6
 """GPUs: accounting shares them out among nodes by division."""

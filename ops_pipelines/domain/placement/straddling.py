@@ -12,10 +12,10 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 
+from ops_pipelines.core.identity import Place
 from ops_pipelines.domain.placement.occupancy import Occupancy, could_take
 from ops_pipelines.domain.placement.room import Room
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay, needed
-from ops_pipelines.domain.topology import Place
 
 HEAVY_BYTES_PER_SECOND = 10e9
 """Per node, both ways. Assumption: above it a job's steps wait for the network when its way grows longer."""

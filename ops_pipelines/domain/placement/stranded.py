@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.occupancy import Occupancy, Stretch
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, whole
-from ops_pipelines.domain.quota.terms import TeamName
 
 NO_NODE = NodeName("")
 """Of what no single node has: the limits of teams."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import add, sub
 
-from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.water_filling import pour
 
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.hierarchy import Children, Parents, children_of, parent_faults
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.memory import fair_demand
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 
 _LEAN_RATIO = 0.02
 """Chances that differ by no more than this share of themselves count as equal: of two such teams the one that lent gets

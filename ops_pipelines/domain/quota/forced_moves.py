@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.proposal import ProposedQuota
-from ops_pipelines.domain.quota.terms import TeamName, Terms
+from ops_pipelines.core.proposal import ProposedQuota, TeamName, Terms
 
 ROUNDING = 1e-6
 Amounts = Mapping[TeamName, float]

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.capacity import Capacity
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.hierarchy import from_the_top
 from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, joined, type_prefix
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 
 _ROUNDING = 1e-6
 """GPUs by which sums may differ by rounding alone."""

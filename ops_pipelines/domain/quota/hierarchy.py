@@ -6,7 +6,7 @@ Names only. What was agreed with each is `contracts`, what it gets `allocation`.
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 
 Parents = Mapping[TeamName, TeamName | None]
 """Every declared team, and what it belongs to; None: to the cluster itself."""

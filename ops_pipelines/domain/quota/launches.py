@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ got of all GPUs had they been shared out fairly (`allocation`), however much it 
 
 from collections.abc import Mapping, Sequence
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import Sharing
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.launches import Launches
 from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 
 _NEGLIGIBLE = 1e-4
 """An hour that weighs less than this is left out: it could move no GPU."""

@@ -7,12 +7,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.even_chance import even_out, level_out
 from ops_pipelines.domain.quota.fair_debt import chance_factor, standings_of, weight_factor
 from ops_pipelines.domain.quota.moves import Falling, Rising
 from ops_pipelines.domain.quota.organisations import Group, Limits, owed_to, tree_of
 from ops_pipelines.domain.quota.queue_chance import QueueChance
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.today import Today
 from ops_pipelines.domain.quota.water_filling import pour
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
 from ops_pipelines.domain.quota.hierarchy import Children, children_of, parent_faults
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.water_filling import pour
 
 _ROUNDING = 1e-9

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ops_pipelines.domain.identity import Digest, digest_of
-from ops_pipelines.domain.proof import PROVER_VERSION, QuotaProof
+from ops_pipelines.core.identity import Digest, digest_of
+from ops_pipelines.core.proof import PROVER_VERSION, QuotaProof
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, SupplyLine, TeamName, Terms
 from ops_pipelines.domain.quota.forced_moves import ROUNDING, Agreed
-from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal, SupplyLine
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.turns import direction_of, held_direction, quotas_lately
 
 

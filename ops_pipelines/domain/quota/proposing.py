@@ -8,11 +8,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, SupplyLine, TeamName
 from ops_pipelines.domain.quota.organisations import owed_to, tree_of
-from ops_pipelines.domain.quota.proposal import ProposedQuota, SupplyLine
 from ops_pipelines.domain.quota.queue_chance import QueueChance
 from ops_pipelines.domain.quota.reasons import counterfactual_of, moves_in_words, reason_of
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced, Today
 from ops_pipelines.domain.quota.whole_units import Bound, Goal, rounded
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.capacity import Capacity
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.domain.quota.guarantee_lint import (
@@ -21,7 +22,6 @@ from ops_pipelines.domain.quota.guarantee_lint import (
 )
 from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, Remarks, joined
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 
 _AHEAD_DAYS = 90
 """# Assumption: GPUs are bought and contracts signed a quarter ahead; who is told earlier puts it off."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.queue_chance import QueueChance
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced
 
 _SAME = 0.05

@@ -9,10 +9,10 @@ broken nodes is taken before anything moves. How each step is done is `moving`'s
 import math
 from collections.abc import Mapping, Sequence
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.moving import NOTHING, Quotas
 from ops_pipelines.domain.quota.queue_chance import QueueChance
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced, Today
 from ops_pipelines.domain.quota.turns import held_direction
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ops_pipelines.core.proposal import Terms
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import Served, debts_against
 from ops_pipelines.domain.quota.memory import fair_demand, remember
@@ -16,7 +17,6 @@ from ops_pipelines.domain.quota.queue_chance import queue_chance
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay_score import Quotas, Score, ServedDay, score
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import Terms
 from ops_pipelines.domain.quota.today import Today
 
 POLICIES = ("static", "rebalanced", "daily_optimum", "pooled")

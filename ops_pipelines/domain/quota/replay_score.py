@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import sub
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 
 _NOTHING = 1e-9
 

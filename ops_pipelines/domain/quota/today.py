@@ -6,8 +6,8 @@ How they are moved is `rebalance`'s, how that is told `reasons`', what is propos
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.queue_chance import QueueChance
-from ops_pipelines.domain.quota.terms import TeamName, Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from itertools import pairwise
 
-from ops_pipelines.domain.quota.proposal import QuotaProposal
+from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 _MOST_TURNS = 2
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 
 _NEARLY = 1e-9
 

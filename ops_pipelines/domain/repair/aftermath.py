@@ -7,16 +7,15 @@ says.
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName, PlanId, Topology
+from ops_pipelines.core.incident import Incident, driving
+from ops_pipelines.core.plan import BlastRadius
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.diagnosis.mass_event import is_hard
 from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason, judge
-from ops_pipelines.domain.identity import NodeName, PlanId
-from ops_pipelines.domain.incident import Incident, driving
-from ops_pipelines.domain.plan import BlastRadius
-from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.job_moves import ActionMaker
-from ops_pipelines.domain.topology import Topology
 
 _NAMED_COUNT = 8
 _BURST = timedelta(seconds=10)

@@ -7,12 +7,12 @@ Whose yes each act needs is `guardrails.consents`'; what a repair consists of is
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ops_pipelines.domain.action import JOB_VERBS, Action, Verb
+from ops_pipelines.core.action import JOB_VERBS, Action, Verb
+from ops_pipelines.core.plan import Moment
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.domain.guardrails.consents import CLASS_OF, needs_yes
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
 from ops_pipelines.domain.repair.job_moves import MOVED, ActionMaker
 from ops_pipelines.domain.repair.repair_steps import Situation
-from ops_pipelines.domain.steps.timing import Moment
 
 _GIVES_BACK = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.UNRESERVE})
 

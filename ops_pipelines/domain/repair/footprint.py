@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName
+from ops_pipelines.core.plan import IncidentPlan
 
 
 class Budget(Enum):

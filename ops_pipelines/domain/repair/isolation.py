@@ -7,15 +7,15 @@ again `returning.verification`'s. Where any of this does not hold, a person is p
 
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.fault import AtFault, ComponentKind, Family, FirstAction
+from ops_pipelines.core.finding import ISOLATED_FOR, Finding, Response
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import Signal
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.diagnosis.diagnose import confidence_of
 from ops_pipelines.domain.diagnosis.gathering import spreads_within
-from ops_pipelines.domain.fault import AtFault, ComponentKind, Family, FirstAction
+from ops_pipelines.domain.diagnosis.standing import isolates
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, Finding, Response
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.steps.ladder import isolates
 
 ISOLATED_AT = 0.85
 """How sure we must be that it is this node's own part. Assumption: what a detector alone is sure of that compares a

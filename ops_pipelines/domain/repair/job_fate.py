@@ -7,14 +7,11 @@ How soon is `steps.timing`'s reading of the catalogue, of the findings that stil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.guardrails.facts import is_cut_off, returned_at
-from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Finding, Response
-from ops_pipelines.domain.meaning.hazard import AT_ONCE, Hazard
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import AT_ONCE, Finding, Hazard, Response
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import (
     CONDITION_SOURCES,
     DETECTOR_SOURCE,
     HISTORY_SOURCE,
@@ -22,6 +19,8 @@ from ops_pipelines.domain.observation import (
     JobStatus,
     NodeStatus,
 )
+from ops_pipelines.domain.guardrails.facts import is_cut_off, returned_at
+from ops_pipelines.domain.guardrails.judge import ClusterFacts
 from ops_pipelines.domain.steps.timing import hazard_of
 
 _DEAD = Hazard(

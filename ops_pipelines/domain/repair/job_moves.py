@@ -9,18 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Urgency, Verb
+from ops_pipelines.core.action import Action, OutcomeKind, Urgency, Verb
+from ops_pipelines.core.finding import Hazard
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, PciAddress, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState
+from ops_pipelines.core.plan import JobTiming, Moment
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.guardrails.facts import is_cut_off
 from ops_pipelines.domain.guardrails.job_limits import must_serve, serving_replicas
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, PciAddress
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.hazard import Hazard
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState
-from ops_pipelines.domain.policy import Policy
 from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, choose_moment
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.domain.steps.timing import choose_moment
 
 MOVED = frozenset({Moment.NOW, Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
 """Moments at which a job is moved; at the others it stays, and the repair waits until it ends."""

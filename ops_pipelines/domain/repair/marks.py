@@ -10,11 +10,11 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Verb
+from ops_pipelines.core.action import MARKS, Action, ActionRecord, Verb
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus, has_moved_on
 from ops_pipelines.domain.guardrails.facts import being_moved, mark_of, open_marks, power_cut_at
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
 
 _TRIED_AGAIN_AFTER = timedelta(minutes=10)
 """What the scheduler has refused it will refuse again in a moment; a job that stays held is a night's work lost."""

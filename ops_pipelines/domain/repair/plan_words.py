@@ -3,11 +3,11 @@
 The plan itself is `remediation`'s; what the owner of a job is told is `repair_steps`'.
 """
 
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
 from ops_pipelines.domain.repair.job_moves import MOVED, is_leaving
 from ops_pipelines.domain.repair.repair_steps import Situation
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
 
 
 def effects_of(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:

@@ -7,18 +7,12 @@ until it is done or superseded. Limits are `guardrails`' business; sending and w
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import SOFT, Action, Verb
-from ops_pipelines.domain.diagnosis.response import response_of
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
-from ops_pipelines.domain.guardrails.budgets import leaves_no_place
-from ops_pipelines.domain.guardrails.facts import held_and_not_released
-from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
-from ops_pipelines.domain.guardrails.ownership import holder_of
-from ops_pipelines.domain.identity import JobAttempt, PlanId, digest_of
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import SOFT, Action, Verb
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import JobAttempt, PlanId, Topology, digest_of
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import (
     MAY_HAVE_PROCESSES,
     TELEMETRY_SOURCE,
     JobState,
@@ -26,8 +20,14 @@ from ops_pipelines.domain.observation import (
     Signal,
     has_moved_on,
 )
-from ops_pipelines.domain.plan import BlastRadius, IncidentPlan
-from ops_pipelines.domain.policy import Mode, Policy
+from ops_pipelines.core.plan import BlastRadius, IncidentPlan, JobTiming, Moment
+from ops_pipelines.core.policy import Mode, Policy
+from ops_pipelines.domain.diagnosis.response import response_of
+from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
+from ops_pipelines.domain.guardrails.budgets import leaves_no_place
+from ops_pipelines.domain.guardrails.facts import held_and_not_released
+from ops_pipelines.domain.guardrails.judge import Authority, Case, ClusterFacts, Patience, Refusal, is_drain_of, judge
+from ops_pipelines.domain.guardrails.ownership import holder_of
 from ops_pipelines.domain.repair.aftermath import answer_struck
 from ops_pipelines.domain.repair.consented import drain_first, up_to_forbidden, within_consents
 from ops_pipelines.domain.repair.isolation import is_of_own_part, isolation_for, may_be_shared, seen_at_first_hand
@@ -36,8 +36,6 @@ from ops_pipelines.domain.repair.job_moves import ActionMaker, share_spares, tim
 from ops_pipelines.domain.repair.plan_words import alternatives_to, effects_of
 from ops_pipelines.domain.repair.repair_steps import Situation, repair_actions
 from ops_pipelines.domain.steps.ladder import next_repair
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
-from ops_pipelines.domain.topology import Topology
 
 _CAUSE_SHOWS = timedelta(seconds=60)
 """A hung job or a lost peer may be the first sign of a broken part, whose own is sampled some seconds later.

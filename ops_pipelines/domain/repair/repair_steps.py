@@ -7,17 +7,17 @@ repair it is, `ladder` says; when each job is moved, `timing`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.fault import FIRST_STEPS
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import Checkpointing, JobStatus, NodeStatus
+from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.domain.diagnosis.response import gpus_to_reset
-from ops_pipelines.domain.fault import FIRST_STEPS
 from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import Checkpointing, JobStatus, NodeStatus
 from ops_pipelines.domain.repair.job_fate import is_silent
 from ops_pipelines.domain.repair.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,21 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, Try
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.node_health.health_gates import HealthGate, count_gpus_used, gate_for
-from ops_pipelines.domain.node_health.node_check import Measurement, NodeCheck, TestResult, TestRun
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, Try
+from ops_pipelines.core.node_tests import (
+    HealthGate,
+    Measurement,
+    NodeCheck,
+    TestResult,
+    TestRun,
+    count_gpus_used,
+    gate_for,
+)
+from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.domain.steps.ladder import RUNGS, Rung, rung_of
 

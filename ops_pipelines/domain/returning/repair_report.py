@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.node_health.health_gates import HealthGate
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.node_tests import HealthGate, NodeCheck, TestResult
+from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.domain.returning.repair_evidence import (
     NO_LIMIT,
     EarlierTrouble,

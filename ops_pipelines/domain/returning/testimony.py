@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, Testimony, Verb, Witness, reservation_of
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import Action, ActionRecord, Testimony, Verb, Witness, reservation_of
+from ops_pipelines.core.observation import (
     HAS_PROCESSES,
     JobState,
     JobStatus,
@@ -23,6 +20,9 @@ from ops_pipelines.domain.observation import (
     RecoveryAction,
     has_moved_on,
 )
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallReport, InstallState
+from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 
 BOOT_TIME_JITTER = timedelta(seconds=3)
 """A boot time moves without a boot: slurmd computes it from its uptime, and it was seen to jump by a second (22.05)."""

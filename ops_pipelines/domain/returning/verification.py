@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding, Response
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.action import MESSAGES, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import (
     CONDITION_SOURCES,
     NodeInspection,
     NodeStatus,
@@ -21,8 +21,8 @@ from ops_pipelines.domain.observation import (
     TelemetryStatus,
     seen_by_ourselves,
 )
-from ops_pipelines.domain.policy import Durations
-from ops_pipelines.domain.steps.ladder import is_shown_again
+from ops_pipelines.core.policy import Durations
+from ops_pipelines.domain.diagnosis.standing import is_shown_again
 
 REPAIR_MARKS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE})
 """The acts with which a repair is done."""

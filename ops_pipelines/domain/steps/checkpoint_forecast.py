@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.observation import Checkpointing, JobStatus, Workload
+from ops_pipelines.core.observation import Checkpointing, JobStatus, Workload
 
 _USUAL_SECONDS = (300.0, 600.0, 1_200.0, 2_400.0, 5_400.0, 10_800.0)
 """Distances of checkpoints, taken as equally usual: from 5 minutes (Meta RSC, arXiv 2410.21680) over half an hour

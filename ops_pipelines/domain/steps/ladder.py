@@ -6,16 +6,15 @@ Choosing the rung is here; the acts of a rung are `remediation`'s, their limits 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, Try, advance
-from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Finding, Response
-from ops_pipelines.domain.policy import Durations, LadderLimits
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.policy import Durations, LadderLimits
 
 
 class Rung(IntEnum):
@@ -272,65 +271,6 @@ def _is_open(
     response: Response, node: NodeName, records: Collection[ActionRecord], *, limits: LadderLimits, now: datetime
 ) -> bool:
     return count_tries(response, node, records, limits=limits, now=now) < max_tries(response, limits)
-
-
-def climb(incident: Incident, event: IncidentEvent, *, why: str, at: datetime) -> Incident:
-    """Return the incident waiting for its next plan, with its present repair among those that did not help.
-
-    `event` says how that showed: REPAIR_FAILED, NOT_WELL or RELAPSED.
-    """
-    tried = Try(response=incident.response, ended_at=at, why=why)
-    open_again = advance(incident, event, at=at, note=f"{_WORDS[event]}: {why}")
-    return replace(open_again, tries=(*incident.tries, tried), returned_at=None, quiet_since=None)
-
-
-_WORDS = {
-    IncidentEvent.REPAIR_FAILED: "the repair failed",
-    IncidentEvent.NOT_WELL: "not well after the repair",
-    IncidentEvent.RELAPSED: "it broke again on probation",
-}
-_RELAPSING = frozenset({FirstAction.DRAIN_INSPECT, FirstAction.RMA, FirstAction.RESET_FABRIC})
-"""What would only be looked at on any other node counts against one on probation."""
-
-
-def isolates(finding: Finding) -> bool:
-    """Return whether a finding is of the kind for which a node is isolated, taken alone."""
-    return finding.first_action in ISOLATED_FOR and not finding.is_secondary
-
-
-def is_shown_again(incident: Incident, finding: Finding) -> bool:
-    """Return whether a finding shows again what a node was isolated for: the same rule, on the same part."""
-    return (
-        incident.response is Response.ISOLATE
-        and isolates(finding)
-        and any(
-            (each.rule, each.node, each.component, each.gpu)
-            == (finding.rule, finding.node, finding.component, finding.gpu)
-            for each in incident.findings
-        )
-    )
-
-
-def is_relapse(incident: Incident, finding: Finding) -> bool:
-    """Return whether something happened on a node on probation that says that it is not well after all.
-
-    Events count at once; a condition is judged by how long it lasts (`verification.judge_probation`). What a program
-    or a job did wrong says nothing of the node.
-    """
-    return (
-        incident.state is IncidentState.PROBATION
-        and incident.returned_at is not None
-        and finding.found_at > incident.returned_at
-        and finding.node in incident.nodes
-        and not finding.is_secondary
-        and not finding.is_lasting
-        and (finding.response in REPAIRS or finding.first_action in _RELAPSING or is_shown_again(incident, finding))
-        and finding.confidence >= _BELIEVED
-    )
-
-
-_BELIEVED = 0.6
-"""As for raising an incident (`diagnosis.RAISED_AT`)."""
 
 
 def limit_of(rung: Rung, durations: Durations) -> timedelta | None:

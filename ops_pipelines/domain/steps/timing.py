@@ -11,80 +11,30 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
-from ops_pipelines.domain.identity import JobAttempt
-from ops_pipelines.domain.meaning.finding import ISOLATED_FOR, REPAIRS, Finding, Response
-from ops_pipelines.domain.meaning.hazard import (
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
+from ops_pipelines.core.finding import (
+    ISOLATED_FOR,
+    REPAIRS,
     UNKNOWN_HAZARD,
+    Finding,
     Hazard,
+    Response,
     seconds_until_strike,
     strike_probability,
     work_struck,
     work_struck_between_checkpoints,
 )
-from ops_pipelines.domain.observation import Checkpointing, JobStatus, Signal, Workload
-from ops_pipelines.domain.policy import RecoveryLimits
+from ops_pipelines.core.identity import JobAttempt
+from ops_pipelines.core.observation import Checkpointing, JobStatus, Signal, Workload
+from ops_pipelines.core.plan import JobTiming, Moment, Option, RestartCosts
+from ops_pipelines.core.policy import RecoveryLimits
 from ops_pipelines.domain.steps.checkpoint_forecast import (
     LATE_RATIO,
     CheckpointForecast,
     forecast_checkpoints,
     remaining_seconds,
 )
-
-
-class Moment(Enum):
-    """When a job is interrupted."""
-
-    NOW = "now"
-    NEXT_CHECKPOINT = "next_checkpoint"
-    AFTER_NOTICE = "after_notice"
-    """Of an interactive session: when its owner has had time to save."""
-    JOB_END = "job_end"
-    """It is not interrupted: the repair waits until it ends."""
-    NEVER = "never"
-    """It may not be interrupted: no checkpoint, `--no-requeue`, or requeued too often. Its owner is told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartCosts:
-    """How long an interruption takes, apart from recomputed work. Priors until it has been measured."""
-
-    restart_seconds: float = 300.0
-    """Process start, loading the checkpoint, warm-up. Source of the prior: Meta RSC assumes 5 minutes (2410.21680)."""
-    queue_seconds: float = 60.0
-    """From release to start, where room is free. Assumption until measured."""
-    no_room_queue_seconds: float = 3_600.0
-    """From release to start, where none is. Assumption until measured."""
-    measured_count: int = 0
-    """How many interruptions these rest on; 0: priors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One moment and what it is expected to cost."""
-
-    moment: Moment
-    lost_gpu_hours: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTiming:
-    """When one job is interrupted, and what the other moments would have cost."""
-
-    attempt: JobAttempt
-    moment: Moment
-    options: tuple[Option, ...]
-    """Every moment that was open, cheapest first."""
-    decided_at: datetime
-    checkpointed_at: datetime | None
-    """Its newest checkpoint when this was decided: a newer one is what NEXT_CHECKPOINT waits for."""
-    until: datetime | None
-    """Of NEXT_CHECKPOINT and AFTER_NOTICE: the latest moment, then it is interrupted anyway."""
-    reason: str
-
 
 _TAKEN_OUT_FOR = DESTRUCTIVE_ACTIONS | ISOLATED_FOR
 

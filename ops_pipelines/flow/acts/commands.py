@@ -6,16 +6,26 @@ Whether it may be sent, and whether it happened, is `perform`'s business.
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ops_pipelines.domain.action import OVERLAP, Action, Urgency, Verb, reservation_of
+from ops_pipelines.core.action import OVERLAP, Action, Urgency, Verb, reservation_of
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.node_tests import suite_named
+from ops_pipelines.core.notes import (
+    ON_CALL,
+    Audience,
+    Link,
+    Message,
+    Severity,
+    body_of,
+    names_of,
+    places,
+    subject_of,
+    sureness,
+)
+from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.domain.guardrails.facts import mark_on
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.node_health.health_gates import suite_named
-from ops_pipelines.domain.observation import JobState, JobStatus
 from ops_pipelines.flow.acts.installs import order_of
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.message_words import ON_CALL, body_of, names_of, places, subject_of, sureness
-from ops_pipelines.ports.notifier import Audience, Link, Message, Severity
 
 
 def send_command(action: Action, cluster: Cluster, facts: ClusterFacts) -> str:

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import ActionKey, NodeName, digest_of
+from ops_pipelines.core.observation import PowerState
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
-from ops_pipelines.domain.identity import ActionKey, NodeName, digest_of
-from ops_pipelines.domain.observation import PowerState
 from ops_pipelines.domain.repair.marks import nodes_in_doubt
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.frames.telemetry import is_any_fresh
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 CHEAP = frozenset({Verb.DRAIN})
 """Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""

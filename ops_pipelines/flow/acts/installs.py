@@ -4,12 +4,11 @@ The release is the one that the rollout was opened with, whatever the file says 
 stands in the act itself. Sending it is `commands'`, reading what became of it `witnesses'`.
 """
 
-from ops_pipelines.domain.action import Action
-from ops_pipelines.domain.identity import NodeName, RolloutId
-from ops_pipelines.domain.lifecycle.install import InstallOrder, UnorderableError, order_for, step_of
-from ops_pipelines.domain.lifecycle.rollout import RolloutNode
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.action import Action
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName, RolloutId
+from ops_pipelines.core.rollout import InstallOrder, RolloutNode, UnorderableError, order_for, step_of
+from ops_pipelines.core.sources import SourceRefused
 
 
 def order_of(action: Action, cluster: Cluster) -> InstallOrder:

@@ -8,22 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, Guard, LedgerState
+from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId, cause_of, is_rollout
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.proof import SECOND_OPINION, ActProof, wait
+from ops_pipelines.core.rollout import Rollout, RolloutState
 from ops_pipelines.domain.act_proof import Sight, prove_act
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, are_stale, judge
 from ops_pipelines.domain.guardrails.ownership import AFTER_RETURN, is_underway
-from ops_pipelines.domain.guardrails.refusal import wait
-from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId, cause_of, is_rollout
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState
-from ops_pipelines.domain.policy import ActionClass, Consent, Policy
-from ops_pipelines.domain.proof import SECOND_OPINION, ActProof
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.timeliness import Lateness, in_force
-from ops_pipelines.ports.ledger import AUTOPILOT, Guard, LedgerState
 
 NO_LEASE = Refusal(
     guardrail="lease",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.action import (
+from ops_pipelines.core.action import (
     MARKS,
     MESSAGES,
     NOT_NEEDED,
@@ -21,22 +21,22 @@ from ops_pipelines.domain.action import (
     Witness,
     witness_limit,
 )
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, AlreadyBegun, Begun, LedgerState
+from ops_pipelines.core.identity import PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.proof import SECOND_OPINION, ActProof
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal, expected_loss, is_moot
-from ops_pipelines.domain.identity import PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import JobState
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.proof import SECOND_OPINION, ActProof
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.commands import send_command
 from ops_pipelines.flow.acts.fresh_facts import over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
 from ops_pipelines.flow.acts.witnesses import inspect_node, look
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.timeliness import read_lateness
-from ops_pipelines.ports.ledger import AUTOPILOT, AlreadyBegun, Begun, LedgerState
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
 _AT_ONCE = frozenset(
     {

@@ -3,13 +3,13 @@
 What the reading says of the act is `domain.returning.testimony`'s.
 """
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NodeInspection
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.returning.testimony import Scene
 from ops_pipelines.flow.acts.installs import order_of
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.source_error import SourceError
 
 _OF_JOBS = frozenset({Verb.HOLD, Verb.MARK, Verb.UNMARK, Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE})
 

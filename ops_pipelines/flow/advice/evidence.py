@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.advice.storage import FileGroup
 from ops_pipelines.domain.advice.work import JobWork, NodeFailures
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.lake import Lake, Rows
-from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.advice.work import LongRun, Subject

@@ -2,16 +2,16 @@
 
 from datetime import datetime
 
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.periods import Week
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.advice.advice import Advice, Withheld
 from ops_pipelines.domain.advice.choosing import choose
 from ops_pipelines.domain.advice.judging import judge, judge_storage
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.advice.evidence import OnStep, read_evidence, silent
 from ops_pipelines.flow.advice.kept import said_before
 from ops_pipelines.flow.advice.rates import find_rates, with_cents
 from ops_pipelines.flow.advice.report import AdviceReport
-from ops_pipelines.flow.hindsight.review.week import Week
-from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 

@@ -1,12 +1,12 @@
 """Was advice followed: the same subject's measure in the two weeks after, beside the week that it was given for."""
 
+from ops_pipelines.core.periods import WEEK, Week
 from ops_pipelines.domain.advice.advice import OF_STORAGE, AdviceKind
 from ops_pipelines.domain.advice.following import Followed, Outcome, judge_following
 from ops_pipelines.domain.advice.judging import measure
 from ops_pipelines.flow.advice.evidence import Evidence, OnStep, read_evidence, silent
 from ops_pipelines.flow.advice.kept import Told, keep_outcomes, told_in
 from ops_pipelines.flow.advice.report import FollowedUp
-from ops_pipelines.flow.hindsight.review.week import WEEK, Week
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 AFTER_WEEKS = 2

@@ -6,16 +6,13 @@ Ends nothing: the last note names the command, and a person types it. Hours whos
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Outbox, Severity, TellRules
+from ops_pipelines.core.observation import JobState, JobStatus, Workload
 from ops_pipelines.domain.advice.advice import one_line
 from ops_pipelines.domain.advice.ladder import IdleAttempt, LadderStep, due_step, ending_command
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.domain.observation import JobState, JobStatus, Workload
-from ops_pipelines.flow.message_words import ON_CALL
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.flow.tell_rules import TellRules
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Lane, Note, Outbox
 
 SOURCE = "messages of idle GPUs"
 _BACK = timedelta(hours=24)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.core.periods import WEEK, Week
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld
 from ops_pipelines.domain.advice.choosing import Said
 from ops_pipelines.domain.advice.following import Followed
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
-from ops_pipelines.flow.hindsight.review.week import WEEK, Week
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 TABLE = "efficiency_advice"

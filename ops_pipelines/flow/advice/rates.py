@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 
+from ops_pipelines.core.money import to_cents
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.advice.advice import Advice
-from ops_pipelines.domain.cost.cents import to_cents
 from ops_pipelines.domain.cost.price import BYTES_PER_TIB, PricedBy
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 _WEEK_SECONDS = int(timedelta(days=7).total_seconds())

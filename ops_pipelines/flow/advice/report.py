@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ops_pipelines.core.periods import Week
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld
 from ops_pipelines.domain.advice.following import Outcome
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.flow.hindsight.review.week import Week
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

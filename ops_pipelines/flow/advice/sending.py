@@ -1,23 +1,21 @@
 """The weekly message to each team: one, short, once. Composes notes; sending them is `telling.delivery`'s.
 
 Job names are users' words: they are on one line and short since they became a subject, and a channel shows a message as
-text (`ports.notifier`).
+text (`core.notes`).
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import Audience, Lane, Note, Severity, TellRules, quiet_end
+from ops_pipelines.core.periods import WEEK, Week
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import OF_STORAGE, Advice
 from ops_pipelines.domain.advice.weighing import shown_bytes, shown_hours
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.advice.report import AdviceReport
-from ops_pipelines.flow.hindsight.review.week import WEEK, Week
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.flow.tell_rules import TellRules, quiet_end
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Lane, Note
 
 SOURCE = "messages of advice"
 _TRIES = 3

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.flow.cost.states import FoundStates, find_states
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.placement.report import absences_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.lake import Rows
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.peaks.day_book import DayBook

@@ -7,12 +7,12 @@ as it would have been; what a site states (projects, arrivals) is that of now, a
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityForecast, CapacityPlan, Hindsight, OrderLine
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.capacity.forecasting import forecast_from
 from ops_pipelines.flow.capacity.kept import kept_report
 from ops_pipelines.flow.capacity.past import NoHistory, Past, read_past

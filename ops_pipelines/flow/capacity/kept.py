@@ -6,11 +6,11 @@ is kept beside it under the month of its day, as 2026Q4-check-2026-11. JSON, as 
 
 from datetime import date
 
+from ops_pipelines.core.record import StatementFiles, StatementFilesError
 from ops_pipelines.domain.capacity.plan import CapacityReport
 from ops_pipelines.domain.capacity.quarters import first_day_of
 from ops_pipelines.flow.capacity.document import json_of, report_in
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.statement_files import StatementFiles, StatementFilesError
 
 
 def keep_report(desk: TeamsDesk, report: CapacityReport) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import CapacitySettings
 from ops_pipelines.domain.capacity.order import Places
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan
@@ -10,7 +11,6 @@ from ops_pipelines.domain.capacity.planning import PlanInputs, make_plan
 from ops_pipelines.domain.capacity.refresh import judge_batches
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.room import drawn_watts, find_room
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.advice.kept import followed_ratio
 from ops_pipelines.flow.capacity.batches import gather_batches
 from ops_pipelines.flow.capacity.past import Past, read_past

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.domain.capacity.hardware import Arrival, Retirement
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.capacity.supply import SupplyInputs
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutState
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.capacity.past import Past
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import InstalledNode

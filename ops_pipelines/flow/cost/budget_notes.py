@@ -7,15 +7,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.money import show_cents
+from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Severity, TellRules, body_of, next_time, quiet_end
 from ops_pipelines.domain.cost.budgets import BudgetAlert, BudgetStanding
-from ops_pipelines.domain.cost.cents import show_cents
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.message_words import ON_CALL, body_of
-from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Lane, Note
 
 SOURCE = "messages on budgets"
 _SEVERITY = {

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.fault import AtFault
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.lines import LostHours
-from ops_pipelines.domain.cost.months import BilledPart
-from ops_pipelines.domain.fault import AtFault
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.flow.cost.owners import OwnerReader
 from ops_pipelines.flow.hindsight.review.incidents import at_fault_of
 from ops_pipelines.flow.hindsight.review.work import MARGIN, read_job_history

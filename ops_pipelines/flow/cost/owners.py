@@ -7,9 +7,9 @@ project. Every other account is a team of its own, and named.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.terms import TeamName
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ their totals are the cost of the assets.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.cost.cents import Cents
+from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.cost.lines import Line, Service
 from ops_pipelines.domain.cost.statement import Statement
 from ops_pipelines.domain.cost.usage import Bearer, Fate, PartUsage, Used

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from ops_pipelines.core.money import Amount, Cents
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.cost.budgets import Budget, BudgetStanding, judge_budget
-from ops_pipelines.domain.cost.cents import Amount, Cents
 from ops_pipelines.domain.cost.lines import Held, LostHours
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
 from ops_pipelines.domain.cost.price import AssetCost, Installed, InstalledAsset, PriceModel, asset_cost
 from ops_pipelines.domain.cost.statement import Statement, make_statement
 from ops_pipelines.domain.cost.usage import PartUsage
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.flow.cost.lost_hours import LossAt, Losses, find_losses
 from ops_pipelines.flow.cost.usage import DayUsage, MonthUsage, part_of, usage_of
 from ops_pipelines.flow.teams_desk import TeamsDesk

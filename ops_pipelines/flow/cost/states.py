@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, Verb, reservation_of
-from ops_pipelines.domain.cost.months import BilledPart
-from ops_pipelines.domain.identity import NodeName, cause_of, parse_node_name
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
+from ops_pipelines.core.action import ActionRecord, Verb, reservation_of
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.entries import EntryKind
+from ops_pipelines.core.identity import NodeName, cause_of, parse_node_name
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
 from ops_pipelines.flow.hindsight.story.cost import spans_out
 from ops_pipelines.flow.hindsight.story.milestones import done_at
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import Condition, NodeState
-from ops_pipelines.ports.ledger import EntryKind, Ledger
 
 _OFF_THE_BUS = frozenset({"gpu_missing", "xid_79"})
 """Findings after which a GPU does no work although its node does."""

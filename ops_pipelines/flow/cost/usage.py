@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.periods import BilledPart, CostMonth, month_to_date, whole_month
 from ops_pipelines.domain.cost.lines import Held
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth, month_to_date, whole_month
 from ops_pipelines.domain.cost.price import InstalledAsset
 from ops_pipelines.domain.cost.usage import NO_TEAM, PartUsage, join_usage
 from ops_pipelines.flow.cost.owners import OwnerReader
 from ops_pipelines.flow.cost.states import FoundStates, find_states
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
 
 if TYPE_CHECKING:

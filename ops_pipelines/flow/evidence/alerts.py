@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.observation import ALERT_SOURCE, Observation, Rejected
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.observation import ALERT_SOURCE, Observation, Rejected
 from ops_pipelines.frames.formats.alertmanager import AlertsRead
 
 UNTOLD_FOR = timedelta(days=1)

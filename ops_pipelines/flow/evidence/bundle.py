@@ -15,14 +15,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event, Thread
 
-from ops_pipelines.domain.fault import ComponentKind
-from ops_pipelines.domain.identity import IncidentId, JobId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.observation import NO_NODE, JobStatus, NodeStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.bundles import BundleError, Recalled, RecalledLine, Recollection, SavedBundle
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.fault import ComponentKind
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName, PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import NO_NODE, JobStatus, NodeStatus
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.record import BundleError, Recalled, RecalledLine, Recollection, SavedBundle
 
 OPENED, CHANGED = "opened", "changed"
 MARGIN = timedelta(minutes=10)

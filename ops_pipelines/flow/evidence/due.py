@@ -9,17 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import NodeName, digest_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import NodeStatus, Observation, seen_by_ourselves
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
 from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
-from ops_pipelines.domain.identity import NodeName, digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import NodeStatus, Observation, seen_by_ourselves
-from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.testimony import BOOT_TIME_JITTER
 from ops_pipelines.domain.returning.verification import repair_finished_at
-from ops_pipelines.ports.ledger import LedgerState
 
 _RETRY_AT_MOST = timedelta(minutes=5)
 _SETTLES = timedelta(seconds=5)

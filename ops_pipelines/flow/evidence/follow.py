@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from ops_pipelines.domain.observation import Observation, Rejected, as_history, is_history
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.logs import LogBatch, Logs
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.observation import Observation, Rejected, as_history, is_history
+from ops_pipelines.core.sources import LogBatch, Logs
 
 Told: TypeAlias = tuple[tuple[Observation, ...], tuple[Rejected, ...]]
 """What lines mean, and those that were not believed."""

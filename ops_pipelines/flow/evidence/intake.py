@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import NodeStatus, Observation, Rejected, Signal
+from ops_pipelines.core.sources import LogBatch, Logs, SourceError
 from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.guardrails.ownership import under_change
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import NodeStatus, Observation, Rejected, Signal
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.follow import Followed, Told, follow
 from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
-from ops_pipelines.ports.logs import LogBatch, Logs
-from ops_pipelines.ports.source_error import SourceError
 
 _LINES_AT_ONCE = 4_000
 """Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.

@@ -10,12 +10,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Checkpointing, JobStatus
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.observation import Checkpointing, JobStatus
+from ops_pipelines.core.sources import (
+    TIMES_KEPT,
+    CheckpointSeen,
+    JobFacts,
+    JobFactsError,
+    JobFactsReading,
+    LogBatch,
+    LogLine,
+)
 from ops_pipelines.flow.evidence.repetition import Hold
-from ops_pipelines.ports.job_facts import TIMES_KEPT, CheckpointSeen, JobFacts, JobFactsError, JobFactsReading
-from ops_pipelines.ports.lake import Rows
-from ops_pipelines.ports.logs import LogBatch, LogLine
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import Evidence, LedgerConflict
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import JobStatus, NodeStatus, Rejected
+from ops_pipelines.core.plan import Snapshot
+from ops_pipelines.core.sources import JobFactsReading
 from ops_pipelines.domain.decision import correlate_all, find_all
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.observation import JobStatus, NodeStatus, Rejected
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
 from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.frames.telemetry import GpuTelemetry
-from ops_pipelines.ports.job_facts import JobFactsReading
-from ops_pipelines.ports.ledger import Evidence, LedgerConflict
 
 EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.meaning.catalogue import Catalogue, RepeatRule
+from ops_pipelines.core.cluster import HOUR, Cluster, hour_of
+from ops_pipelines.core.finding import Catalogue, RepeatRule
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.observation import HISTORY_SOURCE, Observation
 from ops_pipelines.domain.meaning.history import Lineage, Repetition, occurrences_of, repeat_rules, repeated, rule_of
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import HISTORY_SOURCE, Observation
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.observatory import HOUR, hour_of
-from ops_pipelines.ports.lake import Lake
 
 EVERY = timedelta(minutes=1)
 """How often evidence is counted: a repetition is a matter of hours."""

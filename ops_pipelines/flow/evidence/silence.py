@@ -6,15 +6,15 @@ fault of nodes: then nothing is done here.
 
 from dataclasses import replace
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerState
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import Observation, Signal
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import Observation, Signal
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 _RESTARTS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 

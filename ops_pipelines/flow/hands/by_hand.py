@@ -8,19 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict, LedgerState
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import NodeStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.judge import drain_owner, drain_reason
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
-from ops_pipelines.domain.identity import IncidentId, NodeName, is_rollout
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
 

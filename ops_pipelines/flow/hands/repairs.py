@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import Digest, IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import Digest, IncidentId
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import NodeInspection
+from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.domain.returning.repair_report import RepairReport, queued_at, write_report
 from ops_pipelines.domain.returning.repair_text import as_markdown
 from ops_pipelines.flow.acts.witnesses import inspect_node
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
-from ops_pipelines.ports.bundles import BundleError, SavedBundle
 
 HISTORY = timedelta(days=90)
 """Assumption: what failed a quarter of a year ago is worth telling, and so many incidents are read at once."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.finding import Catalogue
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.domain.diagnosis.lemons import LemonScore, LemonSignal, Trouble, count_troubles, score_lemons
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.observatory import HOUR
-from ops_pipelines.ports.lake import Lake, Rows
-from ops_pipelines.ports.ledger import Ledger
 
 _DAY = timedelta(days=1)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.observation import JobStatus, Observation
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.observation import JobStatus, Observation
 from ops_pipelines.flow.hindsight.retrace import Event, Spell
 from ops_pipelines.flow.lake.window import FAILURES_REACH
-from ops_pipelines.flow.observatory import hour_of
-from ops_pipelines.ports.lake import Lake, Rows
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.panels.detection import Detection

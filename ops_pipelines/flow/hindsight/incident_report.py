@@ -8,12 +8,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.hypothesis import Alternative
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.fault import Alternative
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.record import BundleError
 from ops_pipelines.flow.hindsight.story.chain import Chain, RefusedAct, Yes, read_chain, tell_line
 from ops_pipelines.flow.hindsight.story.cost import Cost, Victim, cost_of, victims_of
 from ops_pipelines.flow.hindsight.story.follow_ups import HISTORY, FollowUp, follow_ups_of
@@ -23,8 +26,6 @@ from ops_pipelines.flow.hindsight.story.timeline import StoryEvent, timeline_of
 from ops_pipelines.flow.hindsight.story.told_plan import ToldPlan, tell_plan
 from ops_pipelines.flow.hindsight.story.waits import Wait, plan_waiting_for_yes, waits_of
 from ops_pipelines.flow.hindsight.time_saved import remediation_of
-from ops_pipelines.ports.bundles import BundleError
-from ops_pipelines.ports.ledger import Ledger, LedgerError
 
 _CHECKS_READ = 20
 _RELATED_AT_MOST = 40

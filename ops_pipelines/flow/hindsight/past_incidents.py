@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.snapshot import Rules
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.plan import Rules
 from ops_pipelines.flow.hindsight.from_lake import Detect, RecordedStretch, evidence_from_lake
 from ops_pipelines.flow.hindsight.retrace import JobTimeline, Retrace, turns
-from ops_pipelines.ports.lake import Lake
 
 LOOK_EVERY = timedelta(seconds=5)
 """As often as the daemon looks at its sensors."""

@@ -8,17 +8,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.finding import Catalogue, Finding, Response
+from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName, Topology
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation
+from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.domain.diagnosis.closing import is_clearing_due
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.identity import IncidentId, JobAttempt, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.catalogue import Catalogue
-from ops_pipelines.domain.meaning.finding import Finding, Response
 from ops_pipelines.domain.meaning.observation_rules import find
-from ops_pipelines.domain.observation import JobStatus, NodeStatus, Observation
-from ops_pipelines.domain.policy import MassEvent
-from ops_pipelines.domain.topology import Topology
 
 WAITING_LIMIT = timedelta(hours=1)
 

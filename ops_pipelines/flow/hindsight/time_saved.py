@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobAttempt, PlanId
-from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
-from ops_pipelines.ports.ledger import Ledger
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import JobAttempt, PlanId
+from ops_pipelines.core.incident import Incident, Recovery
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment
 
 NO_TEAM = "unknown team"
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.observation import NodeStatus
-from ops_pipelines.flow.observatory import Observatory
+from ops_pipelines.core.cluster import Observatory
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.observation import NodeStatus
+from ops_pipelines.core.sources import LogLine, Logs, SourceError
 from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.ports.lake import Rows
-from ops_pipelines.ports.logs import LogLine, Logs
-from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.tables import Writer
@@ -35,7 +34,7 @@ class Filled:
     notes: tuple[str, ...]
     """Warnings of the sources: what they say may be missing."""
     retold: frozenset[datetime] = frozenset()
-    """Grid times of which the stores of metrics told all that they have (`ports.lake.Told`); none if they warned."""
+    """Grid times of which the stores of metrics told all that they have (`core.lake.Told`); none if they warned."""
 
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:

@@ -7,8 +7,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.lake import Lake
 from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.ports.lake import Lake
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.node_names import NodeNames

@@ -10,20 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.observation import NodeStatus, Observation
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Observatory, hour_of
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.lake import LakeError, Rows
+from ops_pipelines.core.observation import NodeStatus, Observation
+from ops_pipelines.core.sources import LogBatch, Logs, MetricSource, SourceError
 from ops_pipelines.flow.evidence.follow import Told, follow
 from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.evidence.job_facts import take_in_checkpoints
 from ops_pipelines.flow.evidence.repetition import tell_repetitions
 from ops_pipelines.flow.lake.window import REJECTED, LiveWindow, Sight, tell_detections
-from ops_pipelines.flow.observatory import Observatory, hour_of
 from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.ports.lake import LakeError, Rows
-from ops_pipelines.ports.ledger import LedgerError
-from ops_pipelines.ports.logs import LogBatch, Logs
-from ops_pipelines.ports.metrics import MetricSource
-from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.tables import Writer

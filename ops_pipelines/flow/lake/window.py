@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.identity import JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.cluster import Cluster, hour_of
+from ops_pipelines.core.identity import JobId, NodeName, PciAddress, Topology
+from ops_pipelines.core.lake import Lake, LakeError, Rows
+from ops_pipelines.core.observation import (
     DETECTOR_SOURCE,
     HAS_PROCESSES,
     NO_NODE,
@@ -21,12 +23,8 @@ from ops_pipelines.domain.observation import (
     Observation,
     Signal,
 )
-from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import on_watched_nodes, our_doing
 from ops_pipelines.flow.evidence.repetition import Hold, RepetitionWatch
-from ops_pipelines.flow.observatory import hour_of
-from ops_pipelines.ports.lake import Lake, LakeError, Rows
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.detectors.job_failures import EndedAttempt

@@ -7,16 +7,16 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Action, OutcomeKind, Verb
-from ops_pipelines.domain.identity import cause_of
+from ops_pipelines.core.action import Action, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import cause_of
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.lifecycle.gang_cap import gang_cap
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 OWED_FOR = timedelta(days=1)
 

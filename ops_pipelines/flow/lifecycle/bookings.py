@@ -10,23 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.rollout import IN_HAND, Booking, NodeStage, Rollout, RolloutNode, RolloutState
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.rollout import (
-    IN_HAND,
-    Booking,
-    NodeStage,
-    Rollout,
-    RolloutNode,
-    RolloutState,
-)
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.errand import Surroundings
 from ops_pipelines.flow.lifecycle.rollout_pass import PassReport
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 
 LEAD = timedelta(hours=4)
 """# Assumption: long enough that most jobs end within it, short enough that the queue loses little by it."""

@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.lifecycle.install import step_of
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict, LedgerState
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import Direction, Rollout, step_of
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.planning.visit_times import MeasuredVisits, visit_times
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import Direction, Rollout
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
 from ops_pipelines.flow.lifecycle.bookings import book_ahead, give_back
@@ -22,8 +23,6 @@ from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, advance_rollout
 from ops_pipelines.flow.people.work_calendar import calendar_of
-from ops_pipelines.ports.ledger import LedgerConflict, LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

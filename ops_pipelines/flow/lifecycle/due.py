@@ -6,12 +6,13 @@ A run never sits and waits: whoever installs, restarts, is tested or soaks is lo
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import IN_HAND, OF_PEOPLE, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, OF_PEOPLE, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.policy import RolloutLimits
 from ops_pipelines.flow.evidence.due import Due
-from ops_pipelines.ports.ledger import Ledger, LedgerState
 
 _SOAK_LOOKS = 16
 """So often is a soak looked at, at most: what goes wrong in it stops the rollout that much sooner."""

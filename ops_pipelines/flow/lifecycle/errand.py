@@ -7,13 +7,13 @@ pass.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 
 _AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.BACK, NodeStage.PENDING})

@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.facts import drain_owner
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 _ASKED_AT_ONCE = 32
 Versions = Mapping[Component, str]

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.periods import Stretch
+from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.course import is_wave_updated, present_wave
 from ops_pipelines.domain.lifecycle.gate.evidence import GateEvidence, TestLine, UpdateTry, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
 from ops_pipelines.domain.lifecycle.gate.seen_events import Worked, worked_within
-from ops_pipelines.domain.lifecycle.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.lifecycle.windows import Stretch
-from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.gate_sources import Seen, read_seen
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge
 

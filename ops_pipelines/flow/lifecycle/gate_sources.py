@@ -9,8 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.health import WATCHER
-from ops_pipelines.domain.identity import NodeName, cause_of
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.health import WATCHER
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.lake import LakeError, PastWork, Rows
+from ops_pipelines.core.node_tests import GPU_COUNT, NodeCheck
+from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, Signal
+from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.course import present_wave
 from ops_pipelines.domain.lifecycle.gate.compared_times import ComparedTimes, compared_times, known_from
 from ops_pipelines.domain.lifecycle.gate.evidence import (
@@ -34,14 +41,6 @@ from ops_pipelines.domain.lifecycle.gate.seen_events import (
     node_days,
     unconfirmed_on,
 )
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.windows import Stretch, merged
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, NodeCheck
-from ops_pipelines.domain.observation import HAS_PROCESSES, JobState, JobStatus, Signal
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.lake import LakeError, Rows
-from ops_pipelines.ports.past_work import PastWork
-from ops_pipelines.ports.source_error import SourceError
 
 _OF_NODES = (EventKind.NODE_FAILURE, EventKind.XID, EventKind.ECC, EventKind.LINK)
 _LATE_AFTER = timedelta(hours=3)

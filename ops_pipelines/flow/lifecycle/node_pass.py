@@ -8,29 +8,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action, ActionRecord, Verb
-from ops_pipelines.domain.identity import ActionKey, cause_of
+from ops_pipelines.core.action import Action, ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import ActionKey, cause_of
+from ops_pipelines.core.node_tests import CheckState, CheckVerdict, judge_check, suite_named
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.release import Component, Release
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode, RolloutState, is_canary
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
-from ops_pipelines.domain.lifecycle.release import Component, Release
-from ops_pipelines.domain.lifecycle.rollout import (
-    IN_HAND,
-    Direction,
-    NodeEvent,
-    NodeStage,
-    RolloutNode,
-    RolloutState,
-    is_canary,
-)
 from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
 from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Step, Wait, Way
-from ops_pipelines.domain.node_health.health_gates import CheckState, CheckVerdict, judge_check, suite_named
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.order import Order
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.errand import Errand
-from ops_pipelines.ports.ledger import AUTOPILOT
-from ops_pipelines.ports.source_error import SourceError
 
 _BASELINE_COUNT = 20
 _MOST_MOVES = 32

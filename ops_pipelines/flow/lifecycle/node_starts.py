@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component, Reversibility
+from ops_pipelines.core.rollout import IN_HAND, LEFT, Direction, NodeEvent, RolloutNode
 from ops_pipelines.domain.lifecycle.beginnings import Beginning, in_hand, pulled_out, put_off, ready, turning_round
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.places import Places, pick
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT, Direction, NodeEvent, RolloutNode
 from ops_pipelines.domain.lifecycle.way import Step
 from ops_pipelines.flow.lifecycle.errand import Errand, Surroundings
 from ops_pipelines.flow.lifecycle.fleet_view import read_versions
 from ops_pipelines.flow.lifecycle.node_pass import after_step
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 
 def begin_nodes(errand: Errand, nodes: dict[NodeName, RolloutNode], around: Surroundings) -> bool:

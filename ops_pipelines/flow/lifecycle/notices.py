@@ -9,15 +9,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName, digest_of
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.policy import RolloutLimits
-from ops_pipelines.flow.message_words import ON_CALL, body_of, clock_time
-from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note
+from ops_pipelines.core.identity import NodeName, digest_of
+from ops_pipelines.core.notes import (
+    ON_CALL,
+    Audience,
+    KeptNote,
+    Lane,
+    Note,
+    Severity,
+    TellRules,
+    body_of,
+    clock_time,
+    next_time,
+    quiet_end,
+)
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutPlan
 
 NEW_VERSION = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
 _SHOWN_COUNT = 12

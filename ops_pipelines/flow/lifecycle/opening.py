@@ -2,17 +2,16 @@
 
 from collections.abc import Collection
 
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import RolloutId
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import RolloutId
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutPlan, RolloutState
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.planning import Planned, files_of
 from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 
 def start_release(planned: Planned, cluster: Cluster, *, actor: str) -> Rollout:

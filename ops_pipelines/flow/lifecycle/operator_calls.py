@@ -6,9 +6,9 @@ does not come to its end, once: nothing of a rollout stands still without somebo
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.notes import Note, Severity, clock_time, minutes
+from ops_pipelines.core.rollout import (
     IN_HAND,
     LEFT,
     OF_PEOPLE,
@@ -18,6 +18,7 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
 from ops_pipelines.flow.lifecycle.notices import (
     NEW_VERSION,
     RolloutSituation,
@@ -33,9 +34,6 @@ from ops_pipelines.flow.lifecycle.notices import (
     to_on_call,
     versions_of,
 )
-from ops_pipelines.flow.message_words import clock_time, minutes
-from ops_pipelines.ports.notifier import Severity
-from ops_pipelines.ports.outbox import Note
 
 _GRACE = timedelta(minutes=10)
 """A pass ends most stages that are over their deadline: two of them have had the time by then."""

@@ -5,7 +5,8 @@ By night all of it waits for the morning; only who was called for a rollout hear
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, LEFT, Rollout, RolloutState
+from ops_pipelines.core.notes import NOT_SENT, Audience, Note, Severity, clock_time, gpu_hours, minutes
+from ops_pipelines.core.rollout import FINAL, IN_HAND, LEFT, Rollout, RolloutState
 from ops_pipelines.flow.lifecycle.notices import (
     NEW_VERSION,
     RolloutSituation,
@@ -21,9 +22,6 @@ from ops_pipelines.flow.lifecycle.notices import (
     when_read,
 )
 from ops_pipelines.flow.lifecycle.operator_calls import call_operators
-from ops_pipelines.flow.message_words import clock_time, gpu_hours, minutes
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import NOT_SENT, Note
 
 _GOES_ON = frozenset({RolloutState.RUNNING, RolloutState.SOAKING})
 _STOPPED = frozenset({RolloutState.WENT_BACK, RolloutState.ABORTED})

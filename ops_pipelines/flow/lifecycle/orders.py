@@ -6,10 +6,10 @@ the next pass.
 
 from dataclasses import replace
 
-from ops_pipelines.domain.identity import NodeName, RolloutId
-from ops_pipelines.domain.lifecycle.course import Turn
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName, RolloutId
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     NodeEvent,
@@ -19,9 +19,9 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.domain.lifecycle.course import Turn
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.node_pass import after_step
 from ops_pipelines.flow.lifecycle.rollout_pass import after_turn

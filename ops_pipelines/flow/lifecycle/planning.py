@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, RolloutPlan
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.record import RolloutFiles
+from ops_pipelines.core.release import Component, Release
+from ops_pipelines.core.rollout import Contradiction, RolloutPlan
 from ops_pipelines.domain.lifecycle.planning.planner import plan_rollout
 from ops_pipelines.domain.lifecycle.planning.visit_times import visit_times
-from ops_pipelines.domain.lifecycle.release import Component, Release
 from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.fleet_view import FleetView, read_versions, view_fleet
 from ops_pipelines.flow.people.work_calendar import calendar_of
-from ops_pipelines.ports.rollout_files import RolloutFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.course import Turn, next_turn
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import (
     IN_HAND,
     OF_PEOPLE,
     NodeEvent,
@@ -21,16 +21,16 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.core.sources import SourceError
+from ops_pipelines.domain.lifecycle.course import Turn, next_turn
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.transitions import next_rollout_state
 from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, put_back_canaries
 from ops_pipelines.flow.lifecycle.errand import Errand, Surroundings, jobs_on, trouble_of, with_returned
 from ops_pipelines.flow.lifecycle.node_pass import advance_node, after_step
 from ops_pipelines.flow.lifecycle.node_starts import begin_nodes
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 
 PEOPLE = "people"
 """Owns what waits for an answer that anybody may give."""

@@ -5,9 +5,9 @@ A team is who had jobs on the nodes when the rollout was planned; no job is kill
 
 from datetime import timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.planning.plan import TeamTouched
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, RolloutState
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.notes import Audience, Note, Severity, clock_time, minutes, quiet_end
+from ops_pipelines.core.rollout import FINAL, IN_HAND, NodeStage, RolloutState, TeamTouched
 from ops_pipelines.flow.lifecycle.notices import (
     NEW_VERSION,
     RolloutSituation,
@@ -20,10 +20,6 @@ from ops_pipelines.flow.lifecycle.notices import (
     short,
     versions_of,
 )
-from ops_pipelines.flow.message_words import clock_time, minutes
-from ops_pipelines.flow.tell_rules import quiet_end
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Note
 
 _BEFORE = timedelta(days=1)
 """So long before its first node is taken a team is reminded, and no reminder follows on an announcement younger."""

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.lake import Lake, LakeError, Rows
+from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.drift import (
     Fit,
     SeenVersion,
@@ -19,9 +21,7 @@ from ops_pipelines.domain.lifecycle.versions.drift import (
     given_by_rollouts,
     judge_versions,
 )
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lifecycle.fleet_view import read_versions
-from ops_pipelines.ports.lake import Lake, LakeError, Rows
 
 _LOOK_BACK = timedelta(hours=24)
 _REMEMBERED = timedelta(days=400)

@@ -1,31 +1,23 @@
 """Has a repaired node tested while it stays drained, and says what its tests show.
 
-Which tests fit the fault and how good is good enough are `domain.node_health.health_gates`'; the tests themselves run
+Which tests fit the fault and how good is good enough are `core.node_tests`'; the tests themselves run
 on the node, under the key of the action that asked for them, so that they are started once however often we ask.
 """
 
 from dataclasses import replace
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_health.health_gates import (
-    CheckState,
-    covers,
-    is_settling,
-    judge_check,
-    suite_for,
-    suite_named,
-)
-from ops_pipelines.domain.node_health.node_check import BY_HAND
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import ActionClass, Consent
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.node_tests import BY_HAND, CheckState, covers, is_settling, judge_check, suite_for, suite_named
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import ActionClass, Consent
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.returning.verification import TestsStanding
 from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceError
 
 _NODE_IS_BUSY = ("idle_node: ", "hidden_work: ")
 """Begin the refusals of a test while another one, or a job, still runs on the node."""

@@ -8,25 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, Recovery, advance, climb
+from ops_pipelines.core.observation import JobState, JobStatus, has_moved_on
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.domain.guardrails.ownership import marked_by_rollouts
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, Recovery, advance
-from ops_pipelines.domain.observation import JobState, JobStatus, has_moved_on
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import Durations
 from ops_pipelines.domain.returning.verification import NodeBaseline, Verdict, judge_probation
 from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
-from ops_pipelines.domain.steps.ladder import climb
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.acts.witnesses import inspect_node
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.evidence.silence import is_shared_silence
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.escalation import escalate
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 _SAID_AT_MOST = 5
 """How often a node is made last choice within one probation: a scheduler that forgets more often has other troubles."""

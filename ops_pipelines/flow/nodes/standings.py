@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState, Try, asked_of_person
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState, Try, asked_of_person
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.returning.repair_report import queued_at
 from ops_pipelines.domain.steps.ladder import RUNGS, Rung, next_repair, position_of, rung_of
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, climb
+from ops_pipelines.core.observation import NodeStatus, seen_by_ourselves
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.observation import NodeStatus, seen_by_ourselves
-from ops_pipelines.domain.order import Order
 from ops_pipelines.domain.returning.verification import (
     NodeBaseline,
     Recovery,
@@ -24,18 +27,14 @@ from ops_pipelines.domain.returning.verification import (
     judge_recovery,
     repair_finished_at,
 )
-from ops_pipelines.domain.steps.ladder import climb
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.acts.witnesses import inspect_node
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes.node_tests import see_to_tests
 from ops_pipelines.flow.nodes.probation import follow_jobs, put_back_what_was_left, see_to_probation
 from ops_pipelines.flow.plans.escalation import escalate
 from ops_pipelines.flow.plans.overdue import remind_of_waiting, settle_left_behind
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.5
 

@@ -7,11 +7,11 @@ the ledger refuses a second yes with the same link. Showing the plan and taking 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import Digest, PlanId, digest_of
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import ApprovalWay
+from ops_pipelines.core.identity import Digest, PlanId, digest_of
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
-from ops_pipelines.ports.ledger import ApprovalWay
 
 LONGEST_PERSON = 100
 """Characters of a person's name; as for whoever launches a job by hand."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutState, Wave
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.rollout import Rollout, RolloutState, Wave
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.returning.repair_report import queued_at
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.people.work_calendar import calendar_of
-from ops_pipelines.ports.source_error import SourceError
 
 _PAST_FREEZES_ARE_SHOWN = timedelta(days=30)
 _WINDOWS_AHEAD = timedelta(days=30)

@@ -2,10 +2,10 @@
 
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.domain.lifecycle.planning.planner import HORIZON
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.frames.formats.maintenance_calendar import work_calendar
 
 _LOOKED_BACK = timedelta(days=1)

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.quota_limits import ALL_TYPES
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.placement.backfill import Need, find_backfill_hints, find_holes, needs_of
 from ops_pipelines.domain.placement.broken_domains import find_broken_domains
 from ops_pipelines.domain.placement.consolidation import Alike, find_node_hints
@@ -19,15 +23,11 @@ from ops_pipelines.domain.placement.scheduler_policy import ClusterFacts, Policy
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting
 from ops_pipelines.domain.placement.straddling import find_straddles
 from ops_pipelines.domain.placement.stranded import StrandRules, find_stranded
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import NothingYet
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.parsed import Refused
 from ops_pipelines.frames.usage.intervals import Condition, NodeState
-from ops_pipelines.ports.lake import Rows
-from ops_pipelines.ports.quotas import ALL_TYPES
-from ops_pipelines.ports.source_error import SourceError
 
 HISTORY = timedelta(days=28)
 """So far back runs tell what the next one needs."""

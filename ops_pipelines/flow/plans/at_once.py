@@ -10,22 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, Begun, LedgerState
+from ops_pipelines.core.identity import ActionKey, JobId, NodeName
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.proof import ActProof
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
-from ops_pipelines.domain.identity import ActionKey, JobId, NodeName
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.proof import ActProof
 from ops_pipelines.domain.returning.testimony import Scene, testify
 from ops_pipelines.flow.acts.commands import send_marks
 from ops_pipelines.flow.acts.fresh_facts import FreshFacts, over_by, read_facts
 from ops_pipelines.flow.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
 from ops_pipelines.flow.acts.perform import Progress, Stage, new_record, tell_of_faults
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.timeliness import read_lateness
-from ops_pipelines.ports.ledger import AUTOPILOT, Begun, LedgerState
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
 AT_ONCE_COUNT = 1_000
 """So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord, Verb
+from ops_pipelines.core.action import MESSAGES, SOFT, Action, ActionRecord, Verb
+from ops_pipelines.core.entries import AUTOPILOT, LedgerState
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.domain.guardrails.consents import needs_yes
 from ops_pipelines.domain.guardrails.judge import Authority
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.flow.acts.judgement import authority_of
 from ops_pipelines.flow.plans.in_force import first_act
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
 _ONLY_LETS_GO = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.DECLARE_DOWN, Verb.POWER_ON})
 """Verbs that finish what was begun, and need no yes of their own once it was."""

@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, Urgency, Verb
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import MESSAGES, SOFT, Action, Urgency, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.plan import IncidentPlan, Order
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
 from ops_pipelines.flow.acts.judgement import words_of
 from ops_pipelines.flow.acts.perform import NOT_SENT_AGAIN, Progress, Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.silence import plan_anew_where_silent
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together
@@ -30,8 +31,6 @@ from ops_pipelines.flow.plans.isolation import why_isolation_waits
 from ops_pipelines.flow.plans.moments import calls_for_a_move, why_it_waits
 from ops_pipelines.flow.plans.plan_end import climb_after, end_plan, plan_anew
 from ops_pipelines.flow.plans.plan_progress import PlanProgress, PlanReport
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 
 _POLL_SECONDS = 0.2
 _WAITS_FOR_JOBS = ("idle_node: ", "held_first: ")

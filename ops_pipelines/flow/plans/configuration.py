@@ -8,18 +8,18 @@ cannot be used, says which file only a restart takes up, and notes since when th
 from contextlib import suppress
 from datetime import datetime
 
-from ops_pipelines.domain.action import Action, Verb
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import IncidentEvent, advance, handed_to_people
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import ConfigTrouble
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict, LedgerState
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import IncidentEvent, advance, handed_to_people
+from ops_pipelines.core.notes import Audience, Message, Severity
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import ConfigTrouble
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.heartbeat import RESTART_SOURCE
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
-from ops_pipelines.ports.notifier import Audience, Message, Severity
-from ops_pipelines.ports.source_error import SourceError
 
 _RULES_SOURCE = "rules in force"
 _OVER = 2

@@ -5,14 +5,14 @@ When it is handed over is for whoever waits: `carry_out`, `verify`, `probation`.
 
 from collections.abc import Sequence
 
-from ops_pipelines.domain.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.incident import Incident, IncidentEvent, advance
-from ops_pipelines.domain.order import Order
+from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.incident import Incident, IncidentEvent, advance
+from ops_pipelines.core.plan import Order
 from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 
 def escalate(incident: Incident, cluster: Cluster, *, lease: Lease, why: str) -> bool:

@@ -8,18 +8,15 @@ transaction that begins something (`resources.ledger.proofs`).
 from collections.abc import Collection, Sequence
 from threading import Thread
 
-from ops_pipelines.domain.action import Action, Verb
+from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.plan import IncidentPlan, Order, ProvedPlan, Snapshot
+from ops_pipelines.core.proof import Proof, Refusal, wait, why_unproved
 from ops_pipelines.domain.decision import Decision
-from ops_pipelines.domain.guardrails.refusal import Refusal, wait
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.order import Order, ProvedPlan
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS, prove_plans, refuse_plans, with_proof
-from ops_pipelines.domain.proof import Proof, why_unproved
-from ops_pipelines.domain.snapshot import Snapshot
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 
 _PAGE = "proof"

@@ -6,18 +6,18 @@ Of an incident one plan is in force at most. What is then done is `carry_out`'s,
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord
+from ops_pipelines.core.action import MESSAGES, SOFT, Action, ActionRecord
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerState
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, judge
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.bundle import BundleReport, note_with, save_before_acting
 from ops_pipelines.flow.plans.gate import why_not_passed
 from ops_pipelines.flow.plans.plan_progress import PlanProgress
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerState
 
 
 def put_in_force(plans: Sequence[PlanProgress], cluster: Cluster) -> tuple[list[PlanProgress], FreshFacts | None]:

@@ -4,13 +4,13 @@ A repair is kept back from a busy node by its guardrail; an isolation repairs no
 that need the node to themselves.
 """
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.guardrails.facts import jobs_on
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
-from ops_pipelines.flow.cluster import Cluster
 
 
 def why_isolation_waits(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> str | None:

@@ -9,20 +9,20 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 
-from ops_pipelines.domain.action import MARKS, Action, ActionRecord, Urgency, Verb
+from ops_pipelines.core.action import MARKS, Action, ActionRecord, Urgency, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import KEPT_ACTS, LedgerConflict, LedgerState
+from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName, digest_of
+from ops_pipelines.core.observation import Signal
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.domain.guardrails.facts import open_marks
 from ops_pipelines.domain.guardrails.judge import ClusterFacts
-from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, digest_of
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.marks import find_marks, standing_marks
 from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
 from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together, read_back
-from ops_pipelines.ports.ledger import KEPT_ACTS, LedgerConflict, LedgerState
 
 _MOST_A_MINUTE = 500
 """# Assumption: bounds what a lying scheduler can make us write. 2,048 silent nodes of one job each take four minutes,

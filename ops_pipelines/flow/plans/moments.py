@@ -7,22 +7,22 @@ and by the sensor, so that a run starts within seconds of the checkpoint.
 from collections.abc import Collection
 from dataclasses import replace
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import JobAttempt, digest_of
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, Workload
+from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
-from ops_pipelines.domain.identity import JobAttempt, digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, Workload
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.repair.job_fate import hazard_for
 from ops_pipelines.domain.repair.job_moves import is_leaving, noticed_at, time_jobs
 from ops_pipelines.domain.repair.remediation import plan_remediation
-from ops_pipelines.domain.steps.timing import JobTiming, Moment, is_moment
+from ops_pipelines.domain.steps.timing import is_moment
 from ops_pipelines.flow.acts.fresh_facts import CHEAP, read_facts
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.due import Due
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 _WAITED_FOR = frozenset({Moment.NEXT_CHECKPOINT, Moment.AFTER_NOTICE})
 _LEFT_RUNNING = frozenset({Moment.JOB_END, Moment.NEVER})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from ops_pipelines.domain.action import (
+from ops_pipelines.core.action import (
     MARKS,
     MESSAGES,
     SOFT,
@@ -20,30 +20,28 @@ from ops_pipelines.domain.action import (
     Witness,
     witness_limit,
 )
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict, LedgerState
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import IncidentId, cause_of
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES
+from ops_pipelines.core.plan import IncidentPlan, Moment, Order
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
 from ops_pipelines.domain.guardrails.ownership import under_change
-from ops_pipelines.domain.identity import IncidentId, cause_of
-from ops_pipelines.domain.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
-from ops_pipelines.domain.steps.timing import Moment
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage, finish, perform
 from ops_pipelines.flow.acts.witnesses import look
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.awaited import acts_of_return
 from ops_pipelines.flow.plans.moments import why_it_waits, why_untold
 from ops_pipelines.flow.timeliness import STEADY, read_lateness
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict, LedgerState
-from ops_pipelines.ports.source_error import SourceError
 
 _WAITING_STATES = frozenset({IncidentState.OPEN, IncidentState.ACTING, IncidentState.VERIFYING})
 _OWN_LIMIT = "idle_node"

@@ -2,7 +2,7 @@
 
 Which attempts ran where is remembered in the ledger, as one line that is written over: the scheduler tells nothing of
 an attempt that is over. Where it guards restarts itself nothing is told: it saw to it before the start. What makes an
-overlap is `domain.overlap`'s.
+overlap is `core.overlap`'s.
 """
 
 import json
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import OVERLAP, Action, ActionRecord, Verb
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.domain.incident import Incident, handed_to_people
-from ops_pipelines.domain.observation import JobStatus, NodeState, NodeStatus
-from ops_pipelines.domain.order import Order
-from ops_pipelines.domain.overlap import (
+from ops_pipelines.core.action import OVERLAP, Action, ActionRecord, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.incident import Incident, handed_to_people
+from ops_pipelines.core.observation import JobStatus, NodeState, NodeStatus
+from ops_pipelines.core.overlap import (
     Certainty,
     Overlap,
     Watched,
@@ -26,14 +27,13 @@ from ops_pipelines.domain.overlap import (
     watch,
     what_to_do,
 )
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.frames.telemetry import GpuTelemetry
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerConflict
-from ops_pipelines.ports.source_error import SourceError
 
 _SOURCE = "attempts by node"
 _REMEMBER_EVERY = timedelta(minutes=1)

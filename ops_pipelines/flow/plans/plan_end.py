@@ -5,16 +5,15 @@ Each writes one change of the incident and returns what is to be said of it. A p
 
 from dataclasses import replace
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.incident import PAGED, Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import PAGED, Incident, IncidentEvent, IncidentState, advance, climb
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.returning.verification import REPAIR_MARKS
-from ops_pipelines.domain.steps.ladder import climb
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hands.repairs import store_report
 from ops_pipelines.flow.plans.in_force import is_in_force
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 
 def end_plan(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> str:

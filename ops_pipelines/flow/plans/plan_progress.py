@@ -5,8 +5,8 @@ Only notes; what is done next is `carry_out`'s, whether the plan may begin `in_f
 
 from dataclasses import dataclass
 
-from ops_pipelines.domain.action import Action
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import Action
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.flow.acts.perform import Progress, Stage
 
 

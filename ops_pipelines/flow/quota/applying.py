@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.quota.proposal import ProposalId, ProposalRecord, ProposalState
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
+from ops_pipelines.core.quota_limits import Change, QuotasInForce
 from ops_pipelines.domain.quota.quota_policy import LimitsOn
 from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, standing_now, to_change, witness
 from ops_pipelines.flow.quota.guards import (
@@ -24,8 +26,6 @@ from ops_pipelines.flow.quota.guards import (
 )
 from ops_pipelines.flow.quota.hand import Deed, Hand, Pause
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.quotas import Change, QuotasInForce
 
 SETTLED_AFTER = timedelta(minutes=10)
 """Whoever began longer ago than this is gone: no batch takes so long."""

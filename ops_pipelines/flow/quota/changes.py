@@ -4,17 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.proposal import ProposedQuota, QuotaProposal, SentChange
+from ops_pipelines.core.proposal import ProposedQuota, QuotaProposal, SentChange, TeamName
+from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, Change, FairshareChange, QuotaChange, QuotasInForce
 from ops_pipelines.domain.quota.quota_policy import LimitsOn
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.ports.quotas import (
-    ALL_TYPES,
-    AccountQuota,
-    Change,
-    FairshareChange,
-    QuotaChange,
-    QuotasInForce,
-)
 
 
 class ApplyRefused(RuntimeError):

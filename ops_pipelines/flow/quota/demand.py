@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
 from ops_pipelines.flow.quota.demand_rules import declared_teams, installed_at, kinds_of, stretches_of
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.lake import Rows
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.demand.gathered import Told

@@ -5,9 +5,9 @@ from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.observatory import HOUR
 from ops_pipelines.flow.teams_desk import TeamsDesk
 
 if TYPE_CHECKING:

@@ -9,19 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobStatus
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.proof import QuotaProof
-from ops_pipelines.domain.quota.proposal import QuotaProposal
-from ops_pipelines.domain.quota.proposal_proof import prove_proposal
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.quota.proposing import proof_inputs
-from ops_pipelines.flow.quota.standstill import standstill
-from ops_pipelines.flow.quota.supply import count_supply
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.ledger import AUTOPILOT
-from ops_pipelines.ports.quotas import (
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proof import QuotaProof
+from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName
+from ops_pipelines.core.quota_limits import (
     ALL_TYPES,
     AccountQuota,
     Change,
@@ -33,6 +27,11 @@ from ops_pipelines.ports.quotas import (
     needs_enforcement,
     needs_types,
 )
+from ops_pipelines.domain.quota.proposal_proof import prove_proposal
+from ops_pipelines.flow.quota.proposing import proof_inputs
+from ops_pipelines.flow.quota.standstill import standstill
+from ops_pipelines.flow.quota.supply import count_supply
+from ops_pipelines.flow.teams_desk import TeamsDesk
 
 LONGEST_AGE = timedelta(hours=36)
 """A proposal of another day may be applied until it is so old: nodes, jobs and demand have moved on since."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.proof import QuotaProof
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, SentChange
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.proof import QuotaProof
+from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, SentChange
+from ops_pipelines.core.quota_limits import Change, Quotas
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.flow.lease import is_current
 from ops_pipelines.flow.quota.changes import ApplyRefused, Witnessed, to_sent, witness
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.quotas import Change, Quotas
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
 
 READ_COUNT = 10
 PAUSE_SECONDS = 2.0

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState, QuotaProposal
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposalState, QuotaProposal, TeamName
+from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota
 from ops_pipelines.flow.quota.morning import Morning
-from ops_pipelines.ports.quotas import ALL_TYPES, AccountQuota
 
 
 def in_force_before(day: date, records: Sequence[ProposalRecord]) -> tuple[QuotaProposal, ...]:

@@ -6,9 +6,9 @@ Pure. What was never kept is no hole; what was kept and is missing now is, and s
 import math
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.flow.observatory import HOUR, hour_of
 from ops_pipelines.flow.quota.morning import Morning, NoProposal, TypePast
 
 _NAMED = 5

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.proposal import GpuType, ProposalRecord, SupplyLine, TeamName
+from ops_pipelines.core.quota_limits import QuotasInForce
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.fair_debt import Served
-from ops_pipelines.domain.quota.proposal import ProposalRecord, SupplyLine
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
-from ops_pipelines.flow.observatory import hour_of
 from ops_pipelines.flow.quota.demand import TABLE, DemandPast, demand_days_of
 from ops_pipelines.flow.quota.standstill import returns_to_contract, standstill
 from ops_pipelines.flow.quota.supply import MORNING, Supplies, count_supply
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.quotas import QuotasInForce
 
 RECORDS = 60
 """Proposals that are looked back at: more than a month of mornings."""

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import Enum
 
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalRecord, ProposalState
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, ProposalState
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.quota.applying import apply, preview, settle
 from ops_pipelines.flow.quota.changes import ApplyRefused
 from ops_pipelines.flow.quota.proposing import Proposed, keep, proof_inputs, propose
 from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.ledger import AUTOPILOT, Ledger, LedgerConflict
 
 _LOOKED_BACK = 20
 _OVER = frozenset({ProposalState.SUPERSEDED, ProposalState.UNDONE})

@@ -5,7 +5,7 @@ Names of teams in it are others' words: whoever shows them escapes them.
 
 from collections.abc import Iterator
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.flow.quota.known_past import days_of, known_hours, of_type
 from ops_pipelines.flow.quota.morning import Morning
 

@@ -9,22 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from ops_pipelines.domain.quota.contracts import carry_undeclared
-from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.fair_debt import debts_against
-from ops_pipelines.domain.quota.launches import launches_on
-from ops_pipelines.domain.quota.memory import fair_demand, remember
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.proposal import (
+    GpuType,
     ProposalRecord,
     ProposalState,
     ProposedQuota,
     QuotaProposal,
     SupplyLine,
+    TeamName,
+    Terms,
 )
+from ops_pipelines.domain.quota.contracts import carry_undeclared
+from ops_pipelines.domain.quota.demand import DemandDay
+from ops_pipelines.domain.quota.fair_debt import debts_against
+from ops_pipelines.domain.quota.launches import launches_on
+from ops_pipelines.domain.quota.memory import fair_demand, remember
 from ops_pipelines.domain.quota.proposal_proof import ProofInputs, contradictions_in
 from ops_pipelines.domain.quota.proposing import headline_of_lines, propose_lines
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.today import Today
 from ops_pipelines.domain.quota.turns import quotas_lately
 from ops_pipelines.flow.quota.in_force import fairshares_of, in_force_before, limits_of

@@ -6,11 +6,10 @@ The ledger says what was proposed and what became of it; the lake repeats it bes
 from collections.abc import Mapping
 from datetime import date, datetime
 
-from ops_pipelines.domain.quota.proposal import ProposalState, QuotaProposal
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.flow.observatory import hour_of
+from ops_pipelines.core.cluster import hour_of
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.proposal import GpuType, ProposalState, QuotaProposal, TeamName
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.lake import Rows
 
 TABLE = "gpu_quotas"
 Used = Mapping[tuple[TeamName, GpuType], float]

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import Checkpointing, JobState, JobStatus, Workload
-from ops_pipelines.domain.placement.scheduler_policy import SettingsRead, Values, seconds_of
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.scheduler import SettingsRead, Values
+from ops_pipelines.domain.placement.scheduler_policy import seconds_of
 
 LEAST_RUN = timedelta(hours=2)
 """What began later is left alone: it would lose the little that it did, and its start-up once more."""

@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus
-from ops_pipelines.domain.quota.proposal import SupplyLine
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.proposal import GpuType, SupplyLine, TeamName
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.quota.reclaim import Preemption, ReclaimReport, preemption_of, report_reclaim
 from ops_pipelines.flow.quota.supply import count_supply, stands_at
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.ports.source_error import SourceError
 
 Parents = Mapping[TeamName, TeamName | None]
 _HOLDS_GPUS = frozenset({JobState.RUNNING, JobState.COMPLETING})

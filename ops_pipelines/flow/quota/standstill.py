@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.fault import ComponentKind
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.proposal import ProposalRecord, ProposalState, QuotaProposal
 from ops_pipelines.domain.diagnosis.shared_cause import nodes_at
-from ops_pipelines.domain.fault import ComponentKind
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.finding import Response
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState, QuotaProposal
 from ops_pipelines.domain.quota.quota_policy import QuotaFreeze, QuotaPolicy
-from ops_pipelines.domain.topology import Topology
 
 OF_ALL = frozenset({ComponentKind.STORAGE, ComponentKind.FABRIC})
 """Parts that every node shares, whatever their number is."""

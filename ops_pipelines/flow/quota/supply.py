@@ -10,18 +10,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.observation import NodeState, NodeStatus
-from ops_pipelines.domain.quota.proposal import SupplyLine
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.notes import next_time
+from ops_pipelines.core.observation import NodeState, NodeStatus
+from ops_pipelines.core.proposal import GpuType, SupplyLine
+from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.flow.tell_rules import next_time
 from ops_pipelines.frames.usage.intervals import InstalledNode
-from ops_pipelines.ports.ledger import Ledger
 
 MORNING = time(5, 0)
 """Local time at which quotas are proposed, and from which a proposal holds until the next."""

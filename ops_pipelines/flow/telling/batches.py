@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.flow.tell_rules import TellRules, room_for
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import BATCH_PREFIX, KeptNote, Lane, Note
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import BATCH_PREFIX, Audience, KeptNote, Lane, Note, Severity, TellRules, room_for
 
 _ORDER = tuple(Severity)
 """From the least to the most that it may disturb."""

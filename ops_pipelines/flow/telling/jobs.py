@@ -8,15 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import JobAttempt, JobId, digest_of
-from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.flow.message_words import body_of, clock_time, gpu_hours, minutes, names_of, short_cause, subject_of
-from ops_pipelines.flow.tell_rules import TellRules, next_time
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import KeptNote, Lane, Note
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import JobAttempt, JobId, digest_of
+from ops_pipelines.core.incident import Incident, IncidentState, Recovery
+from ops_pipelines.core.notes import (
+    Audience,
+    KeptNote,
+    Lane,
+    Note,
+    Severity,
+    TellRules,
+    body_of,
+    clock_time,
+    gpu_hours,
+    minutes,
+    names_of,
+    next_time,
+    short_cause,
+    subject_of,
+)
+from ops_pipelines.core.observation import JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

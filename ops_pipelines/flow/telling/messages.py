@@ -6,10 +6,9 @@ The text follows from the notes alone, so that a message that is sent once more 
 from collections import Counter
 from collections.abc import Sequence
 
-from ops_pipelines.domain.identity import IncidentId, is_rollout
+from ops_pipelines.core.identity import IncidentId, is_rollout
+from ops_pipelines.core.notes import Audience, Lane, Link, Message, Note, PersonalLinks, Severity, no_links
 from ops_pipelines.flow.telling.batches import Batch
-from ops_pipelines.ports.notifier import Audience, Link, Message, PersonalLinks, Severity, no_links
-from ops_pipelines.ports.outbox import Lane, Note
 
 _ORDER = tuple(Severity)
 _LINE_COUNT = 30

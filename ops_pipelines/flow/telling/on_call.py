@@ -7,27 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, MESSAGES, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.meaning.finding import REPAIRS
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.message_words import (
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import REPAIRS
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import (
+    NOT_SENT,
     ON_CALL,
     REPAIR_WORDS,
+    Audience,
+    KeptNote,
+    Lane,
+    Note,
+    Severity,
+    TellRules,
     body_of,
     minutes,
     names_of,
+    next_time,
     places,
+    quiet_end,
     short_cause,
     subject_of,
     sureness,
 )
-from ops_pipelines.flow.tell_rules import TellRules, next_time, quiet_end
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Lane, Note
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.domain.returning.testimony import explain_action
 
 _REPAIRING = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION})
 

@@ -7,15 +7,12 @@ is `telling.delivery`'s.
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.identity import digest_of
-from ops_pipelines.domain.policy import ActionClass, Consent, Mode
-from ops_pipelines.domain.quota.proposal import ProposalRecord, ProposalState, ProposedQuota
-from ops_pipelines.flow.cluster import Cluster
-from ops_pipelines.flow.message_words import ON_CALL, body_of
-from ops_pipelines.flow.tell_rules import quiet_end
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.notifier import Audience, Severity
-from ops_pipelines.ports.outbox import Lane, Note
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Severity, body_of, quiet_end
+from ops_pipelines.core.policy import ActionClass, Consent, Mode
+from ops_pipelines.core.proposal import ProposalRecord, ProposalState, ProposedQuota
 
 SOURCE = "messages on quotas"
 _NEWS = timedelta(days=1)

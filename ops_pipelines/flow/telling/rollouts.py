@@ -7,13 +7,13 @@ line. Sending is `telling.delivery`'s.
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.lifecycle.rollout import Rollout
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerConflict
+from ops_pipelines.core.notes import Note, Outbox
+from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.flow.lifecycle.notices import RolloutSituation
 from ops_pipelines.flow.lifecycle.operator_notices import tell_operators
 from ops_pipelines.flow.lifecycle.team_notices import tell_teams
-from ops_pipelines.ports.ledger import LedgerConflict
-from ops_pipelines.ports.outbox import Note, Outbox
 
 SOURCE = "messages on rollouts"
 _LOOKED_BACK = timedelta(hours=1)

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import OutcomeKind, Verb
-from ops_pipelines.domain.identity import NodeName, cause_of
-from ops_pipelines.domain.incident import IncidentState
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import LedgerState
+from ops_pipelines.core.identity import NodeName, cause_of
+from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.notes import Audience, Message, Severity, Silence, Silencer, WantedSilence
+from ops_pipelines.core.sources import SourceError, SourceUnavailable
 from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired
-from ops_pipelines.ports.ledger import LedgerState
-from ops_pipelines.ports.notifier import Audience, Message, Severity
-from ops_pipelines.ports.silencer import Silence, Silencer, WantedSilence
-from ops_pipelines.ports.source_error import SourceError, SourceUnavailable
 
 LIFE = timedelta(hours=1)
 _RENEWED_BEFORE = timedelta(minutes=30)

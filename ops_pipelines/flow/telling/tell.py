@@ -10,22 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import IncidentId, JobId, PlanId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.flow.cluster import Cluster
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import Entry, EntryKind, LedgerConflict, LedgerState
+from ops_pipelines.core.identity import IncidentId, JobId, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.notes import Note, Outbox
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.nodes.probation import with_moved
 from ops_pipelines.flow.plans.awaited import awaited_act, waits_for_yes, will_wait_for_yes
 from ops_pipelines.flow.telling.jobs import JobSituation, tell_job_people
 from ops_pipelines.flow.telling.on_call import Situation, tell_on_call
 from ops_pipelines.flow.telling.quotas import tell_of_quotas
 from ops_pipelines.flow.telling.rollouts import tell_of_rollouts
-from ops_pipelines.ports.ledger import Entry, EntryKind, LedgerConflict, LedgerState
-from ops_pipelines.ports.outbox import Note, Outbox
-from ops_pipelines.ports.source_error import SourceError
 
 ON_CALL_SOURCE = "messages to the on-call"
 JOBS_SOURCE = "messages to owners and teams"

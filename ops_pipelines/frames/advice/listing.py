@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import one_line
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.storage import FileGroup
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.frames.parsed import Refused, WrongKind
 
 COLUMNS = ("path", "team", "bytes", "last_read_at", "last_written_at")

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.sources import ReadComment
 from ops_pipelines.domain.advice.advice import one_line, subject_of_jobs
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.work import Attempt, JobWork, NodeFailures, UseHours
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.accounting import ReadComment
 
 ALLOCATIONS = (
     "job", "node", "time", "name", "user", "account", "partition", "started_at", "held_seconds", "gpu_count",

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.frames.coverage.rows import GPU_TABLE, Key, Measure, gaps
 from ops_pipelines.frames.coverage.series_counts import SeriesCounts, Unit, moment
 from ops_pipelines.frames.gpu_lineage import parent_of

@@ -16,8 +16,7 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.frames.coverage.devices import measure_devices
 from ops_pipelines.frames.coverage.quantities import carry_kinds, measure_quantities, quantities_before
 from ops_pipelines.frames.coverage.report import list_missing

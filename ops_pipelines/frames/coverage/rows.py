@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
 
 GONE_AFTER = timedelta(days=7)
 """After that, what vanished is taken to be gone for good. Nodes and GPUs of cluster.yaml never are."""

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole
 from ops_pipelines.frames.local_days import days_of
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.sources import AccountingPage
 from ops_pipelines.frames.accounting import read_waiting
 from ops_pipelines.frames.demand.hourly import NUMBERS, SCHEMA
 from ops_pipelines.frames.demand.sweep import HOUR
 from ops_pipelines.frames.formats import sacct
 from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.accounting import AccountingPage
 
 ACCOUNTING_COLUMNS = (
     "job", "attempt", "time", "cluster", "account", "partition", "state", "reason", "submitted_at", "eligible_at",

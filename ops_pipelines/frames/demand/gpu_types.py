@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.frames.demand.attempts import Texts
 from ops_pipelines.frames.host_list import expand_host_list
 

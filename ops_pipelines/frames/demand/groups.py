@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.attempts import NEVER, Attempts
 from ops_pipelines.frames.demand.gpu_types import GpuTypes, shares_of
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole

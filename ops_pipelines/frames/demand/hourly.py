@@ -12,7 +12,7 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.attempts import in_microseconds, read_attempts
 from ops_pipelines.frames.demand.gpu_types import UNTOLD, GpuTypes
 from ops_pipelines.frames.demand.groups import Weighed, weigh

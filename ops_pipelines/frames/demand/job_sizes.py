@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.gpu_types import UNTOLD, GpuTypes
 
 COLUMNS = ("account", "gpu_count", "nodes", "started_at", "time")

@@ -6,7 +6,7 @@ Numbers come from the modules that found them; here they are counted, ordered an
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.attempts import Attempts
 from ops_pipelines.frames.demand.gpu_types import UNTOLD, GpuTypes
 from ops_pipelines.frames.demand.groups import Weighed

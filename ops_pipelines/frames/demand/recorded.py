@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.frames.demand.recorded_rows import Floats, RecordedRows, RefusedDemand, Whole, read_rows
 from ops_pipelines.frames.local_days import LocalDay, days_of
 

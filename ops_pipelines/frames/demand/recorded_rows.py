@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 
 _HOUR = 3600
 _NUMBERS = ("capacity_gpus", "gpus_running_avg", "gpus_demand_avg")

@@ -6,10 +6,10 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.fair_debt import Served
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.frames.demand.daily import known_days
-from ops_pipelines.ports.lake import Rows
 
 COLUMNS = ("team", "gpu_type", "time", "gpus_running_avg", "gpus_ran_last")
 

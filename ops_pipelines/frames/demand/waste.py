@@ -11,7 +11,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.gpu_types import GpuTypes
 
 _IDLE = "idle"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import JobId
 from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel
 
 Columns = NDArray[np.intp]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Told, newest, state_holds, told
 from ops_pipelines.frames.panels.detection import Detection, lasting
 from ops_pipelines.frames.panels.panel import Panel

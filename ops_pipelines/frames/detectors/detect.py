@@ -12,10 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import NO_NODE, NodeStatus, Observation
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import JobId, NodeName, Topology
+from ops_pipelines.core.observation import NO_NODE, NodeStatus, Observation
 from ops_pipelines.frames.panels.detection import Detection, Detector
 from ops_pipelines.frames.panels.panel import Layer, Panel
 

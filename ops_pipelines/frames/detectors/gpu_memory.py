@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.windows import Told, growth, state_holds, told, told_counts
 from ops_pipelines.frames.panels.detection import Detection, counted
 from ops_pipelines.frames.panels.panel import Flags, Numbers, Panel

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.allocations import (
     Allocation,
     allocations,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
 from ops_pipelines.frames.detectors.clocks import detect_clocks
 from ops_pipelines.frames.detectors.disks import detect_disks
 from ops_pipelines.frames.detectors.driver import detect_driver

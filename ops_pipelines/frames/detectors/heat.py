@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops_pipelines.domain.fault import ComponentKind
-from ops_pipelines.domain.observation import NO_NODE, Signal
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.fault import ComponentKind
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.peers import (
     Groups,
     above_least,

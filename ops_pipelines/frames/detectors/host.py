@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.windows import growth, told_counts
 from ops_pipelines.frames.panels.detection import Detection, counted, held_lately
 from ops_pipelines.frames.panels.panel import Panel

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.allocations import allocations, job_component, row_max
 from ops_pipelines.frames.panels.detection import Detection, lasting, stretches
 from ops_pipelines.frames.panels.panel import Panel

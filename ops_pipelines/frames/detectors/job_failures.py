@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import comb
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import NO_NODE, JobState, JobStatus, Signal
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import NO_NODE, JobState, JobStatus, Signal
 from ops_pipelines.frames.detectors.allocations import job_component
 from ops_pipelines.frames.panels.detection import Detection
 

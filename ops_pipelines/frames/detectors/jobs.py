@@ -1,6 +1,6 @@
 """Everything that is looked for in jobs, in one call."""
 
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
 from ops_pipelines.frames.detectors.hang import detect_hangs
 from ops_pipelines.frames.detectors.idle import detect_idle_gpus
 from ops_pipelines.frames.detectors.loss import detect_losses

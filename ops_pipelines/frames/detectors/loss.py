@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, allocations, job_component
 from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel

@@ -5,7 +5,7 @@ One GPU's counters each. That the links of many GPUs lead to one switch is corre
 
 from collections.abc import Iterator
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.windows import growth, told_counts
 from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting
 from ops_pipelines.frames.panels.panel import Panel

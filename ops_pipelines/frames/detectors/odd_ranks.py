@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
-from ops_pipelines.domain.observation import NO_NODE
+from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, row_median
 from ops_pipelines.frames.detectors.signs_of_life import recent_mean
 from ops_pipelines.frames.panels.detection import held_lately

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.peers import group_by, group_count, group_median
 from ops_pipelines.frames.detectors.windows import (
     GAP_SECONDS,

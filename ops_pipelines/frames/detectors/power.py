@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.peers import group_by, group_count, group_median, most_of_group
 from ops_pipelines.frames.detectors.windows import GAP_SECONDS, Columns, Told, ever, layer_of, newest, state_holds, told
 from ops_pipelines.frames.panels.detection import Detection, counted, held_lately, lasting

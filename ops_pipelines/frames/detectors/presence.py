@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.observation import Signal
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.peers import Groups, group_by, group_count
 from ops_pipelines.frames.detectors.windows import ever, layer_of, told
 from ops_pipelines.frames.panels.detection import Detection, held_lately, lasting

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.allocations import Allocation, allocations, job_component, row_max, row_mean
 from ops_pipelines.frames.detectors.signs_of_life import recent_mean
 from ops_pipelines.frames.detectors.storage import NOTHING_BELOW_BYTES_PER_SECOND

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.allocations import growth_over_gaps
 from ops_pipelines.frames.panels.detection import Detection, counted, lasting, stretches
 from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel

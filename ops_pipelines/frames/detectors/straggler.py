@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.identity import NodeName, PciAddress
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.allocations import Allocation, Columns, allocations, most_reach, row_median
 from ops_pipelines.frames.panels.detection import Detection, counted
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Flags, Numbers, Panel

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.windows import GAP_SECONDS, carried, layer_of, told
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Layer, Panel, Part

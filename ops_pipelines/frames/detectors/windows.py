@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import PciAddress
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import PciAddress
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.panels.detection import Detection, stretches
 from ops_pipelines.frames.panels.panel import Flags, Layer, Numbers, Panel, Part
 

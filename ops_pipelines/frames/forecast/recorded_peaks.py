@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.frames.demand.recorded_rows import RecordedRows, RefusedDemand, read_rows
 from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Floats, without_caps
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO, edges, fill, look_renamed

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.meaning.catalogue import AlertRule
-from ops_pipelines.domain.observation import ALERT_SOURCE, NO_NODE, Observation, Rejected, Signal
+from ops_pipelines.core.finding import AlertRule
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Rejected, Signal
 from ops_pipelines.frames.node_names import HOST_LABELS, TARGET_LABELS, NodeNames
 from ops_pipelines.frames.parsed import readable
 

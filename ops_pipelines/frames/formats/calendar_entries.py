@@ -13,8 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from ops_pipelines.domain.lifecycle.windows import Stretch
-from ops_pipelines.domain.observation import Rejected
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.periods import Stretch
 from ops_pipelines.frames.formats.calendar_rules import all_of, check_entry, length_of, time_of
 from ops_pipelines.frames.formats.local_time import instant_of
 from ops_pipelines.frames.parsed import readable

@@ -1,4 +1,4 @@
-"""Weekly windows and iCalendar files -> when planned work may be done, in absolute time (`domain.lifecycle.windows`).
+"""Weekly windows and iCalendar files -> when planned work may be done, in absolute time (`core.periods`).
 
 Reading one file is `calendar_entries`'. Here they are put together, and what could not be read is taken for the worst:
 what may be a freeze holds always, and a calendar whose windows nobody can read opens none.
@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.domain.policy import PolicyError, WeeklyWindow
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import PolicyError, WeeklyWindow
 from ops_pipelines.frames.formats.calendar_entries import read_calendar
 from ops_pipelines.frames.formats.local_time import instant_of
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.identity import parse_pci_address
+from ops_pipelines.core.identity import parse_pci_address
 from ops_pipelines.frames.formats import amd_smi, rocm_smi
 from ops_pipelines.frames.formats.nvidia_smi_dmon import dmon_reports
 from ops_pipelines.frames.formats.nvidia_smi_layouts import (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.identity import parse_pci_address
+from ops_pipelines.core.identity import parse_pci_address
 from ops_pipelines.frames.formats.reading import (
     BrokenJson,
     Cell,

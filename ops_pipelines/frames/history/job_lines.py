@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import JobId
+from ops_pipelines.core.identity import JobId
 from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind, kind_of, read_line_rules
 
 _HOUR = timedelta(hours=1)

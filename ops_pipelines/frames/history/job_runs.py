@@ -10,8 +10,8 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.ports.accounting import Declared, ReadComment
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.sources import Declared, ReadComment
 
 ACCOUNTING = (
     "job", "time", "account", "state", "submitted_at", "eligible_at", "started_at", "ended_at", "gpu_count", "nodes",

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import Stretch
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind
 from ops_pipelines.domain.lifecycle.gate.seen_events import SeenEvent, Worked
-from ops_pipelines.domain.lifecycle.windows import Stretch
 
 _HOUR = timedelta(hours=1)
 _NODE_FAIL, _FAILED = "NODE_FAIL", "FAILED"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.domain.lifecycle.gate.like_runs import MeasuredRun
 
 BIN = timedelta(minutes=5)

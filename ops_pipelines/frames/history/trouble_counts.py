@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.fault import AtFault, ComponentKind
+from ops_pipelines.core.finding import Catalogue
+from ops_pipelines.core.identity import GpuUuid, IncidentId, NodeName, PciAddress
+from ops_pipelines.core.incident import Incident
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble
-from ops_pipelines.domain.fault import AtFault, ComponentKind
-from ops_pipelines.domain.identity import GpuUuid, IncidentId, NodeName, PciAddress
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.meaning.catalogue import Catalogue
 from ops_pipelines.domain.meaning.history import BURST, Lineage, PartKey, Seating
 from ops_pipelines.frames.history.defects import Failures, Service, batch_of
 from ops_pipelines.frames.host_list import expand_host_list

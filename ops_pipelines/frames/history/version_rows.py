@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.drift import SeenVersion, Spot
 
 _COLUMNS = ("node", "time", "kind", "model", "driver_version", "firmware_version", "vbios_version", "kernel_version")

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import JobId, parse_job_id
-from ops_pipelines.ports.logs import LogLine
+from ops_pipelines.core.identity import JobId, parse_job_id
+from ops_pipelines.core.sources import LogLine
 
 PROGRESS_BAR = "train_progress_bar"
 """Loading shards draws the same bar: it shows no step of a training."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ops_pipelines.domain.fault import DESTRUCTIVE_ACTIONS, FirstAction
-from ops_pipelines.domain.meaning.catalogue import Catalogue, CodeRule
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
+from ops_pipelines.core.finding import Catalogue, CodeRule
 from ops_pipelines.domain.meaning.nvlink_subcodes import NVLINK_CODES, find_severity, judge_nvlink, judge_sxid
 from ops_pipelines.frames.logs.kinds import is_binary
 from ops_pipelines.frames.logs.matching import Matcher

@@ -7,7 +7,7 @@ import math
 import re
 from typing import NamedTuple
 
-from ops_pipelines.domain.identity import parse_pci_address
+from ops_pipelines.core.identity import parse_pci_address
 
 _CODE = re.compile(
     r"\bS?Xid\s{0,3}\([^()]{1,60}\)\s{0,2}:\s{0,3}(\d{1,6})\b|\bXid=(\d{1,4})\b"

@@ -37,7 +37,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the table, as far as matching needs it; the rest is `domain.meaning.catalogue.LogRule`."""
+    """One row of the table, as far as matching needs it; the rest is `core.finding.LogRule`."""
 
     id: str
     origin: str

@@ -14,20 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import (
-    JobId,
-    NodeName,
-    PciAddress,
-    parse_job_id,
-    parse_node_name,
-    parse_pci_address,
-)
-from ops_pipelines.domain.observation import NO_NODE, Observation, Signal
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import JobId, NodeName, PciAddress, parse_job_id, parse_node_name, parse_pci_address
+from ops_pipelines.core.observation import NO_NODE, Observation, Signal
+from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.logs.matching import Origin, Rule, read_rules
 from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.frames.row_order import microseconds, text_codes
-from ops_pipelines.ports.logs import LogLine
 
 LOG_TABLES = ("kernel_events", "job_logs")
 MOST_ALIKE = 5

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.logs.details import fault_details, job_of, job_of_step, training_numbers
 from ops_pipelines.frames.logs.json_lines import Unreadable, read_json_line
 from ops_pipelines.frames.logs.kinds import is_binary
@@ -22,7 +23,6 @@ from ops_pipelines.frames.logs.prefix import PrefixReader, Said, to_microseconds
 from ops_pipelines.frames.logs.signals import match_buffer
 from ops_pipelines.frames.parsed import MAX_TEXT_LENGTH, Parsed, Refused, readable
 from ops_pipelines.frames.schema import TABLES, ColumnType
-from ops_pipelines.ports.logs import LogLine
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_()][0B]?)")
 _JOB_LEVELS = {

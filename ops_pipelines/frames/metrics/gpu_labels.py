@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ops_pipelines.domain.identity import parse_pci_address
+from ops_pipelines.core.identity import parse_pci_address
 from ops_pipelines.frames.parsed import readable
 
 MAX_LABEL_LENGTH = 200

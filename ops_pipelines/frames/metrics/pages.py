@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.core.sources import BodyKind, Page, Sample, SourceNonsense
 from ops_pipelines.frames.hours import merge
 from ops_pipelines.frames.metrics.exposition import decode_exposition
 from ops_pipelines.frames.metrics.known_gpus import split_by_known_gpus
@@ -19,9 +20,6 @@ from ops_pipelines.frames.node_names import NodeNames, mark_nodes
 from ops_pipelines.frames.parsed import Parsed, Refused, WrongKind, readable
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.telemetry import watched_metrics
-from ops_pipelines.ports.metrics import BodyKind, Page
-from ops_pipelines.ports.source_error import SourceNonsense
-from ops_pipelines.ports.telemetry import Sample
 
 REJECTED = "rejected_rows"
 _NOTHING = SeriesBlock(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ops_pipelines.core.sources import Query
 from ops_pipelines.frames.metrics.cells import Ints
 from ops_pipelines.frames.metrics.gates import MAX_AHEAD, Fate, explain, judge_times
 from ops_pipelines.frames.metrics.layout import Layout, choose, number_times
@@ -23,7 +24,6 @@ from ops_pipelines.frames.metrics.ways import Way, way_of_query
 from ops_pipelines.frames.metrics.wide_table import TableWork
 from ops_pipelines.frames.node_names import NodeNames
 from ops_pipelines.frames.parsed import Parsed, Refused
-from ops_pipelines.ports.metrics import Query
 
 _EAGER_COUNT = 1_000
 """Up to so many refused points are written out at once, so that the block can be dropped."""

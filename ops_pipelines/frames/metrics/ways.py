@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from ops_pipelines.core.sources import Query
 from ops_pipelines.frames.metrics.gates import Gate
 from ops_pipelines.frames.metrics.gpu_labels import shown
 from ops_pipelines.frames.quantities import Quantity, SeriesName, read_quantities
-from ops_pipelines.ports.metrics import Query
 
 _PART = re.compile(r"\{([^{}]*)\}")
 

@@ -11,9 +11,9 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.domain.observation import DETECTOR_SOURCE, Observation, Signal
+from ops_pipelines.core.fault import Component
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
+from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation, Signal
 from ops_pipelines.frames.panels.panel import Flags, Panel
 
 

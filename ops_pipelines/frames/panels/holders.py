@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus
 from ops_pipelines.frames.panels.devices import nodes_of
 from ops_pipelines.frames.panels.grid import Grid, Ints, Parts, codes_of, float_values
 from ops_pipelines.frames.panels.jobs import is_job_id

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import parse_job_id
-from ops_pipelines.domain.observation import NO_NODE
+from ops_pipelines.core.identity import parse_job_id
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.frames.logs.matching import read_rules
 from ops_pipelines.frames.panels.grid import Floats, Grid, Ints, codes_of, float_values
 from ops_pipelines.frames.panels.panel import Layer, Part

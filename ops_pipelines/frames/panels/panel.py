@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.identity import GpuUuid, JobId, NodeName
+from ops_pipelines.core.identity import GpuUuid, JobId, NodeName
 
 LOOKBACK_SECONDS = 2_400
 """No detector looks further back than this from the grid time that it judges."""

@@ -6,7 +6,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName, PciAddress
+from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.frames.efficiency.gpu_sums import step_seconds as step_seconds_of
 from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
 from ops_pipelines.frames.schema import TABLES, ColumnType

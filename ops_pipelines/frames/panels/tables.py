@@ -10,9 +10,8 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import GpuUuid, NodeName
-from ops_pipelines.domain.observation import NO_NODE, JobStatus
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import GpuUuid, NodeName, Topology
+from ops_pipelines.core.observation import NO_NODE, JobStatus
 from ops_pipelines.frames.panels.columns import (
     DISK_COLUMNS,
     FROM_DEVICES,

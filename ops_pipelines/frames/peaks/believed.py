@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.forecast.daily_peaks import Flags, Floats, Places
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO
 from ops_pipelines.frames.local_days import day_begins

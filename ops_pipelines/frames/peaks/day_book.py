@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO
 from ops_pipelines.frames.local_days import HOUR
 

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.placement.occupancy import Occupancy
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.local_days import HOUR
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.usage.ledger import UsageLedger

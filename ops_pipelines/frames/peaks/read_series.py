@@ -11,8 +11,8 @@ from datetime import date
 
 import numpy as np
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Flags, Floats, Places
 from ops_pipelines.frames.forecast.treated_days import LONGEST_CARRIED_DAYS, edges, fill, look_renamed
 from ops_pipelines.frames.peaks.believed import BelievedRows

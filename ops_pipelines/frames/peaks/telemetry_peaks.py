@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.frames.rates import rates
 
 FABRIC_COLUMNS = ("node", "device", "time", "rate_bits_per_second", "receive_bytes", "transmit_bytes")

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import DayProfile
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.forecast.daily_peaks import Floats
 from ops_pipelines.frames.peaks.believed import BelievedRows, believe_rows
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Family
-from ops_pipelines.domain.identity import PciAddress
+from ops_pipelines.core.fault import Family
+from ops_pipelines.core.identity import PciAddress
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST, readable
 from ops_pipelines.frames.pictures.png import Colour

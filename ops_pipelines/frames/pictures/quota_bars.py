@@ -5,8 +5,7 @@ Where nobody knows what a team used, its quota is grey: it is not shown as free.
 
 from collections.abc import Mapping, Sequence
 
-from ops_pipelines.domain.quota.proposal import ProposedQuota
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, TeamName
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, small_rows
 
 _KEY = {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from ops_pipelines.domain.plan import BlastRadius, Remaining
+from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.domain.steps.ladder import Rung
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, small_rows

@@ -6,9 +6,9 @@ Knows the plan, not how it came about. Drawing the large one is `rollout_plan_pn
 from base64 import b64encode
 from collections.abc import Mapping
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.rollout import RolloutPlan
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, small_rows
 from ops_pipelines.frames.pictures.rollout_plan_png import plan_axis, plan_png

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import groupby
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit, RolloutPlan
-from ops_pipelines.domain.lifecycle.rollout import Wave
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.rollout import PlannedVisit, RolloutPlan, Wave
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, text_width
 from ops_pipelines.frames.pictures.png import Colour
 from ops_pipelines.frames.pictures.story_axis import StoryAxis

@@ -6,7 +6,7 @@ Says what the bars are of; drawing them is `bar_rows`'.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeStage, Rollout, RolloutNode
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, small_rows
 

@@ -7,8 +7,8 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.drift import Fit, VersionLine
 from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.domain.placement.standing import Machine
-from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.placement.recorded_times import number_of, rows_of, text_of
 
 INVENTORY_COLUMNS = ("node", "device", "time", "kind", "partitions", "cpu_count", "gpu_count", "memory_bytes")

@@ -9,10 +9,9 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Stay
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.domain.topology import Topology
 from ops_pipelines.frames.demand.unended import with_running
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.frames.parsed import Refused

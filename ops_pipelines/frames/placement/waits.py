@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Waiting
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.frames.placement.recorded_times import Row, number_of, refuse, rows_of, text_of, time_of
 from ops_pipelines.frames.placement.stays import ACCOUNTING_COLUMNS

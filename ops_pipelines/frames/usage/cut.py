@@ -11,9 +11,9 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TypeVar
 
-from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate, Owner
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.usage.holds import Hold
 from ops_pipelines.frames.usage.intervals import FATES, RANKS, InstalledNode, NodeState
 

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
-from ops_pipelines.domain.identity import NodeName, parse_node_name
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.frames.parsed import Refused
 
 ALLOCATION_COLUMNS = (

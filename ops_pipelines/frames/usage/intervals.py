@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import Enum
 from itertools import pairwise
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 
 
 class Condition(Enum):

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ops_pipelines.domain.cost.months import BilledPart
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.price import InstalledAsset
 from ops_pipelines.domain.cost.usage import Fate, PartUsage, UsageLine, sum_usage
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.parsed import Refused
 from ops_pipelines.frames.usage.cut import Claim, NodeCut, Share, cut_node, installed_seconds
 from ops_pipelines.frames.usage.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import date, datetime, tzinfo
 
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
+from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.frames.local_days import day_begins, days_between
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.frames.usage.intervals import Condition
 
 INVENTORY_COLUMNS = ("node", "kind", "state")

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from ops_pipelines.core.identity import parse_node_name
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.cost.usage import Fate, Owner, UsageLine
-from ops_pipelines.domain.identity import parse_node_name
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 SCHEMA = pa.schema(
     [

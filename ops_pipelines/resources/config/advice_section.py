@@ -1,6 +1,6 @@
 """The section `advice` of policy.yaml: its shape, and what it becomes.
 
-Advice decides nothing about nodes or quotas: like the quotas it is no part of `domain.policy.Policy`. `policy_file`
+Advice decides nothing about nodes or quotas: like the quotas it is no part of `core.policy.Policy`. `policy_file`
 checks it with everything else in the file.
 """
 
@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings, LadderSettings
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile, expand_home
 from ops_pipelines.resources.config.team_models import GpuTypeName
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.strict_yaml import YamlFile

@@ -11,6 +11,9 @@ from fractions import Fraction
 from pathlib import Path
 from statistics import median
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.money import Cents, read_amount
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.hardware import (
     Arrival,
     CapacitySettings,
@@ -21,9 +24,6 @@ from ops_pipelines.domain.capacity.hardware import (
     StoreExpansion,
 )
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.cost.cents import Cents, read_amount
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.capacity_models import (
     MOST_ENTRIES,

@@ -1,6 +1,6 @@
 """The section `capacity` of policy.yaml: its shape, and what it becomes.
 
-Orders act on nothing here: like quotas and advice it is no part of `domain.policy.Policy`. `policy_file` checks it with
+Orders act on nothing here: like quotas and advice it is no part of `core.policy.Policy`. `policy_file` checks it with
 everything else in the file.
 """
 

@@ -6,11 +6,10 @@ from datetime import UTC, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.notes import TellRules
+from ops_pipelines.core.objectives import Objective
 from ops_pipelines.domain.cost.price import PriceModel
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.objectives import Objective
-from ops_pipelines.domain.topology import Topology
-from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.domain.topology import Place, Topology
-from ops_pipelines.flow.tell_rules import TellRules
+from ops_pipelines.core.identity import NodeName, Place, Topology
+from ops_pipelines.core.notes import TellRules
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,

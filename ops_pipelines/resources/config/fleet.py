@@ -3,9 +3,8 @@
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.guardrails.site_means import SiteMeans
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.resources.config.cluster_config import (
     FleetConfig,
     FleetKind,

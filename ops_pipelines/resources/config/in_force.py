@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ops_pipelines.domain.policy import ConfigTrouble, Fallback, Mode, Policy
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.identity import Topology
+from ops_pipelines.core.policy import ConfigTrouble, Fallback, Mode, Policy
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.kept_files import content_of, keep_copy

@@ -6,8 +6,8 @@ Who asks for prices and types of GPU asks here. What became of their hours is `f
 from collections import Counter
 from datetime import UTC, datetime, tzinfo
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.frames.formats.local_time import instant_of
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.resources.config.cluster_config import ClusterConfig

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.notes import TellRules
+from ops_pipelines.core.policy import (
     BlastCaps,
     DrainBudget,
     Durations,
@@ -18,7 +19,6 @@ from ops_pipelines.domain.policy import (
     RecoveryLimits,
     RolloutLimits,
 )
-from ops_pipelines.flow.tell_rules import TellRules
 from ops_pipelines.resources.config.advice_section import AdviceModel
 from ops_pipelines.resources.config.capacity_section import CapacityPolicyModel
 from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
@@ -155,7 +155,7 @@ ConsentWord = Literal["auto", "approve", "forbid"]
 
 
 class ConsentsModel(StrictModel):
-    """What one class of acts needs; absent: what `mode` says. The keys are those of `domain.policy.ActionClass`."""
+    """What one class of acts needs; absent: what `mode` says. The keys are those of `core.policy.ActionClass`."""
 
     isolate: ConsentWord | None = None
     move_jobs: ConsentWord | None = None

@@ -6,7 +6,7 @@ One entry may promise several things to one team; each becomes an objective of i
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ops_pipelines.domain.objectives import Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.resources.config.models import ObjectiveModel
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ops_pipelines.domain.guardrails.policy_lint import lint_policy
-from ops_pipelines.domain.guardrails.rollout_lint import caution_about_rollouts
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.policy import (
+from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
     Consent,
@@ -30,7 +28,8 @@ from ops_pipelines.domain.policy import (
     RolloutLimits,
     WeeklyWindow,
 )
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.domain.guardrails.policy_lint import lint_policy
+from ops_pipelines.domain.guardrails.rollout_lint import caution_about_rollouts
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.config.advice_section import read_advice
 from ops_pipelines.resources.config.models import (

@@ -11,7 +11,7 @@ from pydantic import Field
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
 AmountText = Annotated[str, Field(pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?$")]
-"""In units of the currency, or as the key says; `domain.cost.cents.read_amount` reads it exactly."""
+"""In units of the currency, or as the key says; `core.money.read_amount` reads it exactly."""
 MonthText = Annotated[str, Field(pattern=r"^(19|20)[0-9]{2}-(0[1-9]|1[0-2])$")]
 
 

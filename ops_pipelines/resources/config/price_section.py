@@ -6,7 +6,7 @@ What the cluster costs by them is `domain.cost.price`'s.
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from ops_pipelines.domain.cost.cents import Cents, read_amount
+from ops_pipelines.core.money import Cents, read_amount
 from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
 from ops_pipelines.resources.config.models import RackModel
 from ops_pipelines.resources.config.price_models import AssetPriceModel, PricesModel

@@ -6,9 +6,9 @@ teams.yaml has projects too, for quotas; they are planned demand as well (`all_p
 from collections.abc import Iterable
 from pathlib import Path
 
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 from ops_pipelines.resources.config.project_models import MOST_PROJECTS, PlannedProjectModel, ProjectsModel
 from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
 

@@ -1,6 +1,6 @@
 """Reads both sections `quotas`: of policy.yaml how quotas move, of cluster.yaml how limits are set.
 
-The quotas of policy.yaml are no part of `domain.policy.Policy`, under whose digest decisions about nodes are kept: a
+The quotas of policy.yaml are no part of `core.policy.Policy`, under whose digest decisions about nodes are kept: a
 quota that moves otherwise changes no plan. `policy_file` checks them with everything else in the file.
 """
 
@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
 
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze, QuotaPolicy
 from ops_pipelines.domain.quota.settings import RebalanceSettings
-from ops_pipelines.domain.quota.terms import TeamName
 from ops_pipelines.resources.config.quota_models import LimitsModel, QuotaFreezeModel, QuotasModel
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 from ops_pipelines.resources.config.team_settings import LimitSettings

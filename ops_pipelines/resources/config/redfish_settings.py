@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 
 NODE = "{node}"
 """Stands for the node's name in an address or a system's id."""

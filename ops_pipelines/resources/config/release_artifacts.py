@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ops_pipelines.domain.lifecycle.release import Artifact, Means, Release
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import Artifact, Means, Release
 
 ReadArtifact = Callable[[str], Iterable[bytes] | None]
 """Location -> the content in pieces; None if it does not lie here."""

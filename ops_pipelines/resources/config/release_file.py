@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.lifecycle.release import (
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import (
     Activation,
     Artifact,
     Change,
@@ -22,7 +23,6 @@ from ops_pipelines.domain.lifecycle.release import (
     Reversibility,
 )
 from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, check_version
-from ops_pipelines.domain.policy import PolicyError
 from ops_pipelines.frames.host_list import expand_host_list
 from ops_pipelines.resources.catalogue_gates import read_suites
 from ops_pipelines.resources.command_words import find_word_faults, shells_in

@@ -2,7 +2,7 @@
 
 What the keys mean belongs to `files`. Nothing here knows clusters or policies.
 
-    PolicyError            the operator's configuration contradicts itself (domain.policy)
+    PolicyError            the operator's configuration contradicts itself (core.policy)
     └── ConfigError        a configuration file cannot be used; the message lists every fault found in it
 """
 
@@ -18,7 +18,7 @@ from typing import TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 
 _INT = "tag:yaml.org,2002:int"
 _NUMBERS = (_INT, "tag:yaml.org,2002:float")

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.quota_policy import LimitsOn
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.contracts import Agreements, Contract, overlap_fault, overlaps, repeated_projects
 from ops_pipelines.domain.quota.hierarchy import parent_faults
 from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.terms import GpuType, TeamName, Terms
 from ops_pipelines.resources.config.strict_yaml import KeyPath, Model, YamlFile
 from ops_pipelines.resources.config.team_models import (
     LONGEST_ACCOUNT,

@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.rollout import InstallOrder, InstallReport
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_words import fill, placeholders_in
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.fleet.install_directory import InstallDirectory
@@ -36,7 +36,7 @@ _OURS = "ops_"
 
 
 class AnsibleInstalls:
-    """The playbooks of a site. Raises as `ports.fleet.Fleet` does."""
+    """The playbooks of a site. Raises as `core.machines.Fleet` does."""
 
     def __init__(self, settings: AnsibleSettings, directory: Path, *, clock: Clock) -> None:
         self._settings = settings

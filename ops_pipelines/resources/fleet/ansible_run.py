@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.domain.node_health.node_check import parse_check_key
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.rollout import InstallState
 from ops_pipelines.resources.fleet.ansible_installs import program_path
 from ops_pipelines.resources.fleet.install_directory import InstallDirectory, StartedInstall
 

@@ -12,13 +12,13 @@ from functools import partial
 from threading import Thread
 from typing import Protocol, TypeVar
 
-from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component, Means
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import NodeInspection, PowerState
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
+from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.observation import NodeInspection, PowerState
+from ops_pipelines.core.release import Component, Means
+from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.resources.fleet.installs import FirmwareInstaller, Installer, InstallNote, InstallNotes, worst
 from ops_pipelines.resources.fleet.node_commands import CommandFleet
 
@@ -32,7 +32,7 @@ _KEYS: Mapping[Means, str] = {
 
 
 class Reboots(Protocol):
-    """Restarts nodes in the place of a command. Raises as `ports.fleet.Fleet` does."""
+    """Restarts nodes in the place of a command. Raises as `core.machines.Fleet` does."""
 
     def reboot(self, node: NodeName) -> None:
         """Restart a node that answers and runs no job. The drain survives the reboot."""

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.node_health.node_check import parse_check_key
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.rollout import InstallReport, InstallState
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.fleet.install_documents import report_from_json, report_to_json
 

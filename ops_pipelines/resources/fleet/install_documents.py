@@ -19,11 +19,10 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.lifecycle.install import InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Artifact, Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.node_health.node_check import parse_check_key
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.release import Artifact, Component
+from ops_pipelines.core.rollout import Direction, InstallReport, InstallState
 
 MOST_ORDER_CHARACTERS = 96 * 1024
 """Linux takes 128 KiB in one word of a command (MAX_ARG_STRLEN, linux/binfmts.h)."""

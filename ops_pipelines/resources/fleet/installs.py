@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Artifact, Change, Component, Means
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.node_health.node_check import parse_check_key
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.release import Artifact, Change, Component, Means
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_words import find_word_faults
 from ops_pipelines.resources.fleet.install_documents import PlainChange, PlainOrder, order_to_word, parse_version
 from ops_pipelines.resources.whole_file import put_whole
@@ -31,7 +30,7 @@ _KEPT_FOR = timedelta(days=30)
 
 
 class Installer(Protocol):
-    """One way to install. Raises as `ports.fleet.Fleet` does, and returns within 4.5 s."""
+    """One way to install. Raises as `core.machines.Fleet` does, and returns within 4.5 s."""
 
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
         """Start an installation and return at once; the same key starts nothing but the next part of one that waits."""

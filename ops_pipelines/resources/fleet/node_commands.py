@@ -34,14 +34,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName, PciAddress, parse_node_name, parse_pci_address
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.node_health.node_check import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
-from ops_pipelines.domain.observation import NodeInspection, PowerState
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.fleet import NOT_OFFERED
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress, parse_node_name, parse_pci_address
+from ops_pipelines.core.machines import NOT_OFFERED
+from ops_pipelines.core.node_tests import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
+from ops_pipelines.core.observation import NodeInspection, PowerState
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallOrder, InstallReport
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_command
 from ops_pipelines.resources.command_words import fill, find_word_faults, placeholders_in
 from ops_pipelines.resources.fleet.install_documents import report_from_json, versions_from_json

@@ -15,16 +15,9 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
 
-from ops_pipelines.domain.identity import ActionKey, GpuUuid, NodeName, parse_pci_address
-from ops_pipelines.domain.node_health.node_check import (
-    Measurement,
-    NodeCheck,
-    Serial,
-    TestResult,
-    TestRun,
-    parse_test_name,
-)
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
+from ops_pipelines.core.identity import ActionKey, GpuUuid, NodeName, parse_pci_address
+from ops_pipelines.core.node_tests import Measurement, NodeCheck, Serial, TestResult, TestRun, parse_test_name
+from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.resources.nvml import to_json
 
 _LONGEST_DOCUMENT = 2**20

@@ -18,9 +18,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
-from ops_pipelines.domain.policy import PolicyError
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import NODE, Authentication, RedfishSettings, find_faults
 from ops_pipelines.resources.prometheus.connection import read_secret
 
@@ -133,7 +133,7 @@ class BmcCalls:
     def ask(
         self, node: NodeName, act: Callable[[BmcTalk], Answer], *, about: str, spent_seconds: float = 0.0
     ) -> Answer:
-        """Return what `act` makes of the conversation. Raises as `ports.fleet.Fleet` does.
+        """Return what `act` makes of the conversation. Raises as `core.machines.Fleet` does.
 
         `spent_seconds` of the limit are over already.
         """

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from ops_pipelines.domain.lifecycle.install import InstallOrder
-from ops_pipelines.domain.lifecycle.release import Activation, Artifact, Change, Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.release import Activation, Artifact, Change, Component
+from ops_pipelines.core.rollout import Direction, InstallOrder
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.redfish_call import Document, part, word
 from ops_pipelines.resources.fleet.redfish_records import Image
 

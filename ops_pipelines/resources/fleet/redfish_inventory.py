@@ -17,8 +17,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_call import (
     BmcTalk,

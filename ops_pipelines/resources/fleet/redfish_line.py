@@ -24,7 +24,7 @@ from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
 from requests.structures import CaseInsensitiveDict
 
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings, origin_of
 
 MAX_ANSWER_BYTES = 4 << 20

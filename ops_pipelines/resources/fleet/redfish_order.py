@@ -8,8 +8,8 @@ from dataclasses import replace
 from threading import Lock
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_call import BmcTalk, Reply, word
 from ops_pipelines.resources.fleet.redfish_images import Request, as_text, request_of

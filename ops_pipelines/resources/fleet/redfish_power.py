@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import PowerState
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import PowerState
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.command_line import RunCommand, run_command
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
 from ops_pipelines.resources.fleet.node_commands import COMMAND_LIMIT_SECONDS, CommandFleet
@@ -24,7 +24,7 @@ _STATES = {"On": PowerState.ON, "Off": PowerState.OFF}
 
 
 class RedfishPower:
-    """Asks the BMC of a node. Raises as `ports.fleet.Fleet` does."""
+    """Asks the BMC of a node. Raises as `core.machines.Fleet` does."""
 
     def __init__(self, settings: RedfishSettings, *, limit_seconds: float = COMMAND_LIMIT_SECONDS) -> None:
         """Raise PolicyError naming every fault of `settings`."""

@@ -13,10 +13,10 @@ from typing import BinaryIO
 from pydantic import TypeAdapter
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.domain.node_health.node_check import parse_check_key
-from ops_pipelines.ports.source_error import SourceError, SourceRefused
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_call import BmcCalls, BmcTalk, on_one_line
 from ops_pipelines.resources.fleet.redfish_images import CONTENT_TYPE, ImageBody, refuse_wrong_bytes

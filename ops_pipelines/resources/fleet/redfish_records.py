@@ -13,10 +13,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.fleet.redfish_call import Reply, word
 from ops_pipelines.resources.fleet.redfish_tasks import task_named_by

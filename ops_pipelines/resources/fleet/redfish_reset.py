@@ -1,6 +1,6 @@
 """Restarts a BMC, and with it nothing of the node: what makes its own firmware run. When, is `redfish_update`'s."""
 
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_call import BmcTalk, part, word
 from ops_pipelines.resources.fleet.redfish_inventory import choose_manager

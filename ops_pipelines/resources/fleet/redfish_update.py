@@ -17,12 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.lifecycle.install import InstallOrder, InstallReport, InstallState
-from ops_pipelines.domain.lifecycle.release import Component
-from ops_pipelines.domain.lifecycle.rollout import Direction
-from ops_pipelines.domain.node_health.node_check import parse_check_key
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.release import Component
+from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings, origin_of
 from ops_pipelines.resources.fleet.node_commands import COMMAND_LIMIT_SECONDS
 from ops_pipelines.resources.fleet.redfish_call import AnswerPending, BmcCalls, BmcTalk, on_one_line
@@ -40,7 +39,7 @@ _LAUNCH_LIMIT = timedelta(seconds=30)
 
 
 class RedfishUpdates:
-    """Asks the BMC of a node for firmware. Raises as `ports.fleet.Fleet` does, within its limit."""
+    """Asks the BMC of a node for firmware. Raises as `core.machines.Fleet` does, within its limit."""
 
     def __init__(
         self,

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
+from ops_pipelines.core.lake import LakeError
 from ops_pipelines.frames.aggregate_schema import AGGREGATES
 from ops_pipelines.frames.hours import ROWS_PER_SLICE, SchemaChanged, given_columns, layout_of, unknown_columns
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import LakeError
 
 TEMPORARY_PREFIX = ".tmp-"
 _ZSTD_LEVEL = 3

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from upath import UPath
 
-from ops_pipelines.ports.lake import SO_FAR, LakeError
+from ops_pipelines.core.lake import SO_FAR, LakeError
 from ops_pipelines.resources.lake.files import is_local, make_directory, told_as_lake_error
 
 HOUR = timedelta(hours=1)
@@ -92,7 +92,7 @@ def cycle_name(at: datetime, part: str) -> str:
 
 
 def is_of_live_cycle(name: str) -> bool:
-    """Return whether a file holds what a store of metrics told while the hour ran (`ports.lake.SO_FAR`)."""
+    """Return whether a file holds what a store of metrics told while the hour ran (`core.lake.SO_FAR`)."""
     match = _CYCLE.fullmatch(name)
     return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}", f"-{_FOLDED}")
 

@@ -1,6 +1,6 @@
 """What the lake keeps of jobs: opens the files of the hours that are asked for, and of those only the rows wanted.
 
-Implements `ports.past_work.PastWork`. Imports Arrow when it is asked, not before: the command line passes through here.
+Implements `core.lake.PastWork`. Imports Arrow when it is asked, not before: the command line passes through here.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.lake import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ class LakePastWork:
         self._open_lake = open_lake
 
     def allocations(self, *, nodes: Collection[NodeName], start: datetime, end: datetime) -> "pa.Table":
-        """Return who held these nodes; see `ports.past_work`."""
+        """Return who held these nodes; see `core.lake`."""
         paths: list[UPath] = []
         hour = _hour_of(start)
         while hour < end:
@@ -49,7 +49,7 @@ class LakePastWork:
         )
 
     def steps(self, *, jobs: Collection[JobId], start: datetime, end: datetime) -> "pa.Table":
-        """Return how long the steps of these jobs took; see `ports.past_work`."""
+        """Return how long the steps of these jobs took; see `core.lake`."""
         import pyarrow as pa
 
         raw: list[UPath] = []

@@ -21,11 +21,11 @@ import pyarrow as pa
 from upath import UPath
 
 from ops_pipelines.clock import Clock
+from ops_pipelines.core.lake import Kept, LakeError
 from ops_pipelines.frames.aggregate_schema import EVERY
 from ops_pipelines.frames.aggregates import aggregate
 from ops_pipelines.frames.hours import layout_of, merged_slices
 from ops_pipelines.frames.schema import TELEMETRY_TABLES
-from ops_pipelines.ports.lake import Kept, LakeError
 from ops_pipelines.resources.lake.files import (
     is_local,
     read_row_count,
@@ -140,7 +140,7 @@ def retain(lake: ParquetLake, *, now: datetime, settings: RetentionSettings) -> 
 
 
 class Housekeeper:
-    """Keeps one lake by one set of settings; see `ports.lake.LakeKeeper`."""
+    """Keeps one lake by one set of settings; see `core.lake.LakeKeeper`."""
 
     def __init__(self, lake: ParquetLake, *, settings: RetentionSettings, clock: Clock) -> None:
         self._lake = lake

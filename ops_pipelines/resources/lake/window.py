@@ -1,5 +1,5 @@
 """What the lake knows of a few nodes and jobs in some minutes: opens the files of these hours, and of those only what
-concerns them. Implements `ports.bundles.Recollection`.
+concerns them. Implements `core.record.Recollection`.
 
 Imports Arrow when it is asked, not before: the command line passes through here.
 """
@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.ports.bundles import Recalled, RecalledLine
-from ops_pipelines.ports.lake import LakeError
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.record import Recalled, RecalledLine
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ class LakeWindow:
         nearest_to: datetime,
         max_lines: int,
     ) -> Recalled:
-        """Return what is known of start <= time < end; see `ports.bundles`."""
+        """Return what is known of start <= time < end; see `core.record`."""
         missing: list[str] = []
         lines: list[RecalledLine] = []
         for table, key, names in (("kernel_events", "node", nodes), ("job_logs", "job", jobs)):

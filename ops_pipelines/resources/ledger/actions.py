@@ -10,11 +10,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Outcome
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.proof import ActProof
-from ops_pipelines.ports.ledger import (
+from ops_pipelines.core.action import MESSAGES, ActionRecord, Outcome
+from ops_pipelines.core.entries import (
     AUTOPILOT,
     AlreadyBegun,
     Begun,
@@ -25,6 +22,9 @@ from ops_pipelines.ports.ledger import (
     LedgerState,
     Pause,
 )
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.proof import ActProof
+from ops_pipelines.domain.guardrails.judge import Patience, Refusal
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, RefusedAction, Resent
 from ops_pipelines.resources.ledger.evidence import read_lease

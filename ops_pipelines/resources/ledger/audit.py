@@ -9,7 +9,7 @@ from itertools import chain
 
 from sqlalchemy import Connection, RowMapping, Text, select, type_coerce
 
-from ops_pipelines.ports.ledger import ChainVerdict
+from ops_pipelines.core.entries import ChainVerdict
 from ops_pipelines.resources.ledger.chain import GENESIS_HASH, hash_entry
 from ops_pipelines.resources.ledger.projection_audit import Fault, pages, projection_faults
 from ops_pipelines.resources.ledger.proposal_audit import proposal_faults

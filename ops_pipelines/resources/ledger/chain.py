@@ -12,13 +12,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, union, update
 
-from ops_pipelines.domain.action import Action
+from ops_pipelines.core.action import Action
+from ops_pipelines.core.entries import Entry, EntryKind
+from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.core.proof import ActProof, QuotaProof
+from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalState, SentChange
+from ops_pipelines.core.rollout import Rollout, RolloutNode
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
-from ops_pipelines.domain.proof import ActProof, QuotaProof
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalState, SentChange
-from ops_pipelines.ports.ledger import Entry, EntryKind
 from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
 
 GENESIS_HASH = "0" * 64

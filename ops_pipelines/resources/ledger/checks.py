@@ -3,16 +3,16 @@
 They stand in the order in which we kept them: the times in a document are the node's, whose clock may be broken too.
 
 The verdict stands in the document as well: a row that was changed behind our back is an error when it is read.
-What a verdict rests on is `domain.node_health.health_gates`' business.
+What a verdict rests on is `core.node_tests`' business.
 """
 
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select
 
-from ops_pipelines.domain.identity import Digest, NodeName
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.ports.ledger import LedgerDamaged
+from ops_pipelines.core.entries import LedgerDamaged
+from ops_pipelines.core.identity import Digest, NodeName
+from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, write_document
 from ops_pipelines.resources.ledger.tables import node_checks

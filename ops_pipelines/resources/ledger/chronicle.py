@@ -6,14 +6,14 @@ Holds a ledger and hands out its reading side alone: nothing that got a chronicl
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import Digest, IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.snapshot import Rules, Snapshot
-from ops_pipelines.ports.chronicle import Approved, Began, Decided, Ended, Event, RefusedAct, Unreadable
-from ops_pipelines.ports.ledger import Approval, Entry, EntryKind, Ledger, LedgerDamaged, LedgerError
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerDamaged, LedgerError
+from ops_pipelines.core.identity import Digest, IncidentId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
+from ops_pipelines.core.record import Approved, Began, Decided, Ended, Event, RefusedAct, Unreadable
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import Decision, RefusedAction
 
@@ -37,7 +37,7 @@ def read_rules_document(document: str) -> Rules:
 
 
 class LedgerChronicle:
-    """A `ports.chronicle.Chronicle` of one ledger."""
+    """A `core.record.Chronicle` of one ledger."""
 
     def __init__(self, ledger: Ledger, *, present: Mapping[Digest, Rules] | None = None) -> None:
         """`present` are rules that are known whether or not they were stored: those of today's files."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+from ops_pipelines.core.entries import LedgerDamaged, LedgerError
 from ops_pipelines.resources.ledger.database import (
     KNOWN_VERSIONS,
     lock_writers,

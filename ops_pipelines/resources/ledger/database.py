@@ -38,7 +38,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
-from ops_pipelines.ports.ledger import LedgerDamaged, LedgerError
+from ops_pipelines.core.entries import LedgerDamaged, LedgerError
 
 KNOWN_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Schema versions that this program can open, oldest first; the last is the one it writes."""

@@ -8,13 +8,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, insert, select
 
-from ops_pipelines.domain.action import SOFT
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId, cause_of
-from ops_pipelines.domain.incident import TRANSITIONS, Incident, covers
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.ports.ledger import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
+from ops_pipelines.core.action import SOFT
+from ops_pipelines.core.entries import AUTOPILOT, Approval, EntryKind, LedgerConflict, LedgerError, LinkUsed
+from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId, cause_of
+from ops_pipelines.core.incident import TRANSITIONS, Incident, covers
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.proof import Proof, Refusal
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head
 from ops_pipelines.resources.ledger.proofs import refuse_unproved, worth_writing, write_proofs

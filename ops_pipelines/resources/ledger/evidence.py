@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, insert, select, update
 
-from ops_pipelines.domain.identity import Digest
+from ops_pipelines.core.entries import Evidence, HeldLease, LedgerError
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.observation import Observation, Rejected, as_history, is_history
 from ops_pipelines.domain.meaning.history import rule_of
-from ops_pipelines.domain.observation import Observation, Rejected, as_history, is_history
-from ops_pipelines.ports.ledger import Evidence, HeldLease, LedgerError
 from ops_pipelines.resources.documents import decode, decode_all, encode, keep_texts_of
 from ops_pipelines.resources.ledger.database import insert_many, known_among
 from ops_pipelines.resources.ledger.identity import read_history_until

@@ -1,6 +1,6 @@
 """The heartbeats in the ledger's database: one row a beating process, overwritten with each tick. No history.
 
-What a beat means for the program's health is `domain.health`'s business.
+What a beat means for the program's health is `core.health`'s business.
 """
 
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from ops_pipelines.domain.health import BESIDE, WATCHER, Heartbeat
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.ports.ledger import LedgerError
+from ops_pipelines.core.entries import LedgerError
+from ops_pipelines.core.health import BESIDE, WATCHER, Heartbeat
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.tables import heartbeats, leases
 

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, case, delete, func, insert, select, update
 
-from ops_pipelines.ports.ledger import LedgerConflict, LedgerError
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import NOT_SENT, KeptNote, Note, NoteState
+from ops_pipelines.core.entries import LedgerConflict, LedgerError
+from ops_pipelines.core.notes import NOT_SENT, Audience, KeptNote, Note, NoteState
 from ops_pipelines.resources.documents import decode_all, encode
 from ops_pipelines.resources.ledger.evidence import move_cursor, read_cursor
 from ops_pipelines.resources.ledger.tables import notes

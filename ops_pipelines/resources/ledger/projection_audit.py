@@ -23,11 +23,11 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.ports.ledger import Approval, EntryKind
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import Approval, EntryKind
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.proof import Proof
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import CHANGES, RefusedAction
 from ops_pipelines.resources.ledger.state import action_row, incident_row, refusal_identity

@@ -9,16 +9,23 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert
 
+from ops_pipelines.core.action import MESSAGES, ActionRecord
+from ops_pipelines.core.entries import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.core.identity import Digest, PlanId, digest_of, is_rollout
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.plan import IncidentPlan, why_no_step
+from ops_pipelines.core.proof import (
+    LASTS,
+    SECOND_OPINION,
+    ActProof,
+    Proof,
+    Refusal,
+    wait,
+    why_act_unproved,
+    why_unproved,
+)
 from ops_pipelines.domain.act_proof import ACT_CHECKS
-from ops_pipelines.domain.action import MESSAGES, ActionRecord
-from ops_pipelines.domain.guardrails.refusal import Refusal, wait
-from ops_pipelines.domain.identity import Digest, PlanId, digest_of, is_rollout
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.order import why_no_step
-from ops_pipelines.domain.plan import IncidentPlan
 from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.domain.proof import LASTS, SECOND_OPINION, ActProof, Proof, why_act_unproved, why_unproved
-from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter
 from ops_pipelines.resources.ledger.state import read_plans_of, read_proofs_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, select
 
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId
-from ops_pipelines.ports.ledger import EntryKind, LedgerError
+from ops_pipelines.core.entries import EntryKind, LedgerError
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.proposal import ProposalEvent, ProposalId
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import ProposalChange, ProposalStanding
 from ops_pipelines.resources.ledger.evidence import read_document

@@ -11,9 +11,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from ops_pipelines.domain.identity import Digest, IncidentId
-from ops_pipelines.domain.proof import QuotaProof, why_quota_unproved
-from ops_pipelines.domain.quota.proposal import (
+from ops_pipelines.core.entries import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.core.identity import Digest, IncidentId
+from ops_pipelines.core.proof import QuotaProof, why_quota_unproved
+from ops_pipelines.core.proposal import (
     PROPOSAL_TABLE,
     ProposalEvent,
     ProposalId,
@@ -23,7 +24,6 @@ from ops_pipelines.domain.quota.proposal import (
     SentChange,
 )
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
-from ops_pipelines.ports.ledger import AUTOPILOT, EntryKind, LedgerConflict, LedgerError
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, ProposalChange, ProposalStanding
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, read_lease, write_document

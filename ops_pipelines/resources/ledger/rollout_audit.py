@@ -9,11 +9,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, RowMapping, Text, exists, select, type_coerce
 
-from ops_pipelines.domain.identity import Digest
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
-from ops_pipelines.ports.ledger import EntryKind, LedgerError
+from ops_pipelines.core.entries import EntryKind, LedgerError
+from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import RolloutChange
 from ops_pipelines.resources.ledger.evidence import read_document

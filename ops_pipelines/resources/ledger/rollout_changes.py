@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.rollout import (
     FINAL,
     IN_HAND,
     OF_PEOPLE,
@@ -26,7 +27,6 @@ from ops_pipelines.domain.lifecycle.transitions import (
     next_direction,
     next_stage,
 )
-from ops_pipelines.ports.ledger import AUTOPILOT
 
 _Standing: TypeAlias = tuple[NodeStage, Direction]
 

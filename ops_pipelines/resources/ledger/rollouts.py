@@ -10,11 +10,10 @@ from functools import lru_cache
 
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
-from ops_pipelines.domain.identity import Digest, NodeName, PlanId, RolloutId, cause_of, is_rollout
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode
-from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.core.entries import EntryKind, LedgerConflict, LedgerError
+from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId, cause_of, is_rollout
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.resources.documents import decode, decode_all, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, RolloutChange
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, write_document

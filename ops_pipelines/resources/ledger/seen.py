@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.ports.ledger import LedgerNews
+from ops_pipelines.core.entries import LedgerNews
 from ops_pipelines.resources.ledger.identity import Found
 from ops_pipelines.resources.whole_file import hand_over, put_whole
 

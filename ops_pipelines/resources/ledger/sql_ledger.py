@@ -11,22 +11,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ops_pipelines.domain.action import ActionRecord, Outcome
-from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.health import Heartbeat
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.lifecycle.planning.plan import RolloutPlan
-from ops_pipelines.domain.lifecycle.release import Release
-from ops_pipelines.domain.lifecycle.rollout import Rollout, RolloutNode
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.observation import Observation, Rejected
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Mode
-from ops_pipelines.domain.proof import ActProof, Proof, QuotaProof
-from ops_pipelines.domain.quota.proposal import ProposalEvent, ProposalId, ProposalRecord, QuotaProposal, SentChange
-from ops_pipelines.domain.snapshot import Snapshot
-from ops_pipelines.ports.ledger import (
+from ops_pipelines.core.action import ActionRecord, Outcome
+from ops_pipelines.core.entries import (
     AlreadyBegun,
     Approval,
     Begun,
@@ -42,8 +28,19 @@ from ops_pipelines.ports.ledger import (
     LedgerState,
     Pause,
 )
-from ops_pipelines.ports.notifier import Audience
-from ops_pipelines.ports.outbox import KeptNote, Note, NoteState
+from ops_pipelines.core.health import Heartbeat
+from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, NodeName, PlanId, RolloutId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.notes import Audience, KeptNote, Note, NoteState
+from ops_pipelines.core.observation import Observation, Rejected
+from ops_pipelines.core.plan import IncidentPlan, Snapshot
+from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.proof import ActProof, Proof, QuotaProof
+from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalRecord, QuotaProposal, SentChange
+from ops_pipelines.core.release import Release
+from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
+from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger import actions as ledger_actions
 from ops_pipelines.resources.ledger import audit as ledger_audit
@@ -74,7 +71,7 @@ from ops_pipelines.resources.pause_file import PauseFile
 class SqlLedger:
     """The ledger in a database named by URL: `sqlite:////var/lib/ops/ledger.db`, `postgresql+psycopg2://…`.
 
-    Implements `ports.ledger.Ledger` and `ports.outbox.Outbox`. A commit that returned survives kill -9 and, on honest
+    Implements `core.ledger.Ledger` and `core.notes.Outbox`. A commit that returned survives kill -9 and, on honest
     disks, a power cut.
     """
 

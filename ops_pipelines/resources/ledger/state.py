@@ -9,13 +9,13 @@ from functools import lru_cache
 
 from sqlalchemy import Column, Connection, Select, bindparam, func, insert, or_, select, tuple_, union, update
 
-from ops_pipelines.domain.action import ActionRecord
-from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, LEFT
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.proof import Proof
-from ops_pipelines.ports.ledger import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import KEPT_ACTS, Approval, EntryKind, LedgerState, Pause
+from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName, PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines.core.proof import Proof
+from ops_pipelines.core.rollout import IN_HAND, LEFT
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, RefusedAction
 from ops_pipelines.resources.ledger.rollouts import read_open_rollouts, read_owned

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from ops_pipelines.domain.identity import digest_of
+from ops_pipelines.core.identity import digest_of
 
 metadata = MetaData()
 

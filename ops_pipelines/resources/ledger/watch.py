@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord
+from ops_pipelines.core.action import MESSAGES, ActionRecord
+from ops_pipelines.core.entries import EntryKind, LedgerConflict, LedgerError, LedgerNews, Pause
 from ops_pipelines.domain.guardrails.judge import Patience, Refusal
-from ops_pipelines.ports.ledger import EntryKind, LedgerConflict, LedgerError, LedgerNews, Pause
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, LedgerOrder
 from ops_pipelines.resources.ledger.database import LedgerDatabase

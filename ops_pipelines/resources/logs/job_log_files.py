@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import JobId, parse_job_id
+from ops_pipelines.core.identity import JobId, parse_job_id
+from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.frames.logs.prefix import PrefixReader
-from ops_pipelines.ports.logs import LogBatch, LogLine
 from ops_pipelines.resources.logs.tailed_files import (
     FoundLine,
     TailedFile,
@@ -112,7 +112,7 @@ class JobLogFiles:
         return self._source
 
     def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
-        """Return the next lines of all files; see `ports.logs.Logs`."""
+        """Return the next lines of all files; see `core.sources.Logs`."""
         marks, turn = load_marks(cursor) if cursor is not None else ((), 0)
         received_at = self._clock.now()
         notes: list[str] = []

@@ -16,8 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import NodeNameSource
 from ops_pipelines.resources.logs.line_prefix import parse_line_prefix
 from ops_pipelines.resources.logs.tailed_files import (
@@ -70,7 +69,7 @@ class FileTailLogs:
         return self._source
 
     def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
-        """Return the next lines of all files; see `ports.logs.Logs`."""
+        """Return the next lines of all files; see `core.sources.Logs`."""
         marks, turn = load_marks(cursor) if cursor is not None else ((), 0)
         received_at = self._clock.now()
         notes: list[str] = []
@@ -132,7 +131,7 @@ class JournaldLogs:
         return self._source
 
     def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
-        """Return the entries after `cursor`; see `ports.logs.Logs`."""
+        """Return the entries after `cursor`; see `core.sources.Logs`."""
         if cursor is not None and not _JOURNAL_CURSOR.fullmatch(cursor) and cursor != _NOTHING_YET:
             raise SourceNonsense(f"{cursor[:200]!r} is no journal cursor; delete it to read from the beginning")
         if self._directory is not None and not any(self._directory.rglob("*.journal")):

@@ -15,8 +15,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.ports.logs import LogBatch, LogLine
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import LokiSettings
 from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 
@@ -77,7 +76,7 @@ class LokiLogs:
         return self._source
 
     def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
-        """Return the next lines in the order of their times; see `ports.logs.Logs`."""
+        """Return the next lines in the order of their times; see `core.sources.Logs`."""
         now = self._clock.now()
         end = _nanoseconds(now - self._settings.settle)
         beginning = _Cursor(nanoseconds=_nanoseconds(now - self._settings.look_back))

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 
 HEAD_BYTES = 1024
 """Hashed to recognise a file: inodes are used again soon after a file is deleted."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey
-from ops_pipelines.domain.lifecycle.install import InstallReport
-from ops_pipelines.domain.node_health.node_check import parse_check_key
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.rollout import InstallReport
 from ops_pipelines.resources.fleet.install_directory import InstallDirectory
 from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_from_json, order_to_dict
 

@@ -21,9 +21,9 @@ from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from ops_pipelines.domain.lifecycle.install import InstallState
-from ops_pipelines.domain.lifecycle.release import Artifact
-from ops_pipelines.ports.source_error import SourceRefused
+from ops_pipelines.core.release import Artifact
+from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.resources.command_words import fill
 from ops_pipelines.resources.fleet.install_documents import PlainChange, PlainOrder
 from ops_pipelines.resources.fleet.installs import refuse_words

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component
 from ops_pipelines.resources.fleet.install_documents import parse_version
 from ops_pipelines.resources.node_tests.nvml import read_nvml
 from ops_pipelines.resources.node_tests.results import NvmlReading

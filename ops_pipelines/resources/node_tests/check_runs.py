@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName, parse_node_name
-from ops_pipelines.domain.node_health.node_check import (
+from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
+from ops_pipelines.core.node_tests import (
     LOAD_TESTS,
     NodeCheck,
     TestResult,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.node_health.node_check import Measurement, TestRun
+from ops_pipelines.core.node_tests import Measurement, TestRun
 from ops_pipelines.resources.node_tests.results import Bench, NodeTest, failed, last_words, not_run, passed, unanswered
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")

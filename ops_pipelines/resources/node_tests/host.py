@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ops_pipelines.domain.node_health.node_check import Measurement, TestRun
+from ops_pipelines.core.node_tests import Measurement, TestRun
 from ops_pipelines.resources.node_tests.results import Bench, absent, failed, not_run, passed
 from ops_pipelines.resources.node_tests.tool_runs import ToolEnd
 

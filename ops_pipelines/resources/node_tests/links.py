@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ops_pipelines.domain.node_health.node_check import GPU_COUNT, Measurement, TestRun
+from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, TestRun
 from ops_pipelines.resources.node_tests.results import (
     Bench,
     absent,

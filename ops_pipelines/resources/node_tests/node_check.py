@@ -1,7 +1,7 @@
 """Runs tests on the node that this process is on, one after another, each to its limit. Changes nothing there.
 
 What one test does stands in `nvml`, `dcgm`, `links` and `host`; what the results mean is
-`domain.node_health.health_gates`; starting a check from afar and finding its result is `check_runs`.
+`core.node_tests`; starting a check from afar and finding its result is `check_runs`.
 """
 
 import time
@@ -11,8 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.identity import ActionKey, NodeName
-from ops_pipelines.domain.node_health.node_check import LOAD_TESTS, NodeCheck, TestResult, TestRun
+from ops_pipelines.core.identity import ActionKey, NodeName
+from ops_pipelines.core.node_tests import LOAD_TESTS, NodeCheck, TestResult, TestRun
 from ops_pipelines.resources.node_tests.dcgm import dcgm_level, dcgm_memtest
 from ops_pipelines.resources.node_tests.host import host, read_uptime, software
 from ops_pipelines.resources.node_tests.links import nccl_loopback, nic_pairwise

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Protocol, cast
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress, parse_node_name, parse_pci_address
-from ops_pipelines.domain.node_health.node_check import Measurement, Serial, TestRun
-from ops_pipelines.domain.observation import GpuInspection, NodeInspection, RecoveryAction
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, parse_node_name, parse_pci_address
+from ops_pipelines.core.node_tests import Measurement, Serial, TestRun
+from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.node_tests.results import (
     Bench,
     NvmlReading,

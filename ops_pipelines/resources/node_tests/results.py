@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.node_health.node_check import Measurement, Serial, TestResult, TestRun
-from ops_pipelines.domain.observation import NodeInspection
+from ops_pipelines.core.node_tests import Measurement, Serial, TestResult, TestRun
+from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.resources.node_tests.tool_runs import RunPair, RunTool, ToolAnswer, ToolEnd
 
 _LONGEST_SAID = 600

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ops_pipelines.clock import Clock, SystemClock
+from ops_pipelines.core.sources import BodyKind, Page, Query, SourceError, SourceNonsense
 from ops_pipelines.frames.quantities import Quantity, read_quantities
-from ops_pipelines.ports.metrics import BodyKind, Page, Query
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
 from ops_pipelines.resources.prometheus.connection import OpenConnection, PrometheusConnection, cause_of
 from ops_pipelines.resources.prometheus.promql import narrow, newest_values
@@ -63,7 +62,7 @@ class _TooMuch(Exception):
 
 
 class PrometheusMetrics:
-    """Reads ranges; see `ports.metrics.MetricSource`. One reading holds one session."""
+    """Reads ranges; see `core.sources.MetricSource`. One reading holds one session."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class PrometheusMetrics:
     def read_range(
         self, queries: Sequence[Query], *, start: datetime, end: datetime, step_seconds: int
     ) -> Iterator[Page]:
-        """Yield the answers query by query, each query's slices in order of time; see `ports.metrics`.
+        """Yield the answers query by query, each query's slices in order of time; see `core.sources`.
 
         Raises ValueError for times off the grid; a range that ends before it starts holds nothing.
         """

@@ -7,9 +7,8 @@ import re
 from datetime import UTC, datetime
 from typing import cast
 
+from ops_pipelines.core.sources import Sample, SourceNonsense, SourceUnavailable
 from ops_pipelines.frames.telemetry import watched_metrics
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
-from ops_pipelines.ports.telemetry import Sample
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
 from ops_pipelines.resources.prometheus.connection import PrometheusConnection
 from ops_pipelines.resources.prometheus.promql import newest_values
@@ -34,7 +33,7 @@ class PrometheusTelemetry:
         )
 
     def read_samples(self, at: datetime) -> tuple[Sample, ...]:
-        """Return the watched series at the grid time at or before `at`; see `ports.telemetry.Telemetry`."""
+        """Return the watched series at the grid time at or before `at`; see `core.sources.Telemetry`."""
         grid_seconds = int(at.timestamp()) // self._step_seconds * self._step_seconds
         grid_time = datetime.fromtimestamp(grid_seconds, tz=UTC)
         answer = self._ask(grid_time)

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ops_pipelines.ports.accounting import AccountingPage
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import AccountingPage, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import read_rows
 from ops_pipelines.resources.slurm.values import Row

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import NodeName, parse_node_name
-from ops_pipelines.domain.observation import NodeState, NodeStatus, Rejected
-from ops_pipelines.ports.source_error import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.observation import NodeState, NodeStatus, Rejected
+from ops_pipelines.core.scheduler import SchedulerLimits
+from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.slurm.guard.installation import PROLOG, WRAPPER
 from ops_pipelines.resources.slurm.values import Row, count_gpus, names_of, number_of, text_of, time_of
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import CommandAnswer, RunCommand
 
 COMMAND_LIMIT_SECONDS = 4.5

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.domain.observation import Checkpointing, Workload
+from ops_pipelines.core.observation import Checkpointing, Workload
 
 _COMMENT_MAX_LENGTH = 4096
 """Longer comments are not read. Assumption: what we ask for fits ten times over."""

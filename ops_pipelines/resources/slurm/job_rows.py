@@ -8,8 +8,8 @@ others. Only exclusions are kept by each component for itself. Measured on 22.05
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import JobState, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

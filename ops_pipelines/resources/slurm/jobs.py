@@ -7,8 +7,8 @@ every squeue and the array's number means all tasks. Components of a heterogeneo
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import JobId, NodeName, parse_job_id
-from ops_pipelines.domain.observation import JobState, JobStatus, Rejected
+from ops_pipelines.core.identity import JobId, NodeName, parse_job_id
+from ops_pipelines.core.observation import JobState, JobStatus, Rejected
 from ops_pipelines.resources.slurm.answers import read_rows
 from ops_pipelines.resources.slurm.job_comment import read_job_comment
 from ops_pipelines.resources.slurm.job_rows import Component, JobRow, join_components

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.quotas import AccountQuota
-from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import AccountQuota
+from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.quota_commands import ASSOCIATION_FIELDS, QOS_FIELDS, checked_name
 
 _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=]+))?=(?P<count>\d+)")

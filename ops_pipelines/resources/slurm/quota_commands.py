@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.ports.quotas import Change, FairshareChange, QuotaChange
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.quota_limits import Change, FairshareChange, QuotaChange
 
 ASSOCIATION_FIELDS = ("Account", "User", "Partition", "ParentName", "Share", "GrpTRES")
 QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPA")

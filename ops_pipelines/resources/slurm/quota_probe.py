@@ -10,8 +10,8 @@ update`, is not: the script's slurm_job_modify has to mind it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.quota.terms import GpuType
-from ops_pipelines.ports.quotas import TypedLimits
+from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.quota_limits import TypedLimits
 from ops_pipelines.resources.slurm.quota_answers import GpuPartition, QosLimits
 
 _HOLDING = frozenset({"limits", "safe", "all"})

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.domain.quota.terms import TeamName
-from ops_pipelines.ports.quotas import (
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.quota_limits import (
     AccountQuota,
     Change,
     QuotaProbe,
@@ -24,7 +24,7 @@ from ops_pipelines.ports.quotas import (
     needs_types,
     refuse_twice_the_same,
 )
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.accounting import accounting_environment
 from ops_pipelines.resources.slurm.quota_answers import (

@@ -9,9 +9,9 @@ or ReturnToService=2, with which a boot that outlasts ResumeTimeout ends in serv
 
 from pathlib import Path
 
-from ops_pipelines.domain.identity import NodeName, parse_node_name
-from ops_pipelines.domain.observation import NodeState, NodeStatus
-from ops_pipelines.ports.source_error import SourceRefused, SourceUnavailable
+from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.observation import NodeState, NodeStatus
+from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import node_listing, read_config_answer, read_nodes_answer
 from ops_pipelines.resources.slurm.client import Limit, SlurmClient, quoted_reason

@@ -19,9 +19,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.ports.source_error import SourceNonsense
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.values import nodes_of
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")

@@ -13,9 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.guardrails.fencing_room import SchedulerLimits
-from ops_pipelines.domain.identity import JobAttempt, JobId, NodeName, parse_job_id, parse_node_name
-from ops_pipelines.domain.observation import (
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, parse_job_id, parse_node_name
+from ops_pipelines.core.observation import (
     HAS_PROCESSES,
     Checkpointing,
     JobState,
@@ -25,7 +24,8 @@ from ops_pipelines.domain.observation import (
     Rejected,
     has_moved_on,
 )
-from ops_pipelines.ports.source_error import SourceNonsense, SourceRefused, SourceUnavailable
+from ops_pipelines.core.scheduler import SchedulerLimits
+from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import (
     LAST_CHOICE_WEIGHT,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.placement.scheduler_policy import SettingsRead
-from ops_pipelines.ports.source_error import SourceError, SourceNonsense, SourceUnavailable
+from ops_pipelines.core.scheduler import SettingsRead
+from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.accounting import accounting_environment
 from ops_pipelines.resources.slurm.quota_answers import read_settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.random import Generator
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.simulator.replay import pauses, texts
 from ops_pipelines.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines.simulator.replay.day import PauseKind, Repair

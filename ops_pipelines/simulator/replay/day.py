@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import JobStatus, NodeStatus
-from ops_pipelines.domain.topology import Topology
+from ops_pipelines.core.fault import Component
+from ops_pipelines.core.identity import JobId, NodeName, Topology
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.panels.panel import Panel
-from ops_pipelines.ports.logs import LogLine
 
 
 class FaultClass(Enum):

@@ -6,9 +6,9 @@ sets the pace of all; RSC: one 1,024-GPU job requeued 35 times, 40 nodes that fa
 
 from dataclasses import replace
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.simulator.replay import texts
 from ops_pipelines.simulator.replay.canvas import Brush
 from ops_pipelines.simulator.replay.day import FaultClass

@@ -6,8 +6,8 @@ and gpud's link limits (a flap is a drop of 25 s and more; 120 symbol errors an 
 
 import numpy as np
 
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.fault import Component
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.replay import texts
 from ops_pipelines.simulator.replay.canvas import Brush
 from ops_pipelines.simulator.replay.day import FaultClass

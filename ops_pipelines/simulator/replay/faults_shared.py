@@ -7,8 +7,8 @@ Durations are assumptions. An injector returns False where another fault is too 
 import numpy as np
 from numpy.random import Generator
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.replay import texts
 from ops_pipelines.simulator.replay.canvas import Brush
 from ops_pipelines.simulator.replay.day import FaultClass

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import Component, ComponentKind, node_component
-from ops_pipelines.domain.identity import GpuUuid, NodeName, PciAddress
-from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.fault import Component, ComponentKind, node_component
+from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, Place, Topology
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.frames.panels.panel import Part
 from ops_pipelines.simulator.hardware import PCI_BUSES, slot_address
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
-from ops_pipelines.domain.fault import Component
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.fault import Component
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.replay import texts
 from ops_pipelines.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines.simulator.replay.cluster import Cluster

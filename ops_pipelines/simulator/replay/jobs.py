@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, Workload
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.simulator.replay.day import PauseKind
 from ops_pipelines.simulator.replay.looks import Look
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from ops_pipelines.domain.identity import JobId
-from ops_pipelines.domain.observation import JobState, JobStatus, NodeStatus
+from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
 from ops_pipelines.simulator.replay.canvas import Canvas
 from ops_pipelines.simulator.replay.cluster import Cluster
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Pause

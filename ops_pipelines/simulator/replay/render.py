@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.observation import NO_NODE, Workload
+from ops_pipelines.core.observation import NO_NODE, Workload
 from ops_pipelines.frames.panels.panel import Layer, Numbers, Panel, Part
 from ops_pipelines.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines.simulator.replay.cluster import Cluster

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from numpy.random import Generator
 
-from ops_pipelines.ports.logs import LogLine
+from ops_pipelines.core.sources import LogLine
 from ops_pipelines.simulator.replay.fleet import Fleet
 from ops_pipelines.simulator.replay.jobs import Attempt
 

@@ -8,14 +8,11 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from ops_pipelines.domain.identity import Digest, PlanId, RolloutId
-from ops_pipelines.domain.lifecycle.beginnings import beginning, pulled_out, put_off, turning_round
-from ops_pipelines.domain.lifecycle.course import next_turn
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
-from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
-from ops_pipelines.domain.lifecycle.release import Change, Component, Release, ReleaseName
-from ops_pipelines.domain.lifecycle.rollout import (
+from ops_pipelines.core.identity import Digest, PlanId, RolloutId
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.release import Change, Component, Release, ReleaseName
+from ops_pipelines.core.rollout import (
     FINAL,
     OF_PEOPLE,
     NodeStage,
@@ -25,9 +22,12 @@ from ops_pipelines.domain.lifecycle.rollout import (
     RolloutState,
     is_canary,
 )
+from ops_pipelines.domain.lifecycle.beginnings import beginning, pulled_out, put_off, turning_round
+from ops_pipelines.domain.lifecycle.course import next_turn
+from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
+from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
 from ops_pipelines.domain.lifecycle.transitions import next_rollout_state
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import Policy
 from ops_pipelines.whatif.lifecycle.fleet_seen import FleetSeen
 from ops_pipelines.whatif.lifecycle.gate_record import EPOCH, GateRecord, time_of
 from ops_pipelines.whatif.lifecycle.hands import Hands

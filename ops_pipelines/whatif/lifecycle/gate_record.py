@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import NodeStage, RolloutNode
 from ops_pipelines.domain.lifecycle.gate.evidence import (
     ControlShift,
     EventCounts,
@@ -19,7 +20,6 @@ from ops_pipelines.domain.lifecycle.gate.evidence import (
     LevelSamples,
     UpdateTry,
 )
-from ops_pipelines.domain.lifecycle.rollout import NodeStage, RolloutNode
 from ops_pipelines.whatif.lifecycle.world import DAY, World
 
 EPOCH = datetime(2026, 1, 5, tzinfo=UTC)

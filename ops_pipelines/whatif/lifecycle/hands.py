@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode
 from ops_pipelines.domain.lifecycle.beginnings import Beginning
 from ops_pipelines.domain.lifecycle.failures import signature_of
-from ops_pipelines.domain.lifecycle.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode
 from ops_pipelines.domain.lifecycle.transitions import next_stage
 from ops_pipelines.whatif.lifecycle.gate_record import GateRecord, name_of, number_of, time_of
 from ops_pipelines.whatif.lifecycle.nodes import MODELS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-from ops_pipelines.domain.policy import DrainBudget, Policy, RolloutLimits
+from ops_pipelines.core.policy import DrainBudget, Policy, RolloutLimits
 
 TABLE = "rollout_scenarios.csv"
 LEAST_NODES, MOST_NODES = 40, 20_000

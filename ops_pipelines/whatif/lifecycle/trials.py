@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.whatif.lifecycle.controller import OurRollout
 from ops_pipelines.whatif.lifecycle.outcome import Outcome
 from ops_pipelines.whatif.lifecycle.peers import PEERS, PeerRollout

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.observation import Workload
+from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.sources import Declared
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.work import JobWork
-from ops_pipelines.domain.identity import JobId, NodeName
-from ops_pipelines.domain.observation import Workload
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.advice.saves import read_saves
 from ops_pipelines.frames.advice.work import (
     ACCOUNTING,
@@ -27,7 +28,6 @@ from ops_pipelines.frames.advice.work import (
 from ops_pipelines.frames.history.job_lines import JobLines
 from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind
 from ops_pipelines.frames.schema import TABLES
-from ops_pipelines.ports.accounting import Declared
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)

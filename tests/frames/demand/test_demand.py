@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.demand.array_tasks import MOST_TASKS, read_tasks
 from ops_pipelines.frames.demand.daily import demand_days, sum_days

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.frames.demand.attempts import in_microseconds
 from ops_pipelines.frames.demand.daily import known_days, known_hours
 from ops_pipelines.frames.demand.gathered import active_teams, settle_rows

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops_pipelines.domain.quota.terms import TeamName
+from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.frames.demand.recorded import MissingHours, RecordedDemand, read_recorded
 from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ops_pipelines.domain.identity import GpuUuid, NodeName
-from ops_pipelines.domain.observation import NO_NODE
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import GpuUuid, NodeName, Place, Topology
+from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.frames.panels.panel import Layer, Panel, Part
 
 START_SECONDS = 1_790_000_010

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.fault import ComponentKind
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.fault import ComponentKind
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.hang import (
     FAINT_PROVE_SECONDS,
     PROCESSES_GONE_SECONDS,

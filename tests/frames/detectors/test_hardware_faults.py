@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from ops_pipelines.domain.fault import Component, ComponentKind
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.fault import Component, ComponentKind
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.hardware import detect_hardware
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Panel, Part

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.idle import IDLE_SECONDS, detect_idle_gpus
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Panel

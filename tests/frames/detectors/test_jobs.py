@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.jobs import detect_jobs
 from tests.frames.detectors.panels import panel, topology
 from tests.frames.detectors.training import Training, beside

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.loss import (
     ABOVE_RATIO,
     BROKEN_SECONDS,

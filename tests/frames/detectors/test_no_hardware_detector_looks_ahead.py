@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.hardware import detect_hardware, hardware_detectors
 from ops_pipelines.frames.panels.detection import Detector
 from ops_pipelines.frames.panels.panel import Panel, Part

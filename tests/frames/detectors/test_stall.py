@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.detectors.hang import detect_hangs
 from ops_pipelines.frames.detectors.stall import (
     NETWORK,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.straggler import CLOCK_BELOW_RATIO, detect_stragglers
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.observation import Signal
+from ops_pipelines.core.observation import Signal
 from ops_pipelines.frames.detectors.hardware import detect_hardware
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Panel, Part

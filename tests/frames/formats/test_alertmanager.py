@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.observation import NO_NODE, Signal
+from ops_pipelines.core.observation import NO_NODE, Signal
 from ops_pipelines.frames.formats.alertmanager import (
     MOST_ALERTS,
     AlertsRead,

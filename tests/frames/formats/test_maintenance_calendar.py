@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.windows import Stretch, WorkCalendar
-from ops_pipelines.domain.observation import Rejected
-from ops_pipelines.domain.policy import PolicyError, WeeklyWindow
+from ops_pipelines.core.observation import Rejected
+from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.policy import PolicyError, WeeklyWindow
 from ops_pipelines.frames.formats import calendar_entries
 from ops_pipelines.frames.formats.local_time import instant_of
 from ops_pipelines.frames.formats.maintenance_calendar import weekly_stretches, work_calendar

@@ -7,11 +7,10 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay
-from ops_pipelines.domain.quota.terms import GpuType, TeamName
-from ops_pipelines.domain.topology import Place
 from ops_pipelines.frames.local_days import HOUR, day_begins, first_hour
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.peaks.gpus import put_gpus

@@ -6,9 +6,9 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, by_key
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.forecast.daily_peaks import Floats
 from ops_pipelines.frames.peaks.history import PeakHistory, ResourceHistory
 from ops_pipelines.frames.peaks.outlooks import outlooks_of

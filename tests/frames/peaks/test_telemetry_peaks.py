@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.frames.peaks.storage import Filled, read_lustre, read_mounts
 from ops_pipelines.frames.peaks.telemetry_peaks import read_links, read_power
 from ops_pipelines.frames.schema import TABLES

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.topology import Place, Topology
+from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.placement.machines import INVENTORY_COLUMNS, read_machines
 from ops_pipelines.frames.placement.past_runs import elapsed_of, traffic_of

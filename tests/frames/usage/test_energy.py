@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.domain.cost.cents import Cents
+from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.cost.lines import Service
 from ops_pipelines.domain.cost.price import AssetPrice, Installed, PricedBy, PriceModel, asset_cost
 from ops_pipelines.domain.cost.statement import make_statement

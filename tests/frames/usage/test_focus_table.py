@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from ops_pipelines.core.periods import whole_month
 from ops_pipelines.domain.cost.focus import FOCUS_VERSION, FocusValue, Issuer, focus_rows
 from ops_pipelines.domain.cost.lines import LostHours
-from ops_pipelines.domain.cost.months import whole_month
 from ops_pipelines.domain.cost.price import Installed, asset_cost
 from ops_pipelines.domain.cost.statement import make_statement
 from ops_pipelines.domain.cost.usage import Bearer, Fate

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.cost.cents import Cents
-from ops_pipelines.domain.cost.months import BilledPart, whole_month
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.periods import BilledPart, whole_month
 from ops_pipelines.domain.cost.price import AssetPrice, Installed, PricedBy, PriceModel, asset_cost
 from ops_pipelines.domain.cost.statement import make_statement
 from ops_pipelines.domain.cost.usage import NO_TEAM, Fate, Owner, UsageLine, sum_usage

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.domain.cost.months import BilledPart, CostMonth
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.quota.terms import GpuType
 from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import Condition, InstalledNode, NodeState

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.fault import ComponentKind
+from ops_pipelines.core.fault import ComponentKind
 from ops_pipelines.frames.panels.panel import Layer
 from ops_pipelines.simulator.replay.day import Day, FaultClass
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day

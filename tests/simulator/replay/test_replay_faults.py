@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ops_pipelines.domain.fault import ComponentKind
-from ops_pipelines.domain.observation import JobState
+from ops_pipelines.core.fault import ComponentKind
+from ops_pipelines.core.observation import JobState
 from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
 from ops_pipelines.simulator.replay.make import make_day
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.windows import Stretch
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import Stretch
+from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
 
 PAST = timedelta(days=14)
 """# Assumption: two weeks hold every kind of work that a cluster does, and are not yet another cluster."""

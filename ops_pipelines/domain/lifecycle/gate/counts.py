@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ops_pipelines.core.release import Claims
 from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, GateEvidence, TestLine, UpdateTry, VerdictKind
 from ops_pipelines.domain.lifecycle.gate.sequential import (
@@ -28,7 +29,6 @@ from ops_pipelines.domain.lifecycle.gate.standard import (
     evidence_said,
     nothing_known,
 )
-from ops_pipelines.domain.lifecycle.release import Claims
 
 ANY_FAILURE, ALIKE_FAILURE = (0.01, 0.5), (0.002, 0.2)
 """# Assumption: of a hundred updates one fails for reasons of its own node, of five hundred one in one particular way;

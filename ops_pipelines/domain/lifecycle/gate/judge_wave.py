@@ -8,12 +8,12 @@ for. What all of it can find, and how often it stops what is good, is computed b
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Claims
 from ops_pipelines.domain.lifecycle.gate.counts import cause_lines, event_lines, update_lines
 from ops_pipelines.domain.lifecycle.gate.evidence import GateEvidence, TestLine, Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.gate.levels import level_lines
 from ops_pipelines.domain.lifecycle.gate.standard import Standard
-from ops_pipelines.domain.lifecycle.release import Claims
-from ops_pipelines.domain.policy import RolloutLimits
 
 MARGIN = timedelta(hours=1)
 """Added to the slowest failure that is claimed: it must also have been noticed. Never more than that failure takes."""

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.lifecycle.gate.evidence import (
     ControlShift,
     GateEvidence,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.rollout import RolloutNode, Wave
 from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes, Times
 from ops_pipelines.domain.lifecycle.gate.evidence import LevelKind, LevelSamples
-from ops_pipelines.domain.lifecycle.rollout import RolloutNode, Wave
 
 MOST_NODES = 64
 """# Assumption: of so many updated nodes, and so many others, more runs say nothing new, and cost a pass its time."""

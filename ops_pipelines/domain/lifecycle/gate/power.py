@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ops_pipelines.core.release import Claims
 from ops_pipelines.domain.lifecycle.gate.counts import (
     ALIKE_FAILURE,
     ALIKE_STOPS_AT,
@@ -34,7 +35,6 @@ from ops_pipelines.domain.lifecycle.gate.sequential import (
     power_of_shift_ratio,
 )
 from ops_pipelines.domain.lifecycle.gate.standard import LEAST_POWER, SUSPICIOUS_AT, Standard
-from ops_pipelines.domain.lifecycle.release import Claims
 
 _DAY = timedelta(days=1)
 _WELL_KNOWN_NODE_DAYS = 1e7

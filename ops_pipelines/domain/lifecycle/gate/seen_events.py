@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.fault import AtFault, ComponentKind
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.fault import AtFault, ComponentKind
+from ops_pipelines.core.finding import REPAIRS, Finding
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Signal
+from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.policy import Durations
 from ops_pipelines.domain.lifecycle.gate.compared_times import ComparedTimes, Times
 from ops_pipelines.domain.lifecycle.gate.evidence import CauseCounts, EventCounts, EventKind
-from ops_pipelines.domain.lifecycle.windows import Stretch, merged
-from ops_pipelines.domain.meaning.finding import REPAIRS, Finding
-from ops_pipelines.domain.observation import ALERT_SOURCE, NO_NODE, Observation, Signal
-from ops_pipelines.domain.policy import Durations
 
 AGAIN_WITHIN = timedelta(days=1)
 Worked = Mapping[NodeName, Sequence[Stretch]]

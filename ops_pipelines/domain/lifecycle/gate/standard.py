@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ops_pipelines.core.release import Claims
 from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, TestLine, VerdictKind
-from ops_pipelines.domain.lifecycle.release import Claims
 
 MISS = 0.003
 """The chance that a test clears a release early that is as bad as claimed."""

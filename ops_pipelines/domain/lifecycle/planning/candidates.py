@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Release, Reversibility
+from ops_pipelines.core.rollout import Contradiction, SkippedNode
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, SkippedNode
-from ops_pipelines.domain.lifecycle.release import Release, Reversibility
 
 _IS_THERE = "runs these versions already"
 _MOST_NAMES = 3

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.rollout import PlannedVisit, Wave
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.places import Places
-from ops_pipelines.domain.lifecycle.planning.plan import PlannedVisit
-from ops_pipelines.domain.lifecycle.rollout import Wave
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
 
 HORIZON = timedelta(days=90)
 """What does not end by then is not foreseen to end."""

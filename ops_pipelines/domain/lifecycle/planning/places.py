@@ -7,10 +7,10 @@ another. `planner` plays them forward, `course` picks by them whom to begin.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.domain.guardrails.budgets import out_limit
-from ops_pipelines.domain.identity import NodeName
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.policy import Policy
 
 _Part = tuple[str, str]
 _ALL: _Part = ("the cluster", "")

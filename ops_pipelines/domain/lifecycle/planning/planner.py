@@ -10,19 +10,18 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.guardrails.refusal import Patience, Refusal
-from ops_pipelines.domain.identity import NodeName, PlanId, digest_of
+from ops_pipelines.core.identity import NodeName, PlanId, digest_of
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import Policy, RolloutLimits
+from ops_pipelines.core.proof import Patience, Refusal
+from ops_pipelines.core.release import Change, Release, Reversibility
+from ops_pipelines.core.rollout import Contradiction, PlannedVisit, RolloutPlan, TeamTouched, Wave
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
 from ops_pipelines.domain.lifecycle.planning.candidates import Candidates, choose_candidates
 from ops_pipelines.domain.lifecycle.planning.foresight import HORIZON, Foresight, VisitTimes
 from ops_pipelines.domain.lifecycle.planning.places import Places
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction, PlannedVisit, RolloutPlan, TeamTouched
 from ops_pipelines.domain.lifecycle.planning.waves import draw_waves
-from ops_pipelines.domain.lifecycle.release import Change, Release, Reversibility
-from ops_pipelines.domain.lifecycle.rollout import Wave
-from ops_pipelines.domain.lifecycle.windows import WorkCalendar
-from ops_pipelines.domain.policy import Policy, RolloutLimits
 
 __all__ = ["HORIZON", "Candidates", "VisitTimes", "choose_candidates", "plan_rollout"]
 

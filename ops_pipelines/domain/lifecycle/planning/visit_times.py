@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.release import Activation, Release, activation_of
 from ops_pipelines.domain.lifecycle.planning.planner import VisitTimes
-from ops_pipelines.domain.lifecycle.release import Activation, Release, activation_of
-from ops_pipelines.domain.policy import RolloutLimits
 
 _INSTALL = timedelta(minutes=5)
 """# Assumption: of one step; firmware takes longer, and is measured after the first node."""

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.rollout import Wave
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.rollout import Wave
-from ops_pipelines.domain.policy import RolloutLimits
 
 LEAST_PER_MODEL = 2
 """Of each model so many nodes stand among the canaries, where it has them and there is room for them: one alone may

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.lifecycle.release import Component
+from ops_pipelines.core.release import Component
 
 _WORDS = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_-]{0,127}")
 """Longer ones are no versions: what nodes say of themselves is not believed."""

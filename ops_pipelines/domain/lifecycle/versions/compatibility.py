@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 
-from ops_pipelines.domain.identity import NodeName
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import CompatibilityTables, Component, Release
+from ops_pipelines.core.rollout import Contradiction
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.plan import Contradiction
-from ops_pipelines.domain.lifecycle.release import Component, Release
 from ops_pipelines.domain.lifecycle.versions.comparing import VersionError
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables
 from ops_pipelines.domain.lifecycle.versions.firmware_rules import (
     judge_activation,
     judge_downgrade,

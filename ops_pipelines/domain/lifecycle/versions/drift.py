@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.lifecycle.release import Component, Release
-from ops_pipelines.domain.lifecycle.rollout import Direction, NodeStage, Rollout, RolloutNode
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.release import Component, Release
+from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, compare_versions
 
 LEAST_PEERS = 4

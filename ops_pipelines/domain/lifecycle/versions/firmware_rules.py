@@ -5,9 +5,16 @@ Each rule looks at one case and yields what is wrong, as in `version_rules`.
 
 from collections.abc import Iterator, Sequence
 
-from ops_pipelines.domain.lifecycle.release import Change, Component, Means, Reversibility, activation_of
+from ops_pipelines.core.release import (
+    Change,
+    Component,
+    DowngradeRule,
+    FirmwareOrder,
+    Means,
+    Reversibility,
+    activation_of,
+)
 from ops_pipelines.domain.lifecycle.versions.comparing import is_older, slurm_major
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import DowngradeRule, FirmwareOrder
 from ops_pipelines.domain.lifecycle.versions.version_rules import Case, Found
 
 

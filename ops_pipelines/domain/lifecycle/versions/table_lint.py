@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cmp_to_key
 from itertools import pairwise
 
-from ops_pipelines.domain.lifecycle.release import Component, Reversibility
+from ops_pipelines.core.release import CompatibilityTables, Component, CudaDriver, Reversibility
 from ops_pipelines.domain.lifecycle.versions.comparing import (
     VersionError,
     compare_versions,
@@ -17,7 +17,6 @@ from ops_pipelines.domain.lifecycle.versions.comparing import (
     is_older,
     slurm_major,
 )
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import CompatibilityTables, CudaDriver
 
 
 def lint_tables(tables: CompatibilityTables) -> tuple[str, ...]:

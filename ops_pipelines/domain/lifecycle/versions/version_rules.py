@@ -8,7 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from ops_pipelines.domain.lifecycle.release import Change, Component, Release
+from ops_pipelines.core.release import (
+    Change,
+    CompatibilityTables,
+    Component,
+    ExactMatch,
+    FloorKind,
+    NodeModel,
+    Release,
+    VersionFloor,
+)
 from ops_pipelines.domain.lifecycle.versions.comparing import (
     VersionError,
     check_version,
@@ -16,13 +25,6 @@ from ops_pipelines.domain.lifecycle.versions.comparing import (
     first_number,
     is_older,
     slurm_major,
-)
-from ops_pipelines.domain.lifecycle.versions.compatibility_tables import (
-    CompatibilityTables,
-    ExactMatch,
-    FloorKind,
-    NodeModel,
-    VersionFloor,
 )
 
 

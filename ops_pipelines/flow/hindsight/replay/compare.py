@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, Verb
-from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, Verb
+from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.flow.hindsight.replay.result import (
     ComparedAct,
     Difference,

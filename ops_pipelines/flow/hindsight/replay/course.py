@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ops_pipelines.domain.action import MESSAGES, SOFT, Action, ActionRecord
+from ops_pipelines.core.action import MESSAGES, SOFT, Action, ActionRecord
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
+from ops_pipelines.core.proof import Refusal
 from ops_pipelines.domain.decision import Decision, cluster_facts, decide
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, judge
-from ops_pipelines.domain.guardrails.refusal import Refusal
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.flow.plans.in_force import first_act
 
 SAID_BY_POLICY = frozenset({"mode", "consent", "approval"})

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.hindsight.replay.history import History
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.snapshot import Rules
-from ops_pipelines.ports.chronicle import Chronicle
-from ops_pipelines.ports.lake import Lake
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.plan import Rules
+from ops_pipelines.core.record import Chronicle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

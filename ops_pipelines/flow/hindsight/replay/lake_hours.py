@@ -8,25 +8,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.identity import Digest, IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import (
-    MAY_HAVE_PROCESSES,
-    JobStatus,
-    NodeState,
-    NodeStatus,
-    Observation,
-    Signal,
-)
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.snapshot import Rules, Snapshot
+from ops_pipelines.core.identity import Digest, IncidentId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus, Observation, Signal
+from ops_pipelines.core.plan import Rules, Snapshot
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.hindsight.from_lake import evidence_from_lake
 from ops_pipelines.flow.hindsight.past_incidents import LOOK_EVERY
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.side import Side
 from ops_pipelines.flow.hindsight.retrace import JobTimeline, Turn, turns
-from ops_pipelines.ports.lake import Lake
 
 READ_AT_ONCE = timedelta(hours=6)
 """Bounds memory: what lines and detectors say of one piece is held at once."""

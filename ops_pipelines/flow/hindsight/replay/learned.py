@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.record import Chronicle
 from ops_pipelines.flow.hindsight.replay.result import Lesson, Verdict
-from ops_pipelines.ports.chronicle import Chronicle
 
 RECURS_WITHIN = timedelta(hours=24)
 _CHECKS_READ = 50

@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.hindsight.replay.result import KeyDifference
 
 ABSENT = "not set"

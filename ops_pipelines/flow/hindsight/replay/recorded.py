@@ -9,17 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from ops_pipelines.core.entries import AUTOPILOT, LedgerDamaged, LedgerError
+from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.record import Approved, Began, Chronicle, Decided, Ended, Event, RefusedAct, Unreadable
 from ops_pipelines.domain.decision import Decision
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.domain.policy import Policy
-from ops_pipelines.domain.snapshot import Rules, Snapshot
 from ops_pipelines.flow.hindsight.replay.compare import Done, compare
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Reproduction, Source
 from ops_pipelines.flow.hindsight.replay.side import FirstTime, Side
-from ops_pipelines.ports.chronicle import Approved, Began, Chronicle, Decided, Ended, Event, RefusedAct, Unreadable
-from ops_pipelines.ports.ledger import AUTOPILOT, LedgerDamaged, LedgerError
 
 _REMEMBERED = 16
 """Decisions whose second line (what to do, after what is wrong) may still come; it follows within a run."""

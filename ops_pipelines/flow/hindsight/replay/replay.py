@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.policy import Policy
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.policy import Policy
 from ops_pipelines.flow.hindsight.replay.compare import compare, count_side, mark_counterfactual
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.lake_hours import LakeReplay, hours_without_decisions, replay_stretch

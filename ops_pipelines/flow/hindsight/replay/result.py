@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.action import Verb
-from ops_pipelines.domain.identity import IncidentId, NodeName, PlanId
+from ops_pipelines.core.action import Verb
+from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 
 
 class Source(Enum):

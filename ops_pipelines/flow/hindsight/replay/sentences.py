@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from ops_pipelines.domain.action import Verb
+from ops_pipelines.core.action import Verb
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Replay
 
 _TEAMS_NAMED = 3

@@ -4,11 +4,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ops_pipelines.domain.action import DESTRUCTIVE_VERBS, Action, Verb
-from ops_pipelines.domain.identity import ActionKey, IncidentId, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.plan import IncidentPlan, TouchedJob
-from ops_pipelines.domain.steps.timing import Moment
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, Action, Verb
+from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.plan import IncidentPlan, Moment, TouchedJob
 from ops_pipelines.flow.hindsight.replay.course import SAID_BY_POLICY, Course, Courses, Standing
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.identity import ActionKey, IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.entries import AUTOPILOT, Entry, EntryKind
+from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.flow.hindsight.review.incidents import Records
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at
-from ops_pipelines.ports.ledger import AUTOPILOT, Entry, EntryKind, Ledger
 
 _HOUR = timedelta(hours=1)
 _LINES_AT_ONCE = 1000

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ops_pipelines.flow.observatory import HOUR
-from ops_pipelines.ports.lake import Lake
+from ops_pipelines.core.cluster import HOUR
+from ops_pipelines.core.lake import Lake
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.history.job_runs import Break

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, Verb
-from ops_pipelines.domain.fault import AtFault, Family
-from ops_pipelines.domain.identity import IncidentId
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.overlap import Certainty, Overlap
+from ops_pipelines.core.action import MESSAGES, ActionRecord, Verb
+from ops_pipelines.core.fault import AtFault, Family
+from ops_pipelines.core.identity import IncidentId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.overlap import Certainty, Overlap
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at
 from ops_pipelines.frames.history.failure_rates import MeanTime, Rate, mean_time_of, rate_of
 

@@ -1,14 +1,14 @@
 """What was good and bad of each objective: attempts, waits and minutes -> tallies -> budgets.
 
 What counts, and what does not, stands in the docstring of each tally; the arithmetic of budgets is
-`domain.objectives`.
+`core.objectives`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.objectives import (
+from ops_pipelines.core.objectives import (
     LOOK_BACK,
     WINDOW,
     Budget,
@@ -18,7 +18,7 @@ from ops_pipelines.domain.objectives import (
     WorkloadClass,
     judge_budget,
 )
-from ops_pipelines.domain.observation import Workload
+from ops_pipelines.core.observation import Workload
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.history.job_runs import Break, Stint, Waited

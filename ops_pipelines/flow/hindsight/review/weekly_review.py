@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.action import ActionRecord, Verb
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
+from ops_pipelines.core.identity import ActionKey, IncidentId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.objectives import WINDOW, Budget, Objective, ObjectiveKind
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.overlap import Overlap
+from ops_pipelines.core.periods import Week
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.diagnosis.lemons import LemonScore
-from ops_pipelines.domain.identity import ActionKey, IncidentId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.objectives import WINDOW, Budget, Objective, ObjectiveKind
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.overlap import Overlap
-from ops_pipelines.flow.cluster import Cluster
 from ops_pipelines.flow.hindsight.fleet_lemons import score_fleet
 from ops_pipelines.flow.hindsight.review.acts import (
     ActLine,
@@ -38,13 +42,8 @@ from ops_pipelines.flow.hindsight.review.incidents import (
     repairs_in,
 )
 from ops_pipelines.flow.hindsight.review.objectives import judge_objectives
-from ops_pipelines.flow.hindsight.review.week import Week
 from ops_pipelines.flow.hindsight.review.work import JobHistory, read_job_history
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, remediation_of
-from ops_pipelines.flow.observatory import HOUR, Observatory, hour_of
-from ops_pipelines.ports.lake import Lake
-from ops_pipelines.ports.ledger import Ledger
-from ops_pipelines.ports.source_error import SourceError
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.history.failure_rates import MeanTime, Rate

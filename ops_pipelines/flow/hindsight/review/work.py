@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.fault import AtFault, Family
-from ops_pipelines.domain.identity import IncidentId, NodeName
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.observation import JobState, JobStatus
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.fault import AtFault, Family
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.observation import JobState, JobStatus
+from ops_pipelines.core.sources import CheckpointSeen, ReadComment
 from ops_pipelines.flow.evidence.job_facts import note_lines
 from ops_pipelines.flow.hindsight.review.incidents import at_fault_of, family_of
-from ops_pipelines.flow.observatory import HOUR, hour_of
-from ops_pipelines.ports.accounting import ReadComment
-from ops_pipelines.ports.job_facts import CheckpointSeen
-from ops_pipelines.ports.lake import Lake, Rows
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.history.job_lines import JobLines

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ops_pipelines.domain.identity import ActionKey, Digest, IncidentId, PlanId
-from ops_pipelines.domain.incident import Incident
-from ops_pipelines.domain.plan import IncidentPlan
-from ops_pipelines.ports.ledger import Entry, EntryKind, Ledger
+from ops_pipelines.core.entries import Entry, EntryKind
+from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.ledger import Ledger
+from ops_pipelines.core.plan import IncidentPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

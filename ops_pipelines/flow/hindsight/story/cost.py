@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.identity import JobAttempt, NodeName
-from ops_pipelines.domain.incident import Incident, Recovery
-from ops_pipelines.domain.observation import JobStatus
-from ops_pipelines.domain.steps.timing import Moment
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.identity import JobAttempt, NodeName
+from ops_pipelines.core.incident import Incident, Recovery
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import Moment
 from ops_pipelines.flow.hindsight.story.chain import MadePlan
 from ops_pipelines.flow.hindsight.story.words import names_words
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation

@@ -9,17 +9,17 @@ from datetime import timedelta
 from enum import Enum
 from statistics import median
 
-from ops_pipelines.domain.action import ActionRecord, OutcomeKind, Verb
-from ops_pipelines.domain.fault import FirstAction
-from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
-from ops_pipelines.domain.meaning.finding import REPAIRS, Response
-from ops_pipelines.domain.node_health.node_check import NodeCheck
-from ops_pipelines.domain.overlap import Certainty, tell, what_to_do
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.fault import FirstAction
+from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
+from ops_pipelines.core.node_tests import NodeCheck
+from ops_pipelines.core.notes import KeptNote, NoteState
+from ops_pipelines.core.overlap import Certainty, tell, what_to_do
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at, drained_at
 from ops_pipelines.flow.hindsight.story.words import names_words, span_words
-from ops_pipelines.ports.outbox import KeptNote, NoteState
 
 HISTORY = timedelta(days=90)
 """How far back earlier incidents of a node count. Assumption: as far as the repair report looks."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState, asked_of_person
-from ops_pipelines.domain.overlap import Certainty
-from ops_pipelines.domain.policy import Mode
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
+from ops_pipelines.core.overlap import Certainty
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.flow.hindsight.story.cost import Cost, Victim
 from ops_pipelines.flow.hindsight.story.milestones import Milestone, MilestoneKind
 from ops_pipelines.flow.hindsight.story.words import counted, gpu_hours_words, names_words, span_words

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.action import ActionRecord, Verb
-from ops_pipelines.domain.incident import Incident, IncidentState
+from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.flow.hindsight.story.chain import Chain
 
 REPAIRS_OF_NODES = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE})

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.domain.action import MESSAGES, ActionRecord, OutcomeKind
-from ops_pipelines.domain.incident import Incident, IncidentState, Recovery
-from ops_pipelines.domain.meaning.finding import Finding
-from ops_pipelines.domain.node_health.node_check import NodeCheck, TestResult
-from ops_pipelines.domain.overlap import Certainty, Overlap, tell, what_to_do
+from ops_pipelines.core.action import MESSAGES, ActionRecord, OutcomeKind
+from ops_pipelines.core.finding import Finding
+from ops_pipelines.core.incident import Incident, IncidentState, Recovery
+from ops_pipelines.core.node_tests import NodeCheck, TestResult
+from ops_pipelines.core.notes import KeptNote, NoteState
+from ops_pipelines.core.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
-from ops_pipelines.ports.outbox import KeptNote, NoteState
 
 _LONGEST = 600
 """Assumption: what a person reads of one line of a log; the ledger has all of it."""

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import MESSAGES, Action, ActionRecord
-from ops_pipelines.domain.plan import IncidentPlan
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord
+from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import MadePlan
 

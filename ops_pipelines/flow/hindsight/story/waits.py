@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.action import SOFT, ActionRecord, Verb
+from ops_pipelines.core.action import SOFT, ActionRecord, Verb
+from ops_pipelines.core.entries import Approval
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.plan import JobTiming, Moment
+from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.domain.guardrails.consents import needs_yes
-from ops_pipelines.domain.incident import Incident, IncidentState
-from ops_pipelines.domain.policy import Mode, Policy
 from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.domain.steps.timing import JobTiming, Moment
 from ops_pipelines.flow.hindsight.story.chain import Chain, MadePlan, RefusedAct
-from ops_pipelines.ports.ledger import Approval
 
 _SHORTEST_SECONDS = 1.0
 """Below that nobody waited."""

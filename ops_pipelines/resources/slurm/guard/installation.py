@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops_pipelines.domain.policy import PolicyError
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
 from ops_pipelines.resources.whole_file import put_whole_bytes
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ops_pipelines.ports.source_error import SourceError
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.resources.command_line import RunCommand
 
 _LIMIT_SECONDS = 4.0

@@ -1,0 +1,1 @@
+"""What every subject speaks: names, findings, incidents, actions, plans, policy; the ledger and the other ports."""

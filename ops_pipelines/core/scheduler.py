@@ -1,0 +1,192 @@
+"""The workload manager: what nodes and jobs are doing, its limits and settings, and the commands that move jobs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+
+# -- what the scheduler does by itself when a node falls silent --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """What the scheduler is set to do by itself, as it says."""
+
+    silence_limit: timedelta | None
+    """A node silent for this long is given up, its jobs start elsewhere (Slurm: SlurmdTimeout; Kubernetes:
+    node-monitor-grace-period and the toleration of `unreachable`). None: never."""
+    ping_interval: timedelta | None
+    """How often a node is heard of; None: nodes are not asked, so that their silence is not seen. Known if there is
+    a silence limit."""
+    answer_limit: timedelta
+    """How long one missing answer is waited for (Slurm: MessageTimeout). 0: not at all."""
+    is_every_down_node_returned: bool
+    """A node that was declared down goes into service as soon as it registers (Slurm: ReturnToService=2)."""
+    is_requeue_the_default: bool
+    """False: a job may be requeued only if its user asked for that (Slurm: JobRequeue=0)."""
+    unguarded: str
+    """Why a restart may start while an attempt before it still runs, whatever we do; empty: the scheduler itself lets
+    none go ahead before its last nodes are clear (Slurm: our start guard)."""
+    version: str = ""
+    """Of the scheduler's controller, which nodes may not be ahead of; empty if it does not say."""
+
+    def __post_init__(self) -> None:
+        for name in ("silence_limit", "ping_interval"):
+            value = getattr(self, name)
+            if value is not None and value <= timedelta(0):
+                raise ValueError(f"{name} is {value}; it must be above 0, or None")
+        if self.answer_limit < timedelta(0):
+            raise ValueError(f"answer_limit is {self.answer_limit}; it must be 0 or more")
+        if self.silence_limit is not None and self.ping_interval is None:
+            raise ValueError("silence_limit without ping_interval: who gives silent nodes up listens to them")
+
+
+# -- the workload manager --
+
+
+class Scheduler(Protocol):
+    """Reads nodes and jobs; sends commands.
+
+    Every method returns or raises within its command limit (below 5 s, a third of the lease). All raise
+    `SourceUnavailable` (no answer: effect unknown), `SourceRefused` (answered no: no effect) or
+    `SourceNonsense`. A command that returns was accepted; whether it *happened* is read back by the caller.
+    Commands are idempotent: asking for what already is succeeds and changes nothing.
+    """
+
+    def read_nodes(self) -> tuple[NodeStatus, ...]:
+        """Return every node that the scheduler knows, in no particular order."""
+        ...
+
+    def read_jobs(self) -> tuple[JobStatus, ...]:
+        """Return every job that is pending or has processes, and those that ended within the last minutes."""
+        ...
+
+    def read_limits(self) -> SchedulerLimits:
+        """Return what the scheduler is set to do by itself, above all when it gives a silent node up."""
+        ...
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        """Let no new work start on `nodes`; running jobs go on. One command for the whole batch.
+
+        An empty batch or reason raises ValueError: empty never means all. The reason is read back in
+        `NodeStatus.reason`. The caller has made sure that nobody else's drain is overwritten.
+        """
+        ...
+
+    def resume(self, node: NodeName) -> None:
+        """Take back the drain (and a down state, if the node answers); a node in service stays as it is."""
+        ...
+
+    def hold(self, job: JobId) -> None:
+        """Requeue a running job and hold it (or hold a pending one): it will not start before `release`.
+
+        Returns at once; the processes of the attempt end later, on a reachable node. Refused if the job is
+        unknown, has ended, or must not be requeued.
+        """
+        ...
+
+    def requeue(self, job: JobId) -> None:
+        """Send a running job back to pending without a hold. Not a fence: its processes may outlive the call."""
+        ...
+
+    def exclude(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        """Keep a pending job off `nodes`, in addition to the nodes that it is kept off already.
+
+        Refused while the job runs. An empty collection raises ValueError.
+        """
+        ...
+
+    def readmit(self, job: JobId, nodes: Collection[NodeName]) -> None:
+        """Let a pending job onto `nodes` again that it was kept off; nodes that it is not kept off change nothing.
+
+        Refused while the job runs. An empty collection raises ValueError.
+        """
+        ...
+
+    def release(self, job: JobId) -> None:
+        """Let a held job start when there is room. Refused if the job is unknown or has ended."""
+        ...
+
+    def mark(self, attempts: Collection[JobAttempt]) -> None:
+        """Mark running jobs held: they run on, and start nowhere else before they are let go. One command for all.
+
+        A job that is held already stays as it is. An empty collection raises ValueError. If some of several have ended
+        or are on another attempt, the others are marked all the same, and SourceUnavailable says to read the jobs.
+        """
+        ...
+
+    def unmark(self, jobs: Mapping[JobId, int | None]) -> None:
+        """Release marked jobs in one go, and bring priorities back that somebody had set by hand: as they were then.
+
+        Otherwise as `mark`. Jobs that their users hold by now, that are not held, unknown or over, are let be.
+        """
+        ...
+
+    def reserve(self, nodes: Collection[NodeName], *, name: str, until: datetime) -> None:
+        """Keep idle nodes free under `name` until `until` at the latest: nobody's job starts there.
+
+        No job ever runs in it: it is handed over by `unreserve` just before the job that it is for is released. Refused
+        if a node is not free. An empty collection raises ValueError. Reserving again under the same name replaces it.
+        """
+        ...
+
+    def unreserve(self, name: str) -> None:
+        """Give the nodes of a reservation back; one that is gone already stays gone."""
+        ...
+
+    def book(self, nodes: Collection[NodeName], *, name: str, begins_at: datetime, ends_at: datetime) -> None:
+        """Announce maintenance: no job starts on `nodes` that would run into it; running ones are let be.
+
+        Given back by `unreserve`. Booking again under the same name replaces it. An empty collection raises ValueError.
+        """
+        ...
+
+    def put_last(self, node: NodeName) -> None:
+        """Choose the node for new jobs only where no other fits. Shown as `NodeStatus.is_last_choice`."""
+        ...
+
+    def put_back(self, node: NodeName) -> None:
+        """Choose the node like any other again."""
+        ...
+
+    def declare_down(self, node: NodeName, *, reason: str) -> None:
+        """Tell the scheduler that a node that is already powered off is gone, so that its jobs stop completing.
+
+        Never a fence: on a node that still runs this starts a second copy of the job.
+        """
+        ...
+
+
+# -- what a scheduler's settings mean for who waits how long --
+
+
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsRead:
+    """What the scheduler said of its settings."""
+
+    cluster: Values
+    partitions: Mapping[str, Values] = field(default_factory=dict)
+    qos: Mapping[str, Values] = field(default_factory=dict)
+    read_at: datetime
+    unread: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+
+# -- how the scheduler is set up --
+
+
+class SchedulerSettings(Protocol):
+    """Reads settings of the cluster, of its partitions and of its QOS, in the scheduler's own words."""
+
+    def read(self) -> SettingsRead:
+        """Return what holds now. What could not be read beside the cluster's own settings stands in `unread`.
+
+        Raises SourceUnavailable or SourceNonsense where not even these can be read.
+        """
+        ...

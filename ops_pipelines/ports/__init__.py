@@ -1,1 +1,0 @@
-"""Asks. Protocols with their contract in the docstring; adapters and fakes need not inherit."""
