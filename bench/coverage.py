@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ops_pipelines.flow.lake.ingest import FileKind, ingest
-from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quantities import Parsed, WrongKind
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.outside_files import read_document
 
 if TYPE_CHECKING:

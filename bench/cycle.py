@@ -94,8 +94,8 @@ def write_answer(path: Path, *, node_count: int) -> None:
 def measure(path: Path, *, node_count: int, lake_root: Path) -> Cost:
     """Read, place and write one cycle as the live process does; to be called in a fresh process."""
     from ops_pipelines.core.sources import BodyKind, Page
-    from ops_pipelines.frames.metrics.pages import combine, read_page
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.lake.metrics.pages import combine, read_page
+    from ops_pipelines.lake.node_names import NodeNames
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
     body = path.read_bytes()

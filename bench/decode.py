@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.frames.metrics.range_answer import decode_range_answer
+from ops_pipelines.lake.metrics.range_answer import decode_range_answer
 
 POINT_COUNT, STEP_SECONDS = 240, 15
 SERIES_COUNTS = (512, 8_192)

@@ -55,7 +55,7 @@ def ingest(
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.flow.lake import ingest as intake
-    from ops_pipelines.frames.parsed import WrongKind
+    from ops_pipelines.lake.quantities import WrongKind
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
     from ops_pipelines.resources.outside_files import UnreadableFile, read_document
 

@@ -37,7 +37,7 @@ def covered(context: dg.AssetExecutionContext) -> tuple[datetime, datetime]:
 
 def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mapping[str, Rows]:
     """Return the rows of a stretch, parted into the partitions of the run; hours without rows are left out."""
-    from ops_pipelines.frames.hours import split_by_hour
+    from ops_pipelines.lake.hours import split_by_hour
 
     if rows is None:
         return {}
@@ -48,7 +48,7 @@ def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mappin
 
 def hour_before(key: str, *, found: Mapping[str, Rows], name: str, lake: Lake) -> Rows:
     """Return the rows of the hour before a partition, with what this run found for it and has not stored yet."""
-    from ops_pipelines.frames.hours import merge
+    from ops_pipelines.lake.hours import merge
 
     hour = hour_of_key(key) - HOUR
     stored, fresh = lake.read_hour(name, hour), found.get(key_of_hour(hour))
@@ -57,7 +57,7 @@ def hour_before(key: str, *, found: Mapping[str, Rows], name: str, lake: Lake) -
 
 def keep_rejected(filled: Filled, observatory: Observatory, *, hours: Iterable[datetime]) -> None:
     """Keep what was not believed, and close its hours that are over: they have no asset of their own."""
-    from ops_pipelines.frames.hours import split_by_hour
+    from ops_pipelines.lake.hours import split_by_hour
 
     rows = filled.tables.get("rejected_rows")
     rejected = {} if rows is None else split_by_hour(rows)

@@ -9,7 +9,7 @@ from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Computed, Rows
 from ops_pipelines.flow.lake.fill import read_nodes_now
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
 GROUP = "telemetry_meaning"
 
@@ -36,7 +36,7 @@ def inventory(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory], gpu_telemetry: Hours
 ) -> dg.Output[Hours]:
     """Nodes and GPUs with serials, UUIDs, driver, VBIOS and place, as the hour's own metrics and the scheduler show."""
-    from ops_pipelines.frames.inventory import build_inventory, moves_between
+    from ops_pipelines.lake.inventory import build_inventory, moves_between
 
     nodes = read_nodes_now(observatory)
     found: dict[str, Rows] = {}

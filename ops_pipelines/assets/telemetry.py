@@ -11,7 +11,7 @@ from ops_pipelines.assets.spool import Spool
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Told
 from ops_pipelines.flow.lake.fill import fill_metrics
-from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 
 GROUP = "telemetry"
 

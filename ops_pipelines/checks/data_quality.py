@@ -1,6 +1,6 @@
 """Asset checks: every hour of the lake is judged when it is filled, errors block what is downstream, warnings do not.
 
-What is expected stands in `frames.quality.expectations`; what is counted, in `frames.quality.profile`; who judges, in
+What is expected stands in `lake.quality.expectations`; what is counted, in `lake.quality.profile`; who judges, in
 `suites`; what people read, in `quality_page`.
 """
 
@@ -17,14 +17,14 @@ from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Lake
-from ops_pipelines.frames.quality.cross_rules import Severity
-from ops_pipelines.frames.quality.expectations import Measure
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quality.expectations import Measure
+from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.schema import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ops_pipelines.frames.quality.profile import Profile
+    from ops_pipelines.lake.quality.profile import Profile
 
 PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
 HARD_GATES = "hard_gates"
@@ -57,7 +57,7 @@ WritePage = Callable[[Lake, str, datetime, str], str]
 
 def expected_by_inventory(observatory: Observatory, table: str, hour: datetime) -> Expected:
     """Return what the inventory of the same hour leads us to expect, on the grid of the lake."""
-    from ops_pipelines.frames.quality.profile import expected_devices_of
+    from ops_pipelines.lake.quality.profile import expected_devices_of
 
     inventory = _read(observatory.lake, "inventory", hour)
     return Expected(step_seconds=observatory.step_seconds, device_count=expected_devices_of(inventory, table=table))
@@ -88,7 +88,7 @@ def judge_hours(lake: Lake, *, table: str, hours: Mapping[datetime, Expected]) -
 
 
 def _profile(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> "Profile":
-    from ops_pipelines.frames.quality.profile import booted_nodes_of, profile_hour
+    from ops_pipelines.lake.quality.profile import booted_nodes_of, profile_hour
 
     rows = _read(lake, table, hour)
     step, devices = expected.step_seconds, expected.device_count

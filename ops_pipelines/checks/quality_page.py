@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, counted
-from ops_pipelines.frames.quality.cross_rules import Severity
-from ops_pipelines.frames.quality.expectations import Kind, Measure
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quality.expectations import Kind, Measure
+from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.schema import TABLES
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2530;--dim:#5c6775;--line:#d9dee5;--back:#fff;--soft:#f4f6f8;

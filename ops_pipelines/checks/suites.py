@@ -13,12 +13,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ops_pipelines.checks.verdict import Outcome, Verdict
-from ops_pipelines.frames.quality.expectations import Expectation, Measure, expectations_of
+from ops_pipelines.lake.quality.expectations import Expectation, Measure, expectations_of
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
 
-    from ops_pipelines.frames.quality.profile import Profile
+    from ops_pipelines.lake.quality.profile import Profile
 
 
 def judge_profiles(profiles: Sequence["Profile"]) -> tuple[tuple[Verdict, ...], ...]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.frames.quality.cross_rules import Severity
-from ops_pipelines.frames.quality.expectations import Expectation, Kind, Measure
+from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure
+from ops_pipelines.lake.quality.rules import Severity
 
 
 class Outcome(Enum):

@@ -270,7 +270,7 @@ class StatementFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalendarText:
-    """One iCalendar file as it lies there. Untrusted: `frames.formats.maintenance_calendar` reads it."""
+    """One iCalendar file as it lies there. Untrusted: `lake.formats.calendar` reads it."""
 
     name: str
     text: bytes

@@ -174,8 +174,8 @@ class AccountingPage:
     """One answer, whole: the attempts and steps of [start, end), or the jobs that wait at `start`, which is `end`."""
 
     body: bytes
-    """Text of sacct with its header, times in UTC without zone; `frames.formats.sacct` reads it. No row is possible.
-    Of jobs that wait it may be the scheduler's own listing as JSON; `frames.accounting.read_waiting` reads both."""
+    """Text of sacct with its header, times in UTC without zone; `lake.formats.sacct` reads it. No row is possible.
+    Of jobs that wait it may be the scheduler's own listing as JSON; `lake.accounting.read_waiting` reads both."""
     source: str
     """A name for people and rejected rows: `sacct`, `simulator`."""
     start: datetime

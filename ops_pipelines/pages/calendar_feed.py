@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from icalendar import Calendar, Event
 
 from ops_pipelines.flow.people.planned_times import PlannedKind, PlannedTime
-from ops_pipelines.frames.parsed import readable
+from ops_pipelines.lake.quantities import readable
 
 MEDIA_TYPE = "text/calendar; charset=utf-8"
 _ASKED_AGAIN_AFTER = timedelta(minutes=15)

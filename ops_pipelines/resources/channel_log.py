@@ -7,7 +7,7 @@ What is left says which kind of service failed and how.
 
 import logging
 
-from ops_pipelines.frames.parsed import readable
+from ops_pipelines.lake.quantities import readable
 
 _TOLD = ("Failed to send ", "A Connection error occurred ")
 """How the lines of Apprise 2.2 begin that say why a service did not take a message; they name no address."""

@@ -1,6 +1,6 @@
 """Exporters scraped directly, where no store keeps their metrics: many targets at once, none of which stops the others.
 
-The pages stay bytes; reading them is `frames.metrics.exposition`. There is no history: what an exporter says now is
+The pages stay bytes; reading them is `lake.metrics.exposition`. There is no history: what an exporter says now is
 all.
 """
 

@@ -50,7 +50,7 @@ class SampledTelemetry:
             return self._last.samples
 
     def _read(self, grid_time: datetime) -> tuple[Sample, ...]:
-        from ops_pipelines.frames.metrics.pages import read_block, watched_samples
+        from ops_pipelines.lake.metrics.pages import read_block, watched_samples
 
         source = self._source = self._source or self._open_source()
         samples: list[Sample] = []

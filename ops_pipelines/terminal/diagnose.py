@@ -126,7 +126,7 @@ def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: da
 
 
 def _first_hour(lake: "ParquetLake") -> datetime | None:
-    from ops_pipelines.frames.schema import TELEMETRY_TABLES
+    from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
     hours = [hour for table in (*TELEMETRY_TABLES, "kernel_events", "job_logs") for hour in lake.hours(table)[:1]]
     return min(hours, default=None)

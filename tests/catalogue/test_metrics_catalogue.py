@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ops_pipelines.frames.quantities import Kind, Quantity, SeriesName, read_quantities
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.quantities import Kind, Quantity, SeriesName, read_quantities
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 DCGM_FIELDS = SHARED / "facts" / "dcgm_fields.csv"

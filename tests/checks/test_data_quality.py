@@ -25,10 +25,10 @@ from ops_pipelines.checks.quality_page import render_page
 from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
 from ops_pipelines.core.lake import Lake, Rows
-from ops_pipelines.frames.quality.cross_rules import Severity
-from ops_pipelines.frames.quality.expectations import Expectation, Kind, Measure, expectations_of
-from ops_pipelines.frames.quality.profile import Profile, profile_hour
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, expectations_of
+from ops_pipelines.lake.quality.profile import Profile, profile_hour
+from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names
 

@@ -25,10 +25,10 @@ from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
 from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.accounting import allocations_of
-from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.frames.usage.months import cost_month
+from ops_pipelines.lake.accounting import allocations_of
+from ops_pipelines.lake.schema import TABLES
 from tests.flow.review_stage import LakeOfRows, LedgerOfValues, stage
 
 H100 = GpuType("h100")

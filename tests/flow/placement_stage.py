@@ -11,8 +11,8 @@ from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, QuotasInFor
 from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.accounting import allocations_of
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.accounting import allocations_of
+from ops_pipelines.lake.schema import TABLES
 from tests.flow.cost_stage import CostLedger, RowsLake
 from tests.flow.review_stage import stage
 

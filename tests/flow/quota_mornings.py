@@ -22,8 +22,8 @@ from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.quotas import SimulatedQuotas
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes

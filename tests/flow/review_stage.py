@@ -22,7 +22,7 @@ from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.objectives import Objective
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.periods import parse_week
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.domain import builders
 from tests.domain.builders import action, incident, rules
 

@@ -29,7 +29,7 @@ from ops_pipelines.flow.evidence.bundle import (
     window_of,
 )
 from ops_pipelines.flow.plans.carry_out import carry_out_drains
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.bundle_files import BundleFiles
 from ops_pipelines.simulator.journal import FaultKind
 from tests.domain.builders import GPU, NODE, NOW, after, ago, attempt, incident, job, xid

@@ -14,7 +14,7 @@ from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.flow.capacity.days import DaySummed, keep_day, sum_day
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.cost_stage import H100, NODES, Stage, berlin
 

@@ -15,7 +15,7 @@ from ops_pipelines.flow.capacity.past import Completeness, Past
 from ops_pipelines.flow.capacity.watching import warn_of_changes
 from ops_pipelines.frames.peaks.history import read_history
 from ops_pipelines.frames.peaks.weekly import RecordedDays
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.flow import capacity_samples as samples
 from tests.flow.capacity_samples import ALL_H100, AS_OF, H100
 

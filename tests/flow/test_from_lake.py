@@ -12,7 +12,7 @@ from ops_pipelines.flow.hindsight.from_lake import READ_AT_ONCE, RecordedStretch
 from ops_pipelines.flow.hindsight.retrace import turns
 from ops_pipelines.frames.panels.detection import Detection, stretches
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT

@@ -16,10 +16,10 @@ from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
 from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.flow.quota.demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.demand.hourly import NUMBERS
-from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.lake.accounting import allocations_of
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, past_demand
 from tests.flow.fake_store import NoScheduler, observatory_on

@@ -24,7 +24,7 @@ from ops_pipelines.flow.quota.quota_rows import TABLE
 from ops_pipelines.flow.teams_desk import NoTeams
 from ops_pipelines.frames.demand.gpu_types import GpuTypes
 from ops_pipelines.frames.demand.job_sizes import COLUMNS, JobSize, regular_sizes
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.flow.quota_mornings import (
     BY_ITSELF,
     GUARANTEES,

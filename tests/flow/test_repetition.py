@@ -20,7 +20,7 @@ from ops_pipelines.domain.decision import decide
 from ops_pipelines.domain.meaning.history import BURST, Lineage, Seating
 from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.flow.evidence.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.test_window import job, window_of

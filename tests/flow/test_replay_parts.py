@@ -26,7 +26,7 @@ from ops_pipelines.flow.hindsight.replay.policy_keys import compare_policies
 from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Source, Verdict
 from ops_pipelines.flow.hindsight.replay.side import Side
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle

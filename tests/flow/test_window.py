@@ -40,7 +40,7 @@ from ops_pipelines.frames.panels.detection import Detection, Detector
 from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.frames.panels.rows import joined_rows, panel_rows
 from ops_pipelines.frames.panels.tables import RollingPanel, panel_from_tables
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.frames.quality.column_facts import FILLED
-from ops_pipelines.frames.quality.expectations import Expectation, Measure, possible_bounds
-from ops_pipelines.frames.quantities import Kind
-from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
+from ops_pipelines.lake.quality.expectations import Expectation, Measure, possible_bounds
+from ops_pipelines.lake.quality.rules import FILLED
+from ops_pipelines.lake.quantities import Kind
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
 
 HOUR = datetime(2026, 1, 1, 3, tzinfo=UTC)
 STEP_SECONDS = 300

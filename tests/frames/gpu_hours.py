@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 HOUR = datetime(2026, 11, 21, 12, tzinfo=UTC)
 STEP = timedelta(seconds=60)

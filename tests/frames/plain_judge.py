@@ -2,8 +2,8 @@
 
 import re
 
-from ops_pipelines.frames.quality.expectations import Expectation, expectations_of
-from ops_pipelines.frames.quality.profile import Profile
+from ops_pipelines.lake.quality.expectations import Expectation, expectations_of
+from ops_pipelines.lake.quality.profile import Profile
 
 
 def failed_names(profile: Profile) -> set[str]:

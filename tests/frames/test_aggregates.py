@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.aggregate_schema import AGGREGATES, EVERY, aggregate_schema
-from ops_pipelines.frames.aggregates import aggregate
-from ops_pipelines.frames.hours import merge
-from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.lake.hours import AGGREGATES, EVERY, aggregate, aggregate_schema, merge
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table
 
 FIVE_MINUTES = EVERY["5m"]

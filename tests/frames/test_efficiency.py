@@ -17,7 +17,7 @@ from ops_pipelines.frames.efficiency.rows import slice_share
 from ops_pipelines.frames.efficiency.rules import VERDICTS, read_rules
 from ops_pipelines.frames.efficiency.stragglers import find_stragglers, peer_features
 from ops_pipelines.frames.efficiency.verdicts import count_verdicts, read_efficiency
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.gpu_hours import (
     GIB,
     HOUR,

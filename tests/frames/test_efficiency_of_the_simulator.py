@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.frames.efficiency.verdicts import read_efficiency
-from ops_pipelines.frames.metrics.pages import combine, read_page
-from ops_pipelines.frames.node_names import NodeNames
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.metrics.pages import combine, read_page
+from ops_pipelines.lake.node_names import NodeNames
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.simulator.layers import SimulatedMetrics
 from ops_pipelines.simulator.load import Load
 from tests.simulator.small_cluster import SESSION, TRAINING, SmallCluster

@@ -7,10 +7,10 @@ from collections import defaultdict
 
 import pytest
 
-from ops_pipelines.frames.quality.cross_rules import CROSS_RULES, Severity, rules_of
-from ops_pipelines.frames.quality.expectations import Expectation, Kind, Measure, expectations_of
-from ops_pipelines.frames.quality.profile import Profile, profile_hour
-from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, expectations_of
+from ops_pipelines.lake.quality.profile import Profile, profile_hour
+from ops_pipelines.lake.quality.rules import CROSS_RULES, Severity, rules_of
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from tests.frames.good_hours import CONTRADICTIONS, HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names
 
@@ -113,7 +113,7 @@ def test_an_unknown_table_is_a_key_error() -> None:
 
 def test_loading_the_expectations_imports_nothing_heavy() -> None:
     heavy = ("pandas", "pyarrow", "numpy", "duckdb", "great_expectations")
-    module = "ops_pipelines.frames.quality.expectations"
+    module = "ops_pipelines.lake.quality.expectations"
     program = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

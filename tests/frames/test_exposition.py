@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.metrics import exposition
-from ops_pipelines.frames.metrics.exposition import Exposition, decode_exposition
-from ops_pipelines.frames.parsed import WrongKind
+from ops_pipelines.lake.metrics import exposition
+from ops_pipelines.lake.metrics.exposition import Exposition, decode_exposition
+from ops_pipelines.lake.quantities import WrongKind
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 AT_MS = 1_795_246_200_000

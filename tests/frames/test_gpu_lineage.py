@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.gpu_lineage import Change, ChangeKind, Seat, follow, parent_of
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.inventory import Change, ChangeKind, Seat, follow, parent_of
+from ops_pipelines.lake.schema import TABLES
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 A = {"uuid": "GPU-aaaaaaaa-0000-0000-0000-000000000001", "serial": "1654100000001"}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames import hours
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.hours import (
+from ops_pipelines.lake import hours
+from ops_pipelines.lake.hours import (
+    AGGREGATES,
     SchemaChanged,
     layout_of,
     merge,
@@ -20,7 +20,7 @@ from ops_pipelines.frames.hours import (
     split_by_hour,
     unknown_columns,
 )
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.ports.lake_samples import HOUR, TABLE, Row, cells, gpu, table, watts
 
 NODES = st.sampled_from(["a", "b", "gpu-1", "gpu-10", "é", ""])

@@ -24,7 +24,7 @@ from ops_pipelines.frames.pictures.incidents import (
     telemetry_plot,
     timeline,
 )
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import GPU, NOW, OTHER_GPU, after, ago
 from tests.frames.test_pictures import decode_png
 

@@ -6,13 +6,8 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.observation import NodeState, NodeStatus
-from ops_pipelines.frames.inventory import (
-    build_inventory,
-    inventory_from_telemetry,
-    moves_between,
-    with_places,
-)
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.inventory import build_inventory, inventory_from_telemetry, moves_between, with_places
+from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TOPOLOGY = Topology(

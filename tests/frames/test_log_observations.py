@@ -14,7 +14,7 @@ from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.logs.matching import Origin, read_rules
 from ops_pipelines.frames.logs.observations import MOST_ALIKE, observations_of
 from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)
 NODE = NodeName("gpu001")

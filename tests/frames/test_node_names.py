@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.node_names import NodeNames, mark_nodes
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.node_names import NodeNames, mark_nodes
+from ops_pipelines.lake.schema import TABLES
 
 CLUSTER = ("gpu001", "gpu002", "login.site.example")
 

@@ -30,7 +30,7 @@ from ops_pipelines.frames.panels.devices import REMEMBERED_SECONDS
 from ops_pipelines.frames.panels.panel import Layer, Panel
 from ops_pipelines.frames.panels.rows import panel_rows
 from ops_pipelines.frames.panels.tables import panel_from_tables
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)
 Row = Mapping[str, object]

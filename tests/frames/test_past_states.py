@@ -10,7 +10,7 @@ from ops_pipelines.frames.past_states import (
     ended_attempts,
     jobs_over_time,
 )
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -27,8 +27,8 @@ from ops_pipelines.frames.pictures.hours import (
     sparkline,
 )
 from ops_pipelines.frames.pictures.png import encode_png
-from ops_pipelines.frames.row_order import natural_order, order_rows
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import natural_order, order_rows
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, good_hour
 
 TEMPERATURE = Drawing(title="Temperature", values=gauge("temperature_celsius"), needs="temperature_celsius", unit="°C")

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.quality.expectations import Measure, expectations_of
-from ops_pipelines.frames.quality.profile import (
-    SAMPLE_ROWS,
-    Profile,
-    booted_nodes_of,
-    expected_devices_of,
-    profile_hour,
-)
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quality.expectations import Measure, expectations_of
+from ops_pipelines.lake.quality.profile import SAMPLE_ROWS, Profile, booted_nodes_of, expected_devices_of, profile_hour
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, Row, good_hour
 
 TABLE = "storage_telemetry"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.metrics import range_answer
-from ops_pipelines.frames.metrics.range_answer import UnreadableAnswer, decode_range_answer, decode_strictly, read_notes
-from ops_pipelines.frames.metrics.series import SeriesBlock
+from ops_pipelines.lake.metrics import range_answer
+from ops_pipelines.lake.metrics.range_answer import UnreadableAnswer, decode_range_answer, decode_strictly, read_notes
+from ops_pipelines.lake.metrics.series import SeriesBlock
 
 GPU = {"UUID": "GPU-1", "__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "0"}
 

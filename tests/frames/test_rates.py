@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.rates import rates
+from ops_pipelines.lake.rates import rates
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)

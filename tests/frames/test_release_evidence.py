@@ -19,7 +19,7 @@ from ops_pipelines.frames.history.release_events import (
     work_times,
 )
 from ops_pipelines.frames.history.release_levels import BIN, WARM_UP, attempts_on, measure_runs
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import NOW
 
 HOUR = timedelta(hours=1)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.plan import RestartCosts
-from ops_pipelines.frames.accounting import read_ended
 from ops_pipelines.frames.restart_costs import (
     HOLD_OFF,
     LEAST_COUNT,
@@ -25,7 +24,8 @@ from ops_pipelines.frames.restart_costs import (
     measure_costs,
     time_restart,
 )
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.accounting import read_ended
+from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.sources import Query
-from ops_pipelines.frames.metrics.refused_points import Joined, RefusedPoints
-from ops_pipelines.frames.metrics.series import SeriesBlock
-from ops_pipelines.frames.metrics.tabulate import tabulate
-from ops_pipelines.frames.node_names import NodeNames
-from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.metrics.pages import tabulate
+from ops_pipelines.lake.metrics.series import Joined, RefusedPoints, SeriesBlock
+from ops_pipelines.lake.node_names import NodeNames
+from ops_pipelines.lake.quantities import Parsed
+from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NOW_MS = int(AT.timestamp() * 1000)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName, PciAddress, Place, Topology
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.sources import Sample
-from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus, watched_metrics
+from ops_pipelines.lake.telemetry import GpuTelemetry, observe_gpus, watched_metrics
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 STALE_AFTER = timedelta(seconds=120)

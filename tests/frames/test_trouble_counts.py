@@ -23,7 +23,7 @@ from ops_pipelines.frames.history.trouble_counts import (
     read_seatings,
     xid_troubles,
 )
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import incident
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

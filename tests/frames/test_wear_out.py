@@ -22,7 +22,7 @@ from ops_pipelines.frames.history.wear_out import (
     widen_by_stretches,
 )
 from ops_pipelines.frames.history.wear_readings import Readings, read_series, worst_banks
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -14,8 +14,8 @@ from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import Accounting, AccountingPage
-from ops_pipelines.frames.accounting import read_waiting
-from ops_pipelines.frames.formats import sacct
+from ops_pipelines.lake.accounting import read_waiting
+from ops_pipelines.lake.formats import sacct
 
 SOON_SECONDS = 60.0
 ODD_NAME = "pre|train=1 'x'"

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 Row = dict[str, Any]
 

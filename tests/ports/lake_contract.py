@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.lake import Lake
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table, watts
 
 QUARTER_MINUTE = timedelta(seconds=15)

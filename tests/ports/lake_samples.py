@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 TABLE = "gpu_telemetry"
 HOUR = datetime(2026, 11, 21, 7, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import BodyKind, Page, SourceUnavailable
-from ops_pipelines.frames.metrics.exposition import decode_exposition
+from ops_pipelines.lake.metrics.exposition import decode_exposition
 from ops_pipelines.resources.config.cluster_config import ExporterTargets
 from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
 

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.lake import LakeError, PastWork
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.frames import hours
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake import hours
+from ops_pipelines.lake.hours import AGGREGATES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake import query as querying
 from ops_pipelines.resources.lake.files import write_table_atomically
 from ops_pipelines.resources.lake.listing import day_file

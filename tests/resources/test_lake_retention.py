@@ -7,9 +7,8 @@ from uuid import uuid4
 import pytest
 
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.frames.aggregates import aggregate
-from ops_pipelines.frames.hours import merge
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import aggregate, merge
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import read_rows
 from ops_pipelines.resources.lake.listing import day_file, list_days
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.record import Recalled
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.window import LakeWindow
 from tests.domain.builders import NOW, after, ago

@@ -22,7 +22,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.frames.telemetry import observe_gpus, watched_metrics
+from ops_pipelines.lake.telemetry import observe_gpus, watched_metrics
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
 from tests.ports.telemetry_contract import TelemetryContract

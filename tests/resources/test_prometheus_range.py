@@ -22,8 +22,8 @@ from ops_pipelines.core.sources import (
     SourceNonsense,
     SourceUnavailable,
 )
-from ops_pipelines.frames.metrics.range_answer import decode_range_answer
-from ops_pipelines.frames.quantities import read_quantities
+from ops_pipelines.lake.metrics.range_answer import decode_range_answer
+from ops_pipelines.lake.quantities import read_quantities
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.prometheus.promql import narrow, newest_values
 from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries

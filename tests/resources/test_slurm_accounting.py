@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.frames.accounting import read_waiting
+from ops_pipelines.lake.accounting import read_waiting
 from ops_pipelines.resources.command_line import CommandAnswer
 from ops_pipelines.resources.slurm.accounting import DELIMITER, SlurmAccounting
 

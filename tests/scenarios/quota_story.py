@@ -25,7 +25,7 @@ from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.quota.morning import NoProposal
 from ops_pipelines.flow.quota.mornings_work import carry_out_proposal, make_proposal
 from ops_pipelines.flow.quota.proposing import propose
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.flow.quota_mornings import BY_ITSELF, HOUR, NO_TYPE, Past, QuotaStage, row_of
 

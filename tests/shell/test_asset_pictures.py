@@ -7,7 +7,7 @@ import dagster as dg
 
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.core.lake import Rows
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, good_hour
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ops_pipelines.core.money import show_cents
 from ops_pipelines.flow.cost.export import billed_cents
-from ops_pipelines.frames.accounting import allocations_of
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.accounting import allocations_of
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.shell.desk import CLUSTER_YAML, Desk
 

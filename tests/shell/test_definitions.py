@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.definitions import LAKE_ASSETS, defs
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
 HISTORY = ("lemon_scores", "wear_out", "fleet_defects", "interruption_costs")

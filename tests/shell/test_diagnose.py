@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.terminal.diagnose import NoSuchTime, parse_time
 from ops_pipelines.terminal.edge import ExitCode

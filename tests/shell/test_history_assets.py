@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.assets.history import fleet_defects, lemon_scores, wear_out
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.identity import IncidentId, NodeName
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import incident
 from tests.flow.fake_store import observatory_on
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -9,7 +9,7 @@ import dagster as dg
 
 from ops_pipelines.assets.interruptions import interruption_costs
 from ops_pipelines.core.plan import RestartCosts
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.flow.fake_job_facts import FakeJobFacts
 from tests.flow.fake_store import observatory_on
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -10,7 +10,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from ops_pipelines.assets.hours import HOURS as PARTITIONS
 from ops_pipelines.assets.hours import hour_of_key, key_of_hour
 from ops_pipelines.core.cluster import HOUR, Observatory
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler

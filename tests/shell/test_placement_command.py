@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.flow.placement.report import PlacementReport, placement_report
-from ops_pipelines.frames.parsed import Refused
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.terminal.placement_tables import print_placement
 from ops_pipelines.terminal.placement_views import view_placement

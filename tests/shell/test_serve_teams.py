@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.proposal import ProposalState
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.server import build_app
 from tests.flow.quota_mornings import row_of

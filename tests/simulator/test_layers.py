@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.frames.quantities import Kind, read_quantities
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.quantities import Kind, read_quantities
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.layers import SimulatedMetrics
 from ops_pipelines.simulator.load import SHAPES, Load, Meter

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 
 from ops_pipelines.drills.demand_past import pretend_past
-from ops_pipelines.frames.quality.cross_rules import rules_of
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quality.rules import rules_of
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
 from tests.ports.lake_samples import cells

@@ -39,7 +39,7 @@ class Told:
 
 def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -> None:
     """Make the report what the lake has of its week; `told` are the teams that were told of it. Raises LakeError."""
-    from ops_pipelines.frames.schema import TABLES
+    from ops_pipelines.lake.schema import TABLES
 
     now, end = desk.clock.now(), report.week.end
     rows: dict[_Key, _Row] = {}
@@ -56,7 +56,7 @@ def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -
 
 def keep_outcomes(week: Week, followed: Collection[FollowedUp], desk: TeamsDesk) -> None:
     """Write beside the advice of a week what became of it. Raises LakeError."""
-    from ops_pipelines.frames.schema import TABLES
+    from ops_pipelines.lake.schema import TABLES
 
     by_key = {(each.team, each.kind, each.subject): each.outcome for each in followed}
     rows: list[_Row] = []

@@ -50,7 +50,7 @@ class DaySummed:
 
 def sum_day(desk: TeamsDesk, *, day: date) -> DaySummed:
     """Return the peaks of a local day. Raises LakeError and LedgerError."""
-    from ops_pipelines.frames.schema import TABLES
+    from ops_pipelines.lake.schema import TABLES
 
     book = _open_book(desk, day=day)
     if desk.clock.now() < book.end:
@@ -88,8 +88,8 @@ def keep_day(desk: TeamsDesk, summed: DaySummed) -> int:
 
 
 def _open_book(desk: TeamsDesk, *, day: date) -> "DayBook":
-    from ops_pipelines.frames.local_days import day_begins, first_hour
     from ops_pipelines.frames.peaks.day_book import DayBook
+    from ops_pipelines.lake.rates import day_begins, first_hour
 
     start, end = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return DayBook(day=day, start=start, end=end, begins_at=day_begins(day, zone=desk.zone), zone=desk.zone.key)

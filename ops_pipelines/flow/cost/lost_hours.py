@@ -104,7 +104,7 @@ def _losses(
 
 
 def _nodes(listed: str) -> list[NodeName]:
-    from ops_pipelines.frames.host_list import expand_host_list
+    from ops_pipelines.lake.node_names import expand_host_list
 
     try:
         return list(expand_host_list(listed)) if listed else []

@@ -20,8 +20,8 @@ from ops_pipelines.flow.cost.states import FoundStates, find_states
 from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.parsed import Refused
     from ops_pipelines.frames.usage.attempts import AttemptFaults
+    from ops_pipelines.lake.quantities import Refused
 
 _REFUSED_SHOWN = 200
 """Refused rows that are kept with their words; all of them are counted."""

@@ -16,7 +16,7 @@ from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.flow.evidence.follow import Followed, Told, follow
 from ops_pipelines.frames.logs.signals import observe_log_lines
-from ops_pipelines.frames.telemetry import GpuTelemetry, observe_gpus
+from ops_pipelines.lake.telemetry import GpuTelemetry, observe_gpus
 
 _LINES_AT_ONCE = 4_000
 """Bounds memory when a log floods, and how long the first of a flood waits for the last: a tick decides in between.

@@ -114,7 +114,7 @@ def _panel(
     from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
     from ops_pipelines.frames.panels.rows import panel_rows
     from ops_pipelines.frames.panels.tables import panel_from_tables
-    from ops_pipelines.frames.schema import TELEMETRY_TABLES
+    from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
     start = begin - timedelta(seconds=LOOKBACK_SECONDS + step)
     tables: dict[str, Rows] = {}

@@ -12,7 +12,7 @@ from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.core.sources import LogLine, Logs, SourceError
-from ops_pipelines.frames.parsed import Parsed
+from ops_pipelines.lake.quantities import Parsed
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.tables import Writer
@@ -39,8 +39,8 @@ class Filled:
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:
     """Return the rows of `tables` at the grid times in [start, end) from every source that knows its past."""
-    from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows, told_times
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.lake.metrics.pages import combine, read_page, rejected_rows, told_times
+    from ops_pipelines.lake.node_names import NodeNames
 
     names = NodeNames(observatory.topology.places)
     queries = [query for query in observatory.queries if query.table is None or query.table in tables]
@@ -69,9 +69,9 @@ def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: da
 
 def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime) -> Filled:
     """Return attempts: those that ended in [start, end) in full, and who held which node within each hour of it."""
-    from ops_pipelines.frames.accounting import read_ended, read_held
-    from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.lake.accounting import read_ended, read_held
+    from ops_pipelines.lake.metrics.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.lake.node_names import NodeNames
 
     if observatory.accounting is None:
         return _filled(combine(()), tables=(), notes=("no accounting is configured",), refused=())
@@ -113,8 +113,8 @@ def _fill_lines(
     sources: Sequence[Logs], observatory: Observatory, *, writer: "Writer", start: datetime, end: datetime
 ) -> Filled:
     from ops_pipelines.frames.logs.tables import tabulate_lines
-    from ops_pipelines.frames.metrics.pages import combine, rejected_rows, settle_nodes
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.lake.metrics.pages import combine, rejected_rows, settle_nodes
+    from ops_pipelines.lake.node_names import NodeNames
 
     parts: list[Parsed] = []
     notes: list[str] = []
@@ -152,8 +152,8 @@ def _grid_within(observatory: Observatory, *, start: datetime, end: datetime) ->
 
 
 def _filled(parsed: Parsed, *, tables: Collection[str] | None, notes: Sequence[str], refused: Sequence[Rows]) -> Filled:
-    from ops_pipelines.frames.hours import merge
-    from ops_pipelines.frames.metrics.pages import REJECTED
+    from ops_pipelines.lake.hours import merge
+    from ops_pipelines.lake.metrics.pages import REJECTED
 
     kept: dict[str, Rows] = {name: rows for name, rows in parsed.tables.items() if tables is None or name in tables}
     if refused:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.lake import Lake
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.lake.quantities import Parsed, WrongKind
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.node_names import NodeNames
+    from ops_pipelines.lake.node_names import NodeNames
 
 Parse = Callable[..., Parsed]
 
@@ -54,8 +54,8 @@ def ingest(
     `known_nodes` None: no cluster is known, and no node is marked as unknown. `node` is the node of records that name
     none. Raises WrongKind if the document is of another kind, LakeError if the lake cannot be written.
     """
-    from ops_pipelines.frames.metrics.pages import REJECTED, rejected_rows
-    from ops_pipelines.frames.node_names import NodeNames, mark_nodes
+    from ops_pipelines.lake.metrics.pages import REJECTED, rejected_rows
+    from ops_pipelines.lake.node_names import NodeNames, mark_nodes
 
     names = NodeNames(known_nodes)
     parsed = _parse(document, kind=kind, node=node, names=names)
@@ -82,11 +82,11 @@ def _parse(document: Document, *, kind: FileKind, node: str | None, names: "Node
 def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
     """Return the parser of a kind, and that of its trees; each is imported when it is needed."""
     if kind is FileKind.METRICS:
-        from ops_pipelines.frames.formats import metrics
+        from ops_pipelines.lake.formats import metrics
 
         return metrics.parse, None
     if kind is FileKind.SACCT:
-        from ops_pipelines.frames.formats import sacct
+        from ops_pipelines.lake.formats import sacct
 
         return sacct.parse, None
     if kind is FileKind.LOG:
@@ -94,25 +94,25 @@ def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
 
         return log.parse, None
     if kind is FileKind.NVIDIA_SMI:
-        from ops_pipelines.frames.formats import nvidia_smi
+        from ops_pipelines.lake.formats import nvidia_smi
 
         return nvidia_smi.parse, None
     if kind is FileKind.SMARTCTL:
-        from ops_pipelines.frames.formats import smartctl
+        from ops_pipelines.lake.formats import smartctl
 
         return smartctl.parse, None
     if kind is FileKind.INFINIBAND:
-        from ops_pipelines.frames.formats import infiniband
+        from ops_pipelines.lake.formats import infiniband
 
         return infiniband.parse, infiniband.parse_tree
     if kind is FileKind.REDFISH:
-        from ops_pipelines.frames.formats import redfish
+        from ops_pipelines.lake.formats import redfish
 
         return redfish.parse, redfish.parse_tree
     if kind is FileKind.NODE_EXPORTER:
-        from ops_pipelines.frames.formats import node_exporter
+        from ops_pipelines.lake.formats import node_exporter
 
         return node_exporter.parse, None
-    from ops_pipelines.frames.formats import slurm
+    from ops_pipelines.lake.formats import slurm
 
     return slurm.parse, None

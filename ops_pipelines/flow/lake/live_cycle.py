@@ -20,7 +20,7 @@ from ops_pipelines.flow.evidence.intake import take_in_conditions
 from ops_pipelines.flow.evidence.job_facts import take_in_checkpoints
 from ops_pipelines.flow.evidence.repetition import tell_repetitions
 from ops_pipelines.flow.lake.window import REJECTED, LiveWindow, Sight, tell_detections
-from ops_pipelines.frames.parsed import Parsed
+from ops_pipelines.lake.quantities import Parsed
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.tables import Writer
@@ -150,8 +150,8 @@ class _Metrics:
 
 
 def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]) -> _Metrics:
-    from ops_pipelines.frames.metrics.pages import combine, read_page, rejected_rows
-    from ops_pipelines.frames.node_names import names_of
+    from ops_pipelines.lake.metrics.pages import combine, read_page, rejected_rows
+    from ops_pipelines.lake.node_names import names_of
 
     names = names_of(tuple(observatory.topology.places))
     found = _Metrics()
@@ -184,7 +184,7 @@ def _part_of(source: MetricSource, observatory: Observatory) -> str:
 
 def _keep(observatory: Observatory, metrics: _Metrics, *, at: datetime, problems: list[str]) -> int:
     """Write the rows of a cycle, table by table: a full disk must not lose more than it has to."""
-    from ops_pipelines.frames.hours import merge
+    from ops_pipelines.lake.hours import merge
 
     tables: list[tuple[str, str, Rows]] = []
     for part, parsed in metrics.told:
@@ -355,10 +355,10 @@ def _keep_lines(
     source: str, batch: LogBatch, observatory: Observatory, *, writer: "Writer", at: datetime, met_at: datetime
 ) -> Mapping[str, Rows]:
     """Write the rows of lines, each into its hour; return them by table."""
-    from ops_pipelines.frames.hours import split_by_hour
     from ops_pipelines.frames.logs.tables import tabulate_lines
-    from ops_pipelines.frames.metrics.pages import rejected_rows, within_reach
-    from ops_pipelines.frames.node_names import NodeNames, mark_nodes
+    from ops_pipelines.lake.hours import split_by_hour
+    from ops_pipelines.lake.metrics.pages import rejected_rows, within_reach
+    from ops_pipelines.lake.node_names import NodeNames, mark_nodes
 
     parsed = tabulate_lines(batch.lines, source=source, at=met_at, writer=writer)
     names = NodeNames(observatory.topology.places)

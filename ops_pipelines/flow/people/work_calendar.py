@@ -6,7 +6,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.domain.lifecycle.planning.planner import HORIZON
-from ops_pipelines.frames.formats.maintenance_calendar import work_calendar
+from ops_pipelines.lake.formats.calendar import work_calendar
 
 _LOOKED_BACK = timedelta(days=1)
 """A window that is open now may have opened yesterday."""

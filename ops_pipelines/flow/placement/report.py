@@ -26,8 +26,8 @@ from ops_pipelines.domain.placement.stranded import StrandRules, find_stranded
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import NothingYet
 from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.parsed import Refused
 from ops_pipelines.frames.usage.intervals import Condition, NodeState
+from ops_pipelines.lake.quantities import Refused
 
 HISTORY = timedelta(days=28)
 """So far back runs tell what the next one needs."""
@@ -74,7 +74,7 @@ class _Gathered:
 
 def report_of_day(day: date, desk: TeamsDesk) -> PlacementReport:
     """Return the report of a local day. Raises as `placement_report`."""
-    from ops_pipelines.frames.local_days import day_begins
+    from ops_pipelines.lake.rates import day_begins
 
     start, end = (day_begins(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return placement_report(start, end, desk)
@@ -159,8 +159,8 @@ def _gather(desk: TeamsDesk, *, start: datetime, end: datetime, notes: list[str]
 
 def _with_waiting(ended: Rows, desk: TeamsDesk, *, end: datetime, notes: list[str]) -> Rows:
     """Return the rows with those of jobs that wait now, as the scheduler says."""
-    from ops_pipelines.frames.accounting import read_waiting
     from ops_pipelines.frames.placement.waits import with_told
+    from ops_pipelines.lake.accounting import read_waiting
 
     accounting, now = desk.observatory.accounting, desk.clock.now()
     if accounting is None or now - end > _ASKED_WITHIN:

@@ -33,7 +33,7 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.acts.perform import perform
 from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
-from ops_pipelines.frames.telemetry import GpuTelemetry
+from ops_pipelines.lake.telemetry import GpuTelemetry
 
 _SOURCE = "attempts by node"
 _REMEMBER_EVERY = timedelta(minutes=1)

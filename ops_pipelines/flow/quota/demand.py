@@ -87,8 +87,8 @@ def fill_demand(desk: TeamsDesk, *, start: datetime, end: datetime) -> FilledDem
     Of a running hour it is as if what runs and waits now went on to its end. Raises SourceError where the scheduler
     does not answer, LakeError, and ValueError for no whole hours.
     """
-    from ops_pipelines.frames.hours import merge
-    from ops_pipelines.frames.metrics.pages import rejected_rows
+    from ops_pipelines.lake.hours import merge
+    from ops_pipelines.lake.metrics.pages import rejected_rows
 
     if hour_of(start) != start or hour_of(end) != end or start >= end:
         raise ValueError(f"{start} to {end}; expected whole hours, the end after the start")
@@ -123,7 +123,7 @@ def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rule
         settle_rows,
     )
     from ops_pipelines.frames.demand.hourly import read_demand
-    from ops_pipelines.frames.metrics.pages import rejected_rows
+    from ops_pipelines.lake.metrics.pages import rejected_rows
 
     lake = desk.lake
     ended = lake.read("job_accounting", start=start - _LOOK_BACK, end=end + _ENDS_WITHIN, columns=ACCOUNTING_COLUMNS)
@@ -177,7 +177,7 @@ def demand_days_of(desk: TeamsDesk, *, days: int, gpu_type: GpuType, until: date
     no node stood in the cluster is not missed.
     """
     from ops_pipelines.frames.demand.daily import known_days
-    from ops_pipelines.frames.local_days import first_hour
+    from ops_pipelines.lake.rates import first_hour
 
     if days < 1:
         raise ValueError(f"{days} days; expected 1 or more")
@@ -216,7 +216,7 @@ class DemandOfDay:
 def demand_of_day(desk: TeamsDesk, *, day: date) -> DemandOfDay:
     """Return what the lake knows of a local day, as far as it is over."""
     from ops_pipelines.frames.demand.daily import known_hours, refused_of, sum_days
-    from ops_pipelines.frames.local_days import first_hour
+    from ops_pipelines.lake.rates import first_hour
 
     start, after = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     end = min(after, hour_of(desk.observatory.clock.now()))

@@ -115,7 +115,7 @@ def _demand_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> DemandPast
 
 def _past_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> TypePast:
     from ops_pipelines.frames.demand.served import COLUMNS, served_days
-    from ops_pipelines.frames.local_days import first_hour
+    from ops_pipelines.lake.rates import first_hour
 
     past = _demand_of(kind, desk, as_of=as_of)
     start, end = first_hour(_first_day(desk, as_of), zone=desk.zone), hour_of(as_of)

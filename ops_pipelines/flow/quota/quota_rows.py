@@ -18,7 +18,7 @@ Used = Mapping[tuple[TeamName, GpuType], float]
 
 def store_lines(desk: TeamsDesk, proposal: QuotaProposal, *, state: ProposalState, used: Used) -> int:
     """Make these lines all that the lake says of the proposal's day; return how many there are. Raises LakeError."""
-    from ops_pipelines.frames.schema import TABLES
+    from ops_pipelines.lake.schema import TABLES
 
     at = begin_of(proposal.day, desk)
     rows: Rows = TABLES[TABLE].from_rows(
@@ -54,6 +54,6 @@ def used_in(desk: TeamsDesk, *, day: date) -> Used:
 
 def begin_of(day: date, desk: TeamsDesk) -> datetime:
     """Return when a local day begins, in UTC."""
-    from ops_pipelines.frames.local_days import day_begins
+    from ops_pipelines.lake.rates import day_begins
 
     return day_begins(day, zone=desk.zone)

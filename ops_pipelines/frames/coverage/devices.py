@@ -12,7 +12,7 @@ import pyarrow as pa
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.frames.coverage.rows import GPU_TABLE, Key, Measure, gaps
 from ops_pipelines.frames.coverage.series_counts import SeriesCounts, Unit, moment
-from ops_pipelines.frames.gpu_lineage import parent_of
+from ops_pipelines.lake.inventory import parent_of
 
 UNSEEN = "unseen"
 """The device of GPUs that cluster.yaml promises and nobody ever saw."""

@@ -29,7 +29,7 @@ from ops_pipelines.frames.coverage.series_counts import (
     moment,
     steps_per_hour,
 )
-from ops_pipelines.frames.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 
 __all__ = ["GONE_AFTER", "list_missing", "measure_coverage"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from ops_pipelines.frames.coverage.report import NOT_THERE
 from ops_pipelines.frames.coverage.rows import COMPLETE_RATIO, GPU_TABLE, MAJORITY_RATIO, Measure, gaps
 from ops_pipelines.frames.coverage.series_counts import Flags, Ints, SeriesCounts, moment
-from ops_pipelines.frames.quantities import read_quantities
+from ops_pipelines.lake.quantities import read_quantities
 
 _COLLAPSED = frozenset({GPU_TABLE, "fabric_telemetry"})
 """Tables in which a quantity that all devices of a node lack is one row of the node."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ops_pipelines.frames.demand.array_tasks import ARRAY_COLUMN, LIMIT_COLUMN, with_tasks
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole
-from ops_pipelines.frames.parsed import Refused, readable
+from ops_pipelines.lake.quantities import Refused, readable
 
 NEVER = np.iinfo(np.int64).max
 """A time that has not come, or that nobody told."""

@@ -1,6 +1,6 @@
 """Hours of `gpu_demand` -> local days: sums for people, and the days that whoever rebalances remembers.
 
-A day is one of the cluster's zone (`frames.local_days`). Days at the edges may be parts of days; their sums say of how
+A day is one of the cluster's zone (`lake.rates`). Days at the edges may be parts of days; their sums say of how
 many hours. In an hour that was computed a team without a row wanted nothing; of one that no team has, nothing is known.
 """
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.frames.demand.recorded_rows import Floats, Whole
-from ops_pipelines.frames.local_days import days_of
+from ops_pipelines.lake.rates import days_of
 
 _HOUR = timedelta(hours=1)
 _SUMS = {

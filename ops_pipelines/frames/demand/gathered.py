@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.sources import AccountingPage
-from ops_pipelines.frames.accounting import read_waiting
 from ops_pipelines.frames.demand.hourly import NUMBERS, SCHEMA
 from ops_pipelines.frames.demand.sweep import HOUR
-from ops_pipelines.frames.formats import sacct
-from ops_pipelines.frames.parsed import Parsed, Refused
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.accounting import read_waiting
+from ops_pipelines.lake.formats import sacct
+from ops_pipelines.lake.quantities import Parsed, Refused
+from ops_pipelines.lake.schema import TABLES
 
 ACCOUNTING_COLUMNS = (
     "job", "attempt", "time", "cluster", "account", "partition", "state", "reason", "submitted_at", "eligible_at",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.frames.demand.attempts import Texts
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 
 UNTOLD = GpuType("")
 

@@ -22,8 +22,8 @@ from ops_pipelines.frames.demand.sweep import HOUR, Hours, at_the_end, maxima, m
 from ops_pipelines.frames.demand.unended import with_running
 from ops_pipelines.frames.demand.waits import COUNTS, find_waits
 from ops_pipelines.frames.demand.waste import Wasted, read_waste
-from ops_pipelines.frames.parsed import Refused
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.lake.schema import TABLES
 
 _TABLE = TABLES["gpu_demand"]
 NUMBERS = tuple(column.name for column in _TABLE.columns if column.name not in _TABLE.sort_order)

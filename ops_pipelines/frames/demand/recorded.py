@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.frames.demand.recorded_rows import Floats, RecordedRows, RefusedDemand, Whole, read_rows
-from ops_pipelines.frames.local_days import LocalDay, days_of
+from ops_pipelines.lake.rates import LocalDay, days_of
 
 _HOUR = 3600
 _MOST_STRETCHES = 20

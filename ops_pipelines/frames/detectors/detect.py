@@ -37,7 +37,7 @@ def detect(panel: Panel, *, topology: Topology, release: Mapping[str, str]) -> t
 
 
 def live_detectors(*, topology: Topology, release: Mapping[str, str]) -> tuple[Detector, ...]:
-    """Return the detectors that need windows of samples: single readings are judged by `frames.telemetry`, and
+    """Return the detectors that need windows of samples: single readings are judged by `lake.telemetry`, and
     sooner."""
     from ops_pipelines.frames.detectors.hardware import window_detectors
     from ops_pipelines.frames.detectors.jobs import job_detectors

@@ -1,6 +1,6 @@
 """What the driver itself says of a GPU: what it asks for, and how many uncorrectable errors it has counted.
 
-The live path reads the same from single samples (`frames.telemetry`); this is for panels. Each number is a condition of
+The live path reads the same from single samples (`lake.telemetry`); this is for panels. Each number is a condition of
 its own: "reset me" that becomes "reboot the node" is another one.
 """
 

@@ -37,7 +37,7 @@ def window_detectors(*, topology: Topology, release: Mapping[str, str]) -> tuple
 
 
 def reading_detectors(*, topology: Topology) -> tuple[Detector, ...]:
-    """Return the detectors of what `frames.telemetry` already sees in the live path."""
+    """Return the detectors of what `lake.telemetry` already sees in the live path."""
     return (partial(detect_presence, topology=topology), detect_driver)
 
 

@@ -1,6 +1,6 @@
 """Series that end: a GPU that vanished while its neighbours report, a node whose GPU metrics stopped altogether.
 
-The live path judges the same from single readings (`frames.telemetry`); this is for panels. That a node was drained,
+The live path judges the same from single readings (`lake.telemetry`); this is for panels. That a node was drained,
 is rebooting or was switched off is for the flow to know.
 """
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.frames.efficiency.gpu_holds import NOBODY, Holds
-from ops_pipelines.frames.rates import rates
+from ops_pipelines.lake.rates import rates
 
 _COUNTERS = ("receive_bytes", "transmit_bytes")
 _HOUR = timedelta(hours=1)

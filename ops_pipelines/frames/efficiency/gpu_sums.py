@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ops_pipelines.frames.efficiency.gpu_holds import Holds
-from ops_pipelines.frames.rates import rates
+from ops_pipelines.lake.rates import rates
 
 WITHOUT_WORK_RATIO = 0.2
 """A sample below this found no work; dips are counted with it."""
@@ -94,15 +94,6 @@ def throttled_ratio(gpu: pa.Table, column: str, *, node: str, device: str) -> fl
     rated = rates(gpu.filter(pc.and_(pc.equal(gpu["node"], node), pc.equal(gpu["device"], device))), column)
     seconds = pc.sum(rated["elapsed_seconds"]).as_py()
     return float(pc.sum(rated["increase"]).as_py() / seconds) if seconds else None
-
-
-def step_seconds(times: pa.ChunkedArray) -> float | None:
-    """Return the distance of the grid that the times stand on: the most common one; None for fewer than two times."""
-    found = np.sort(pc.unique(times).cast(pa.int64()).to_numpy())
-    if len(found) < 2:
-        return None
-    gaps, counts = np.unique(np.diff(found), return_counts=True)
-    return float(gaps[np.argmax(counts)]) / 1e6
 
 
 def numbers(table: pa.Table, column: str) -> Floats:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ops_pipelines.frames.efficiency.fabric_traffic import FabricTraffic, read_fabric
 from ops_pipelines.frames.efficiency.gpu_holds import NOBODY, Holds, read_holds, share_out
-from ops_pipelines.frames.efficiency.gpu_sums import GpuSums, read_samples, step_seconds
+from ops_pipelines.frames.efficiency.gpu_sums import GpuSums, read_samples
 from ops_pipelines.frames.efficiency.rows import (
     IDLE_BELOW_RATIO,
     Gpu,
@@ -31,8 +31,9 @@ from ops_pipelines.frames.efficiency.rows import (
 )
 from ops_pipelines.frames.efficiency.rules import FEATURES, Floats, Rule, first_that_holds, read_rules
 from ops_pipelines.frames.efficiency.stragglers import Straggler, find_stragglers, peer_features
-from ops_pipelines.frames.gpu_lineage import parent_of
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.inventory import parent_of
+from ops_pipelines.lake.rates import step_seconds
+from ops_pipelines.lake.schema import TABLES
 
 _TABLE = "gpu_efficiency"
 _USED_MEMORY_ABOVE = 0.02

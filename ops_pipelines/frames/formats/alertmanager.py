@@ -14,8 +14,8 @@ from enum import Enum
 from ops_pipelines.core.finding import AlertRule
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Rejected, Signal
-from ops_pipelines.frames.node_names import HOST_LABELS, TARGET_LABELS, NodeNames
-from ops_pipelines.frames.parsed import readable
+from ops_pipelines.lake.node_names import HOST_LABELS, TARGET_LABELS, NodeNames
+from ops_pipelines.lake.quantities import readable
 
 MOST_ALERTS = 2_000
 """Of one body; as many as a cluster has nodes. What is beyond is told as one rejected row."""

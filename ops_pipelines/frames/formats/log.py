@@ -9,12 +9,14 @@ draw over themselves with carriage returns are one line: the last picture is kep
 from collections.abc import Sequence
 from datetime import datetime
 
-from ops_pipelines.frames.formats import ibswinfo, infiniband, slurm, slurm_diag
-from ops_pipelines.frames.formats.nvidia_smi_layouts import TABLE_HEADING
 from ops_pipelines.frames.logs.kinds import decode_log, refuse_other_kinds
 from ops_pipelines.frames.logs.prefix import PrefixReader
 from ops_pipelines.frames.logs.tables import RawLine, Writer, tabulate, tabulate_lines
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.lake.formats import infiniband, slurm
+from ops_pipelines.lake.formats import infiniband as ibswinfo
+from ops_pipelines.lake.formats import slurm_tables as slurm_diag
+from ops_pipelines.lake.formats.nvidia_smi_layouts import TABLE_HEADING
+from ops_pipelines.lake.quantities import Parsed, WrongKind
 
 _SAMPLE_LINES = 200
 _COLUMN_BARS = 3

@@ -23,7 +23,7 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble
 from ops_pipelines.domain.meaning.history import BURST, Lineage, PartKey, Seating
 from ops_pipelines.frames.history.defects import Failures, Service, batch_of
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 
 BEFORE_END, AFTER_END = timedelta(minutes=10), timedelta(minutes=5)
 """A node is what ended a job if it was in trouble so close to the job's end. Source: Meta RSC, arXiv 2410.21680."""

@@ -8,7 +8,7 @@ import csv
 import json
 import re
 
-from ops_pipelines.frames.parsed import WrongKind
+from ops_pipelines.lake.quantities import WrongKind
 
 _MAGIC = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"\x7fELF": "a program", b"PAR1": "Parquet",

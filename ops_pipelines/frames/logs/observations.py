@@ -20,7 +20,7 @@ from ops_pipelines.core.observation import NO_NODE, Observation, Signal
 from ops_pipelines.core.sources import LogLine
 from ops_pipelines.frames.logs.matching import Origin, Rule, read_rules
 from ops_pipelines.frames.logs.signals import observe_log_lines
-from ops_pipelines.frames.row_order import microseconds, text_codes
+from ops_pipelines.lake.hours import microseconds, text_codes
 
 LOG_TABLES = ("kernel_events", "job_logs")
 MOST_ALIKE = 5

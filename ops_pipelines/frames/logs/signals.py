@@ -17,8 +17,8 @@ from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.identity import NodeName, PciAddress, parse_node_name, parse_pci_address
 from ops_pipelines.core.observation import Observation, Rejected, Signal
 from ops_pipelines.core.sources import LogLine
-from ops_pipelines.frames.node_names import names_of
-from ops_pipelines.frames.parsed import readable
+from ops_pipelines.lake.node_names import names_of
+from ops_pipelines.lake.quantities import readable
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.logs.matching import Matches

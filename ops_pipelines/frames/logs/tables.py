@@ -21,8 +21,8 @@ from ops_pipelines.frames.logs.kinds import is_binary
 from ops_pipelines.frames.logs.matching import Origin, Rule, read_rules
 from ops_pipelines.frames.logs.prefix import PrefixReader, Said, to_microseconds
 from ops_pipelines.frames.logs.signals import match_buffer
-from ops_pipelines.frames.parsed import MAX_TEXT_LENGTH, Parsed, Refused, readable
-from ops_pipelines.frames.schema import TABLES, ColumnType
+from ops_pipelines.lake.quantities import MAX_TEXT_LENGTH, Parsed, Refused, readable
+from ops_pipelines.lake.schema import TABLES, ColumnType
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_()][0B]?)")
 _JOB_LEVELS = {

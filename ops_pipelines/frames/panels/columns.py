@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 GPU_LABELS = ("gpu_uuid", "pci_address", "gpu_model", "mig_instance", "driver_version", "job")
 

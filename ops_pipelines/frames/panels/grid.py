@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.quantities import Kind
-from ops_pipelines.frames.row_order import microseconds
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import microseconds
+from ops_pipelines.lake.quantities import Kind
+from ops_pipelines.lake.schema import TABLES
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStat
 from ops_pipelines.frames.panels.devices import nodes_of
 from ops_pipelines.frames.panels.grid import Grid, Ints, Parts, codes_of, float_values
 from ops_pipelines.frames.panels.jobs import is_job_id
-from ops_pipelines.frames.row_order import microseconds
+from ops_pipelines.lake.hours import microseconds
 
 Holders = NDArray[np.int32]
 """(times, nodes) -> place of the job; UNSAID, or NOBODY."""

@@ -16,7 +16,7 @@ from ops_pipelines.frames.logs.matching import read_rules
 from ops_pipelines.frames.panels.grid import Floats, Grid, Ints, codes_of, float_values
 from ops_pipelines.frames.panels.panel import Layer, Part
 from ops_pipelines.frames.panels.rows import begins_with
-from ops_pipelines.frames.row_order import microseconds
+from ops_pipelines.lake.hours import microseconds
 
 _JOB_DEVICE = "job:"
 _REFUSED_LOSS = re.compile(r'^training_loss\{(?:[^}]*,)?job_id="([^"]{1,250})"')

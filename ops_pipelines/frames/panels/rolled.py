@@ -27,8 +27,8 @@ from ops_pipelines.frames.panels.grid import (
     precision_of,
     units_of,
 )
-from ops_pipelines.frames.row_order import microseconds
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import microseconds
+from ops_pipelines.lake.schema import TABLES
 
 _SEEN = ""
 """The matrix that says of which cells there was a row."""

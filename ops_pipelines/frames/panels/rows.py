@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.core.identity import NodeName, PciAddress
-from ops_pipelines.frames.efficiency.gpu_sums import step_seconds as step_seconds_of
 from ops_pipelines.frames.panels.columns import PANEL_COLUMNS
-from ops_pipelines.frames.schema import TABLES, ColumnType
+from ops_pipelines.lake.rates import step_seconds as step_seconds_of
+from ops_pipelines.lake.schema import TABLES, ColumnType
 
 _SMALL_BYTES = 64_000_000
 

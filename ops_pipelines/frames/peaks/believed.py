@@ -19,7 +19,7 @@ from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.frames.forecast.daily_peaks import Flags, Floats, Places
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO
-from ops_pipelines.frames.local_days import day_begins
+from ops_pipelines.lake.rates import day_begins
 
 KEY = ("resource", "gpu_type", "name")
 NUMBERS = (

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO
-from ops_pipelines.frames.local_days import HOUR
+from ops_pipelines.lake.rates import HOUR
 
 NO_TYPE = GpuType("")
 NEAR_PEAK_RATIO = 0.9

@@ -14,9 +14,9 @@ from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.domain.placement.occupancy import Occupancy
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
-from ops_pipelines.frames.local_days import HOUR
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.usage.ledger import UsageLedger
+from ops_pipelines.lake.rates import HOUR
 
 BROKEN, MAINTENANCE, BOTH = "broken", "maintenance", ""
 _NAMES = {Fate.BROKEN: BROKEN, Fate.MAINTENANCE: MAINTENANCE}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.core.identity import NodeName, Topology
-from ops_pipelines.frames.rates import rates
+from ops_pipelines.lake.rates import rates
 
 FABRIC_COLUMNS = ("node", "device", "time", "rate_bits_per_second", "receive_bytes", "transmit_bytes")
 POWER_COLUMNS = (

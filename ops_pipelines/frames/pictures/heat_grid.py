@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.row_order import RowOrder, microseconds, natural_order, numbers, order_rows, text_codes
+from ops_pipelines.lake.hours import RowOrder, microseconds, natural_order, numbers, order_rows, text_codes
 
 TIME_BINS = 120
 """At most: half a minute each in an hour. Coarser grids are binned from this one."""

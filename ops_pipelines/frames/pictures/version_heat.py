@@ -14,7 +14,7 @@ from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
 from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.png import Colour
-from ops_pipelines.frames.row_order import natural_order
+from ops_pipelines.lake.hours import natural_order
 
 _TITLE = "versions: components x nodes"
 _PAPER, _INK, _LINE = 0, 1, 2

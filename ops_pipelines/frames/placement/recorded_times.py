@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from ops_pipelines.frames.parsed import Refused
+from ops_pipelines.lake.quantities import Refused
 
 Row = Mapping[str, object]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Waiting
-from ops_pipelines.frames.parsed import Parsed, Refused
 from ops_pipelines.frames.placement.recorded_times import Row, number_of, refuse, rows_of, text_of, time_of
 from ops_pipelines.frames.placement.stays import ACCOUNTING_COLUMNS
+from ops_pipelines.lake.quantities import Parsed, Refused
 
 _SLACK = timedelta(minutes=1)
 """Clocks of a cluster differ by less."""

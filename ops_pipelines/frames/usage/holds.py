@@ -17,7 +17,7 @@ from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
-from ops_pipelines.frames.parsed import Refused
+from ops_pipelines.lake.quantities import Refused
 
 ALLOCATION_COLUMNS = (
     "job", "attempt", "node", "time", "name", "user", "account", "partition", "started_at", "ended_at", "gpu_count",

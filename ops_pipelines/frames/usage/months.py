@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import date, datetime, tzinfo
 
 from ops_pipelines.core.periods import BilledPart, CostMonth
-from ops_pipelines.frames.local_days import day_begins, days_between
+from ops_pipelines.lake.rates import day_begins, days_between
 
 
 def cost_month(year: int, month: int, *, zone: tzinfo) -> CostMonth:

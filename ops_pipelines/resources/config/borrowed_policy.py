@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 

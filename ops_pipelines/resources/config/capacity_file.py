@@ -24,7 +24,7 @@ from ops_pipelines.domain.capacity.hardware import (
     StoreExpansion,
 )
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.capacity_models import (
     MOST_ENTRIES,
     ArrivalModel,

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, tzinfo
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.frames.formats.local_time import instant_of
 from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.lake.formats.calendar import instant_of
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.team_settings import Bought
 

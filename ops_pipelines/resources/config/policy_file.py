@@ -30,7 +30,7 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.domain.guardrails.policy_lint import lint_policy
 from ops_pipelines.domain.guardrails.rollout_lint import caution_about_rollouts
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.advice_section import read_advice
 from ops_pipelines.resources.config.models import (
     DayName,

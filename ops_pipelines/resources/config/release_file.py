@@ -23,7 +23,7 @@ from ops_pipelines.core.release import (
     Reversibility,
 )
 from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, check_version
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.catalogue_gates import read_suites
 from ops_pipelines.resources.command_words import find_word_faults, shells_in
 from ops_pipelines.resources.config.release_models import ArtifactModel, ChangeModel, ClaimsModel, ReleaseModel

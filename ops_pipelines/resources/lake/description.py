@@ -5,8 +5,8 @@ from datetime import UTC, datetime, time, timedelta
 
 from upath import UPath
 
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import AGGREGATES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import read_row_count
 from ops_pipelines.resources.lake.listing import day_file, list_days, list_hours
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

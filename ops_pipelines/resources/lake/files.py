@@ -19,9 +19,15 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.hours import ROWS_PER_SLICE, SchemaChanged, given_columns, layout_of, unknown_columns
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.hours import (
+    AGGREGATES,
+    ROWS_PER_SLICE,
+    SchemaChanged,
+    given_columns,
+    layout_of,
+    unknown_columns,
+)
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
 TEMPORARY_PREFIX = ".tmp-"
 _ZSTD_LEVEL = 3
@@ -59,7 +65,7 @@ def _complaint(deed: str, path: UPath | Path, exc: OSError) -> str:
 def encode(rows: pa.Table) -> bytes:
     """Return rows as the bytes of a lake file: Parquet, zstd 3, fixed row groups, no time of writing.
 
-    The rows must be as `frames.hours.normalise` returns them, else equal rows may give other bytes.
+    The rows must be as `lake.hours.normalise` returns them, else equal rows may give other bytes.
     """
     out = BytesIO()
     _encode_into(out, rows.schema, _sliced(rows))
@@ -85,7 +91,7 @@ def write_atomically(path: UPath, body: bytes) -> None:
 
 
 def read_rows(path: UPath, table_name: str, *, columns: Sequence[str] | None = None, refuse_unknown: bool) -> pa.Table:
-    """Return the columns of a file that hold a value (`frames.hours.given_columns`).
+    """Return the columns of a file that hold a value (`lake.hours.given_columns`).
 
     Texts of telemetry stay dictionary-encoded: an hour of a large cluster fits in memory so.
     `columns`: only these, and those of the key. `refuse_unknown`: raise LakeError where the file has columns that this

@@ -19,8 +19,8 @@ from upath import UPath
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.lake import LakeError, Rows
-from ops_pipelines.frames.hours import given_columns, layout_of, merge, merged_slices, normalise, split_by_hour
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import given_columns, layout_of, merge, merged_slices, normalise, split_by_hour
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import (
     TEMPORARY_PREFIX,
     is_local,

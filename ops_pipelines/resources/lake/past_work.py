@@ -101,7 +101,7 @@ class LakePastWork:
         import pyarrow.dataset as ds
         import pyarrow.fs as pafs
 
-        from ops_pipelines.frames.hours import layout_of
+        from ops_pipelines.lake.hours import layout_of
         from ops_pipelines.resources.lake.files import is_local
 
         whole = layout_of(table).schema

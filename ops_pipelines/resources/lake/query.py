@@ -17,8 +17,8 @@ import pyarrow as pa
 from upath import UPath
 
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.hours import AGGREGATES
+from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.scan import scan, scan_schema
 

@@ -22,10 +22,8 @@ from upath import UPath
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.lake import Kept, LakeError
-from ops_pipelines.frames.aggregate_schema import EVERY
-from ops_pipelines.frames.aggregates import aggregate
-from ops_pipelines.frames.hours import layout_of, merged_slices
-from ops_pipelines.frames.schema import TELEMETRY_TABLES
+from ops_pipelines.lake.hours import EVERY, aggregate, layout_of, merged_slices
+from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.files import (
     is_local,
     read_row_count,

@@ -13,8 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from upath import UPath
 
-from ops_pipelines.frames.aggregate_schema import AGGREGATES
-from ops_pipelines.frames.hours import layout_of
+from ops_pipelines.lake.hours import AGGREGATES, layout_of
 from ops_pipelines.resources.lake.files import is_local, read_time_span
 from ops_pipelines.resources.lake.listing import HOUR, HourFiles, day_file, list_days, list_hours
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

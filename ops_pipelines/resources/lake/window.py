@@ -120,7 +120,7 @@ class LakeWindow:
         import pyarrow.dataset as ds
         import pyarrow.fs as pafs
 
-        from ops_pipelines.frames.hours import layout_of, merge
+        from ops_pipelines.lake.hours import layout_of, merge
         from ops_pipelines.resources.lake.files import is_local
         from ops_pipelines.resources.lake.listing import files_of_hour, hour_of
 
@@ -151,7 +151,7 @@ class LakeWindow:
 
 
 def _columns(table: str, names: Collection[str]) -> list[str]:
-    from ops_pipelines.frames.schema import TABLES
+    from ops_pipelines.lake.schema import TABLES
 
     wanted = {*names, *(["job"] if table == "job_logs" else []), *TABLES[table].key}
     return [column.name for column in TABLES[table].columns if column.name in wanted]

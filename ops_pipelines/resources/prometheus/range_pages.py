@@ -1,6 +1,6 @@
 """Stretches of time from a Prometheus-compatible API, in slices that server and memory bear; the bodies stay bytes.
 
-Decoding is `frames.metrics.range_answer`. A slice that fails is asked for again, with pauses that grow; one that is too
+Decoding is `lake.metrics.range_answer`. A slice that fails is asked for again, with pauses that grow; one that is too
 large or too slow is halved; what was yielded is never asked for twice.
 """
 
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.sources import BodyKind, Page, Query, SourceError, SourceNonsense
-from ops_pipelines.frames.quantities import Quantity, read_quantities
+from ops_pipelines.lake.quantities import Quantity, read_quantities
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
 from ops_pipelines.resources.prometheus.connection import OpenConnection, PrometheusConnection, cause_of
 from ops_pipelines.resources.prometheus.promql import narrow, newest_values
@@ -101,7 +101,7 @@ class PrometheusMetrics:
         return self._read(queries, start=start, end=end, step=timedelta(seconds=step_seconds))
 
     def _read(self, queries: Sequence[Query], *, start: datetime, end: datetime, step: timedelta) -> Iterator[Page]:
-        from ops_pipelines.frames.metrics.range_answer import UnreadableAnswer, read_notes
+        from ops_pipelines.lake.metrics.range_answer import UnreadableAnswer, read_notes
 
         with self._connection.open() as connection:
             for query in queries:

@@ -1,6 +1,6 @@
 """The telemetry port on Prometheus and what speaks its language: Thanos, Mimir, VictoriaMetrics.
 
-Asks and hands on; what is believed is `frames.telemetry`'s business, how the API is reached `connection`'s.
+Asks and hands on; what is believed is `lake.telemetry`'s business, how the API is reached `connection`'s.
 """
 
 import re
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from ops_pipelines.core.sources import Sample, SourceNonsense, SourceUnavailable
-from ops_pipelines.frames.telemetry import watched_metrics
+from ops_pipelines.lake.telemetry import watched_metrics
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
 from ops_pipelines.resources.prometheus.connection import PrometheusConnection
 from ops_pipelines.resources.prometheus.promql import newest_values

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.frames.host_list import expand_host_list
+from ops_pipelines.lake.node_names import expand_host_list
 
 Row = Mapping[str, object]
 """One JSON object; nothing about its values is known yet."""

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.storage import FileGroup
 from ops_pipelines.frames.advice.listing import COLUMNS, group_files, read_listing
-from ops_pipelines.frames.parsed import WrongKind
+from ops_pipelines.lake.quantities import WrongKind
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -15,7 +15,7 @@ from ops_pipelines.frames.demand.daily import known_days, known_hours
 from ops_pipelines.frames.demand.gathered import active_teams, settle_rows
 from ops_pipelines.frames.demand.gpu_types import partition_types
 from ops_pipelines.frames.demand.hourly import NUMBERS, SCHEMA
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

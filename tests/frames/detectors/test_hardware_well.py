@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ops_pipelines.frames.detectors.hardware import detect_hardware
 from ops_pipelines.frames.panels.detection import Detection
 from ops_pipelines.frames.panels.panel import Layer
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.detectors.panels import (
     Given,
     disk_parts,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.parsed import Parsed
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.quantities import Parsed
+from ops_pipelines.lake.schema import TABLES
 
 PUBLIC = Path(__file__).parents[3] / "../shared/data"
 

@@ -15,7 +15,7 @@ from ops_pipelines.frames.formats.alertmanager import (
     read_alerts,
     read_delivery,
 )
-from ops_pipelines.frames.node_names import NodeNames
+from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 RECORDED = Path("tests/data/alertmanager")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.core.policy import PolicyError, WeeklyWindow
-from ops_pipelines.frames.formats import calendar_entries
-from ops_pipelines.frames.formats.local_time import instant_of
-from ops_pipelines.frames.formats.maintenance_calendar import weekly_stretches, work_calendar
+from ops_pipelines.lake.formats import calendar as calendar_entries
+from ops_pipelines.lake.formats.calendar import instant_of, weekly_stretches, work_calendar
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.formats import metrics, node_exporter
-from ops_pipelines.frames.node_names import NodeNames
-from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.formats import metrics, node_exporter
+from ops_pipelines.lake.node_names import NodeNames
+from ops_pipelines.lake.quantities import Parsed, WrongKind
+from ops_pipelines.lake.schema import TABLES
 
 PUBLIC = Path(__file__).parents[4] / "shared" / "data"
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from ops_pipelines.frames.formats import nvidia_smi
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.lake.formats import nvidia_smi
+from ops_pipelines.lake.quantities import Parsed, WrongKind
 from tests.frames.formats.hardware_invariants import PUBLIC, check, content, damaged
 from tests.frames.formats.hardware_invariants import rows as rows_of
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.formats import redfish
-from ops_pipelines.frames.parsed import Parsed, WrongKind
+from ops_pipelines.lake.formats import redfish
+from ops_pipelines.lake.quantities import Parsed, WrongKind
 from tests.frames.formats.hardware_invariants import PUBLIC, check, content, damaged
 from tests.frames.formats.hardware_invariants import rows as rows_of
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.formats import sacct
-from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.formats import sacct
+from ops_pipelines.lake.quantities import Parsed, WrongKind
+from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DATA = Path("../shared/data")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.formats import slurm
-from ops_pipelines.frames.parsed import Parsed, WrongKind
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.formats import slurm
+from ops_pipelines.lake.quantities import Parsed, WrongKind
+from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PUBLIC = Path("../shared/data/slurm_outputs")

@@ -11,11 +11,11 @@ from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay
-from ops_pipelines.frames.local_days import HOUR, day_begins, first_hour
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.peaks.gpus import put_gpus
 from ops_pipelines.frames.peaks.out import put_stranded
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.rates import HOUR, day_begins, first_hour
+from ops_pipelines.lake.schema import TABLES
 
 NO_TYPE = GpuType("")
 DAY = date(2026, 11, 20)

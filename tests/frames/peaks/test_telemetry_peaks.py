@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.frames.peaks.storage import Filled, read_lustre, read_mounts
 from ops_pipelines.frames.peaks.telemetry_peaks import read_links, read_power
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 HOUR = datetime(2026, 11, 20, 7, tzinfo=UTC)
 TIB = float(1 << 40)

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.frames.peaks.weekly import RecordedDays
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.schema import TABLES
 
 H100 = GpuType("h100")
 ALL = SeriesKey(resource="gpus", gpu_type=H100)

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
-from ops_pipelines.frames.accounting import allocations_of
 from ops_pipelines.frames.placement.machines import INVENTORY_COLUMNS, read_machines
 from ops_pipelines.frames.placement.past_runs import elapsed_of, traffic_of
 from ops_pipelines.frames.placement.stays import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS, StaysRead, read_stays
 from ops_pipelines.frames.placement.waits import WaitsRead, read_waits
-from ops_pipelines.frames.schema import TABLES
+from ops_pipelines.lake.accounting import allocations_of
+from ops_pipelines.lake.schema import TABLES
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 END = DAY + timedelta(days=1)

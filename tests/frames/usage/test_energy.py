@@ -10,9 +10,9 @@ from ops_pipelines.domain.cost.lines import Service
 from ops_pipelines.domain.cost.price import AssetPrice, Installed, PricedBy, PriceModel, asset_cost
 from ops_pipelines.domain.cost.statement import make_statement
 from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.frames.schema import TABLES
 from ops_pipelines.frames.usage.energy import Energy, read_energy
 from ops_pipelines.frames.usage.ledger import UsageLedger, read_usage
+from ops_pipelines.lake.schema import TABLES
 from tests.frames.usage.usage_facts import at, attempt, between, held, node
 
 HOUR = 3600

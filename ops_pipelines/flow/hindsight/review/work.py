@@ -176,7 +176,7 @@ class Blame:
 
     def _incident_of(self, stint: "Stint") -> Incident | None:
         """Return the incident that ended an attempt: one that names it, else one on its nodes; of parts first."""
-        from ops_pipelines.frames.host_list import expand_host_list
+        from ops_pipelines.lake.node_names import expand_host_list
 
         end = stint.ended_at
         assert end is not None  # asked of ended attempts only

@@ -1,0 +1,144 @@
+"""What `amd-smi` prints as JSON (metric, static, list, monitor), as rows of gpu_telemetry and inventory.
+
+Here: the names of amd-smi over its versions. A record is one GPU. Not here: rocm-smi, the older tool (`rocm_smi`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from ops_pipelines.core.identity import parse_pci_address
+from ops_pipelines.lake.formats.reading import (
+    BrokenJson,
+    Cell,
+    Tally,
+    Unbelievable,
+    in_bounds,
+    json_documents,
+    number,
+    whole,
+    word,
+)
+from ops_pipelines.lake.quantities import Parsed
+
+_START = re.compile(r'\s*(?:\{\s*"(?:gpu_data|system)"\s*:|(?:\[\s*)?\{\s*"gpu"\s*:\s*"?\d)')
+_NAMES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "utilisation_ratio": (("usage/gfx_activity", "gfx", "gfx_util"), "%"),
+    "memory_copy_ratio": (("usage/umc_activity", "mem", "mem_util"), "%"),
+    "memory_used_bytes": (("mem_usage/used_vram", "vram_used"), "mb"),
+    "memory_free_bytes": (("mem_usage/free_vram", "vram_free"), "mb"),
+    "memory_total_bytes": (("mem_usage/total_vram", "vram_total", "vram/size", "vram/vram_size"), "mb"),
+    "temperature_celsius": (("temperature/hotspot", "hotspot_temperature", "temperature/edge"), ""),
+    "memory_temperature_celsius": (("temperature/mem", "memory_temperature"), ""),
+    "power_watts": (
+        ("power/socket_power", "power/current_power", "power/average_socket_power", "power_usage"),
+        "",
+    ),
+    "power_limit_watts": (("limit/max_power", "limit/socket_power"), ""),
+    "sm_clock_hertz": (("clock/gfx_0/clk", "clock/gfx/clk", "clock/gfx/cur_clk", "gfx_clock", "gfx_clk"), "mhz"),
+    "memory_clock_hertz": (("clock/mem_0/clk", "clock/mem/clk", "clock/mem/cur_clk", "mem_clock"), "mhz"),
+    "ecc_correctable_volatile_count": (("ecc/total_correctable_count", "ecc/total_correctable"), ""),
+    "ecc_uncorrectable_volatile_count": (("ecc/total_uncorrectable_count", "ecc/total_uncorrectable"), ""),
+    "pcie_replay_count": (("pcie/replay_count", "pcie/pcie_replay_count"), ""),
+    "pcie_link_width": (("pcie/width", "pcie/current_lanes"), ""),
+    "fan_ratio": (("fan/usage",), "%"),
+}
+_GENERATIONS = {2.5: 1.0, 5.0: 2.0, 8.0: 3.0, 16.0: 4.0, 32.0: 5.0, 64.0: 6.0}
+"""GT/s of a lane -> generation of PCIe."""
+
+
+def is_amd_smi(text: str) -> bool:
+    """Say whether `text` begins as amd-smi's JSON does."""
+    return _START.match(text) is not None
+
+
+def parse(text: str, *, source: str, at: datetime, node: str | None = None) -> Parsed:
+    """Return the GPUs of amd-smi's JSON. The caller knows that it is (`is_amd_smi`)."""
+    tally = Tally(source=source)
+    number_of = 0
+    for document in json_documents(text):
+        if isinstance(document, BrokenJson):
+            why = Unbelievable("malformed_json", document.detail)
+            tally.refuse(f"line {document.line}", why, text=document.text, into="gpu_telemetry")
+            continue
+        for entry in _entries(document):
+            number_of += 1
+            try:
+                if not isinstance(entry, dict):
+                    raise Unbelievable("bad_value", f"found {type(entry).__name__}, expected an object")
+                _accept(tally, entry, at=at, node=node)
+            except Unbelievable as why:
+                tally.refuse(f"gpu {number_of}", why, text=str(entry)[:1000], into="gpu_telemetry")
+    return tally.parsed()
+
+
+def _entries(document: object) -> Iterator[object]:
+    held = document.get("gpu_data", document) if isinstance(document, dict) else document
+    yield from held if isinstance(held, list) else [held]
+
+
+def _accept(tally: Tally, entry: Mapping[str, object], *, at: datetime, node: str | None) -> None:
+    values = dict(_paths(entry))
+    cells = {column: _number(values, names, unit=unit, name=column) for column, (names, unit) in _NAMES.items()}
+    speed = values.get("pcie/speed", "").upper().removesuffix("GT/S").strip()
+    cells["pcie_link_generation"] = _GENERATIONS.get(number(speed, name="pcie/speed") or 0.0)
+    bounded = in_bounds("gpu_telemetry", cells)
+    index = whole(values.get("gpu"), name="gpu")
+    uuid, pci = word(values.get("uuid")), _pci(_text(values, "bus/bdf", "bdf"))
+    device = uuid or pci or (None if index is None else str(index))
+    if device is None:
+        raise Unbelievable("no_gpu_named", "found no gpu, UUID or BDF; expected at least one")
+    key: dict[str, Cell] = {"node": node or "", "device": device, "time": at}
+    if tally.has("inventory", key):
+        raise Unbelievable("duplicate_gpu", f"{device} stands in this file twice")
+    serial = _text(values, "asic/asic_serial", "board/product_serial")
+    model = _text(values, "asic/market_name", "board/product_name")
+    shared: dict[str, Cell] = {**key, "pci_address": pci, "gpu_index": index}
+    shared["driver_version"] = _text(values, "driver/version", "driver/driver_version")
+    if bounded:
+        labels = {"gpu_uuid": uuid, "gpu_serial": serial, "gpu_model": model}
+        tally.put("gpu_telemetry", {**shared, **labels, **bounded})
+    inventory: dict[str, Cell] = {
+        "kind": "gpu",
+        "vendor": "AMD",
+        "model": model,
+        "part_number": _text(values, "board/model_number"),
+        "serial": serial,
+        "uuid": uuid,
+        "vbios_version": _text(values, "vbios/version", "vbios/part_number"),
+        "memory_bytes": bounded.get("memory_total_bytes"),
+        "source": tally.source,
+    }
+    tally.put("inventory", {**shared, **inventory})
+    tally.accepted += 1
+
+
+def _paths(entry: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the paths of what an object states; `{"value": 50, "unit": "%"}` is one value."""
+    for name, value in entry.items():
+        path = f"{above}{name.lower()}"
+        if isinstance(value, dict) and "value" in value:
+            yield path, f"{value['value']} {value.get('unit') or ''}".strip()
+        elif isinstance(value, dict):
+            if path.count("/") < 4:
+                yield from _paths(value, f"{path}/")
+        elif isinstance(value, str | int | float):
+            yield path, str(value)
+
+
+def _number(values: Mapping[str, str], names: tuple[str, ...], *, unit: str, name: str) -> float | None:
+    found = (number(values.get(each), unit=unit, name=name) for each in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _text(values: Mapping[str, str], *names: str) -> str | None:
+    return next((found for name in names if (found := word(values.get(name)))), None)
+
+
+def _pci(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return parse_pci_address(text)
+    except ValueError as exc:
+        raise Unbelievable("bad_pci_address", str(exc)) from exc
