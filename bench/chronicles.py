@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 
 from ops_pipelines.core.identity import JobId, Topology
 from ops_pipelines.core.observation import Observation, Signal
-from ops_pipelines.frames.detectors.jobs import detect_jobs
-from ops_pipelines.frames.formats import log
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Panel
-from ops_pipelines.frames.panels.tables import panel_from_tables
+from ops_pipelines.observe.detectors.detect import detect_jobs
+from ops_pipelines.observe.logs import tables as log
+from ops_pipelines.observe.panels.panel import Detection, Panel
+from ops_pipelines.observe.panels.tables import panel_from_tables
 from tests.frames.detectors.panels import START_SECONDS, STEP_SECONDS, job_parts, node_parts, panel, topology
 from tests.frames.detectors.training import Training
 

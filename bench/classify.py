@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
-from ops_pipelines.frames.logs.classify import LineVerdict, classify_lines, read_lines
-from ops_pipelines.frames.logs.matching import shared_matcher
+from ops_pipelines.observe.logs.classify import LineVerdict, classify_lines, read_lines
+from ops_pipelines.observe.logs.matching import shared_matcher
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 PROMISED_SHARE = 0.97

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops_pipelines.flow.lake.ingest import FileKind, ingest
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.imports import FileKind, ingest
 from ops_pipelines.resources.outside_files import read_document
 
 if TYPE_CHECKING:

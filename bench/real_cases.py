@@ -38,10 +38,10 @@ from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
-from ops_pipelines.frames.detectors.straggler_traces import TraceVerdict, judge_ranks, read_rank_times
-from ops_pipelines.frames.formats import log
-from ops_pipelines.frames.logs.observations import coded_observations, observations_of
-from ops_pipelines.frames.logs.tables import RawLine, Writer, tabulate
+from ops_pipelines.observe.detectors.stragglers import TraceVerdict, judge_ranks, read_rank_times
+from ops_pipelines.observe.logs import tables as log
+from ops_pipelines.observe.logs.signals import coded_observations, observations_of
+from ops_pipelines.observe.logs.tables import RawLine, Writer, tabulate
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.frames.logs import signals
-from ops_pipelines.frames.logs.matching import Matcher, Rule, re_scan, read_rules
+from ops_pipelines.observe.logs import signals
+from ops_pipelines.observe.logs.matching import Matcher, Rule, re_scan, read_rules
 
 PROMISED_RATIO = 40.0
 LOGHUB = Path(__file__).parent.parent.parent / "shared" / "data" / "loghub"

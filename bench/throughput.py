@@ -31,10 +31,10 @@ from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import free_port, free_ports
 from ops_pipelines.flow.acts.perform import Progress, Stage
-from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.at_once import carry_out_together
 from ops_pipelines.flow.plans.reflex import react
+from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler

@@ -24,16 +24,9 @@ from rich.table import Table
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble, count_troubles, score_lemons
-from ops_pipelines.domain.meaning.history import PartKey
-from ops_pipelines.frames.history.defects import (
-    FLEET,
-    DefectAlarm,
-    Failures,
-    Service,
-    batch_of,
-    compare_groups,
-    watch,
-)
+from ops_pipelines.frames.history.defects import FLEET, DefectAlarm, Failures, Service, compare_groups, watch
+from ops_pipelines.lake.inventory import batch_of
+from ops_pipelines.observe.repeated import PartKey
 
 FOLDER = Path(__file__).parent.parent.parent / "shared" / "data" / "titan_gpu_life"
 FILE = FOLDER / "gc_until_2016-07-01.csv.gz"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.flow.lake.ingest import FileKind
+from ops_pipelines.observe.imports import FileKind
 from ops_pipelines.terminal.answer_format import AnswerFormat
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
@@ -54,8 +54,8 @@ def ingest(
     accepted + rejected + ignored. What was rejected stands in the lake's table rejected_rows, with the reason.
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.flow.lake import ingest as intake
     from ops_pipelines.lake.quantities import WrongKind
+    from ops_pipelines.observe import imports as intake
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
     from ops_pipelines.resources.outside_files import UnreadableFile, read_document
 

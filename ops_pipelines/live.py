@@ -76,7 +76,7 @@ def _end_with(leash: Leash, limit_seconds: float) -> None:
 
 
 def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
-    from ops_pipelines.flow.lake.live_cycle import begin_window, next_grid_time, run_cycle, settling_time
+    from ops_pipelines.observe.live_cycle import begin_window, next_grid_time, run_cycle, settling_time
     from ops_pipelines.wiring import open_cluster, open_observatory
 
     observatory = open_observatory(cluster_file.resolve())

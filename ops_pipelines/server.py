@@ -34,13 +34,19 @@ from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import ShelfError, StatementFilesError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.evidence.alerts import reject_delivery, take_in_alerts
 from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
 from ops_pipelines.flow.people.approval_links import ForgedLink, LinkRefused
-from ops_pipelines.frames.formats.alertmanager import NotAWebhook, Sender, read_alerts, read_delivery
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.lake.quantities import readable
+from ops_pipelines.observe.alerts import (
+    NotAWebhook,
+    Sender,
+    read_alerts,
+    read_delivery,
+    reject_delivery,
+    take_in_alerts,
+)
 from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings

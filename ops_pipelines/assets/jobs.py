@@ -18,8 +18,8 @@ from ops_pipelines.assets.hours import (
 )
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Computed, Rows
-from ops_pipelines.flow.lake.fill import Filled, fill_accounting, fill_job_logs, fill_kernel_events
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.hours import Filled, fill_accounting, fill_job_logs, fill_kernel_events
 
 GROUP = "jobs"
 _HELD = "job_allocations"

@@ -8,8 +8,8 @@ from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, hour_befor
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Computed, Rows
-from ops_pipelines.flow.lake.fill import read_nodes_now
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
+from ops_pipelines.observe.hours import read_nodes_now
 
 GROUP = "telemetry_meaning"
 
@@ -106,7 +106,7 @@ def monitoring_coverage(
     **telemetry: Hours,
 ) -> dg.Output[Mapping[str, Computed]]:
     """Which series that we expect are missing, and since when: what nobody sees cannot be called healthy."""
-    from ops_pipelines.frames.coverage.missing import list_missing, measure_coverage
+    from ops_pipelines.observe.coverage import list_missing, measure_coverage
 
     found: dict[str, Rows] = {}
     missing: Sequence[Mapping[str, object]] = ()

@@ -10,8 +10,8 @@ from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, Sums, hour
 from ops_pipelines.assets.spool import Spool
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Told
-from ops_pipelines.flow.lake.fill import fill_metrics
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
+from ops_pipelines.observe.hours import fill_metrics
 
 GROUP = "telemetry"
 

@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 
-from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, NodeName, PciAddress, PlanId, digest_of
+from ops_pipelines.core.identity import (
+    ActionKey,
+    IncidentId,
+    JobAttempt,
+    NodeName,
+    PciAddress,
+    PlanId,
+    digest_of,
+)
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import ActProof
 
@@ -328,3 +336,6 @@ class ActionRecord:
     def may_have_taken_effect(self) -> bool:
         """Whether it was done, is on its way, or nobody knows."""
         return self.outcome is None or (self.outcome.kind is not OutcomeKind.FAILED and self.outcome.was_needed)
+
+
+DRAIN_MARK = "ops_pipelines"

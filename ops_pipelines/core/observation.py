@@ -82,7 +82,7 @@ class Signal(Enum):
 
 TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
 HISTORY_SOURCE = "history"
-"""Who tells of repetitions (`domain.meaning.history`): each is an event, and told once."""
+"""Who tells of repetitions (`observe.repeated`): each is an event, and told once."""
 ALERT_SOURCE = "alerts"
 """What Alertmanager hands in: second-hand word, as late as its rules, and not taken back where somebody silenced it."""
 CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE, ALERT_SOURCE})

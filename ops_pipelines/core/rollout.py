@@ -1,11 +1,22 @@
 """One rollout and the nodes in it: states, events, waves as planned, and the installation ordered on one node."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.core.identity import ActionKey, Digest, JobId, NodeName, PlanId, RolloutId
+from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.identity import (
+    ActionKey,
+    Digest,
+    IncidentId,
+    JobId,
+    NodeName,
+    PlanId,
+    RolloutId,
+    cause_of,
+    is_rollout,
+)
 from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
 
 # -- one rollout and one node in it --
@@ -395,3 +406,66 @@ def step_of(part: str) -> tuple[int, Direction]:
         return int(number), Direction(direction)
     except ValueError:
         raise UnorderableError(f"{part!r} names no step; expected a number and forward or back") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTime:
+    """When the versions of a node were being changed, on one pass of one rollout; both ends belong to it."""
+
+    begun_at: datetime
+    ended_at: datetime | None
+    """None: it goes on."""
+
+    def holds(self, at: datetime) -> bool:
+        return self.begun_at <= at and (self.ended_at is None or at <= self.ended_at)
+
+
+def times_of_change(
+    owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]
+) -> Mapping[NodeName, tuple[ChangeTime, ...]]:
+    """Return when each node was being changed: from its first installation until it was returned, or given up.
+
+    What is seen of a node meanwhile is what the change does to it, and the rollout's own to judge. While a node is only
+    drained for an update its jobs still run, and a fault there is one like any other.
+    """
+    by_node: dict[tuple[NodeName, IncidentId], list[ActionRecord]] = {}
+    for record in records:
+        action = record.action
+        if action.node is not None and is_rollout(action.incident):
+            by_node.setdefault((action.node, action.incident), []).append(record)
+    found: dict[NodeName, tuple[ChangeTime, ...]] = {}
+    for (name, cause), own in by_node.items():
+        times = _changes_in(sorted(own, key=lambda each: each.begun_at), goes_on=_is_owned_by(cause, name, owned))
+        found[name] = (*found.get(name, ()), *times)
+    return found
+
+
+def _changes_in(records: Iterable[ActionRecord], *, goes_on: bool) -> Iterator[ChangeTime]:
+    """Yield the stretches between a first installation and the return that followed, of one rollout on one node."""
+    begun_at, last_at = None, None
+    for record in records:
+        if begun_at is None and record.action.verb is not Verb.INSTALL:
+            continue
+        begun_at = begun_at or record.begun_at
+        last_at = record.begun_at if record.outcome is None else record.outcome.finished_at
+        if _is_done(record, Verb.RESUME):
+            yield ChangeTime(begun_at=begun_at, ended_at=last_at)
+            begun_at = None
+    if begun_at is not None:
+        yield ChangeTime(begun_at=begun_at, ended_at=None if goes_on else last_at)
+
+
+def under_change(owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]) -> frozenset[NodeName]:
+    """Return the nodes whose versions are being changed at this moment."""
+    times = times_of_change(owned, records)
+    return frozenset(name for name, own in times.items() if any(each.ended_at is None for each in own))
+
+
+def _is_owned_by(cause: IncidentId, name: NodeName, owned: Mapping[NodeName, RolloutId]) -> bool:
+    rollout = owned.get(name)
+    return rollout is not None and cause_of(rollout) == cause
+
+
+def _is_done(record: ActionRecord, verb: Verb) -> bool:
+    outcome = record.outcome
+    return record.action.verb is verb and outcome is not None and outcome.kind is OutcomeKind.DONE

@@ -12,13 +12,13 @@ from ops_pipelines.core.identity import IncidentId, JobAttempt
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import NodeState, seen_by_ourselves
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
+from ops_pipelines.core.rollout import times_of_change
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.world import World
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
-from ops_pipelines.domain.guardrails.ownership import times_of_change
-from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.repair.remediation import plan_remediation
+from ops_pipelines.observe.rules import find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.core.plan import RestartCosts
-from ops_pipelines.frames.logs.checkpoint_lines import LineKind, is_progress, kind_of
+from ops_pipelines.observe.logs.matching import LineKind, is_progress, kind_of
 
 ATTEMPT_COLUMNS = ("job", "state", "started_at", "ended_at", "eligible_at")
 ALLOCATION_COLUMNS = ("job", "time", "state", "started_at", "ended_at")

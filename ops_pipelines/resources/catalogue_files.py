@@ -1,7 +1,7 @@
 """Reads the tables of `catalogue/` that say what codes and log lines mean, and returns them as domain values.
 
-What a finding makes of them is `domain.meaning.observation_rules`; patterns of log_signatures.csv are matched by
-`frames.logs.matching`. A table that says something unknown is a fault of this program: the error names the file, the
+What a finding makes of them is `observe.rules`; patterns of log_signatures.csv are matched by
+`observe.logs.matching`. A table that says something unknown is a fault of this program: the error names the file, the
 row and the word.
 """
 

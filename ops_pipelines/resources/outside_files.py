@@ -12,7 +12,7 @@ import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops_pipelines.flow.lake.ingest import Document
+from ops_pipelines.observe.imports import Document
 
 MAX_BYTES = 4 * 1024**3
 """# Assumption: a log of one day of a large cluster fits; more is given file by file."""

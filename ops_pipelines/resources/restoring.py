@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ops_pipelines.core.action import Verb
+from ops_pipelines.core.action import DRAIN_MARK, Verb
 from ops_pipelines.core.entries import LedgerDamaged, LedgerError, Pause
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import NodeStatus
-from ops_pipelines.domain.guardrails.facts import DRAIN_MARK
 from ops_pipelines.resources.backup import LEDGER, BackupError, Manifest, verify_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.ledger.chain import LedgerOrder, Restoration

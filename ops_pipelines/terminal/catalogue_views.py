@@ -1,6 +1,6 @@
 """One row of the catalogue as `logs explain` answers it: as JSON and as fields, with every source's answer.
 
-Finding what a line means is `frames.logs.classify`'s. Heavy imports stay inside functions, as `--help` passes through
+Finding what a line means is `observe.logs.classify`'s. Heavy imports stay inside functions, as `--help` passes through
 `log_commands`.
 """
 

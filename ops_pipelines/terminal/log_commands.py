@@ -1,7 +1,7 @@
 """`ops-pipelines logs`: what raw log lines mean, and what a code or signature means with every source's answer.
 
-Meanings are `frames.logs.classify` and the catalogue; what the live loop makes of a line is
-`domain.meaning.observation_rules`. Files are read line by line (`log_input`): no file is too long. Heavy imports stay
+Meanings are `observe.logs.classify` and the catalogue; what the live loop makes of a line is
+`observe.rules`. Files are read line by line (`log_input`): no file is too long. Heavy imports stay
 inside functions, as `--help` passes through here.
 """
 
@@ -21,7 +21,7 @@ from ops_pipelines.terminal.log_summary import print_summary, summarise
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.frames.logs.classify import LineVerdict
+    from ops_pipelines.observe.logs.classify import LineVerdict
 
 _WRITTEN_AT_ONCE = 2000
 
@@ -46,8 +46,8 @@ def classify(
     physical line), signature (null if none is known), category, component, actions (preferred first, never empty),
     confidence (0 to 1).
     """
-    from ops_pipelines.frames.logs.classify import classify_lines, read_lines
-    from ops_pipelines.frames.logs.matching import shared_matcher
+    from ops_pipelines.observe.logs.classify import classify_lines, read_lines
+    from ops_pipelines.observe.logs.matching import shared_matcher
     from ops_pipelines.resources.catalogue_files import read_catalogue
 
     try:

@@ -70,7 +70,7 @@ def open_log(path: str) -> Iterator[SalvagedLog]:
 
     Raises OSError, or UnreadableLog for a directory, a device, and a kind of file that is known by its first bytes.
     """
-    from ops_pipelines.frames.logs.kinds import find_kind
+    from ops_pipelines.observe.logs.files import find_kind
 
     if path == STANDARD_INPUT:
         stream = cast("io.BufferedIOBase", sys.stdin.buffer)

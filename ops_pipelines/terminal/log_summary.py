@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.logs.classify import LineVerdict
+    from ops_pipelines.observe.logs.classify import LineVerdict
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from ops_pipelines.core.observation import (
     RecoveryAction,
     Signal,
 )
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 
 GPU = PciAddress("0000:1b:00")
 """The GPU of every simulated fault: which of a node's it is changes nothing."""

@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
 from ops_pipelines.core.finding import REPAIRS, RESPONSES, CodeRule, LogRule
-from ops_pipelines.frames.logs.matching import Origin, read_rules
+from ops_pipelines.observe.logs.matching import Origin, read_rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 FACTS = Path(__file__).parents[3] / "shared" / "facts"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS
-from ops_pipelines.frames.logs.matching import Origin, Rule, read_rules
-from ops_pipelines.frames.logs.signals import match_buffer
+from ops_pipelines.observe.logs.matching import Origin, Rule, read_rules
+from ops_pipelines.observe.logs.signals import match_buffer
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 SHARED = Path(__file__).parents[3] / "shared"

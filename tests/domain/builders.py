@@ -42,7 +42,7 @@ from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.domain.diagnosis.response import response_of
 from ops_pipelines.domain.diagnosis.world import World
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 NODE = NodeName("gpu001")

@@ -16,7 +16,7 @@ from ops_pipelines.domain.diagnosis.closing import is_clearing_due
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.diagnose import RAISED_AT, confidence_of
 from ops_pipelines.domain.diagnosis.response import response_of
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

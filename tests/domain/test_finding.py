@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.fault import FirstAction
 from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding, Response
 from ops_pipelines.core.observation import RecoveryAction, Signal
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -13,7 +13,7 @@ from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, 
 from ops_pipelines.core.finding import RESPONSES, Catalogue, CodeRule, LogRule, RepeatRule, Response
 from ops_pipelines.core.identity import GpuUuid, JobId, NodeName
 from ops_pipelines.core.observation import NO_NODE, Observation, Signal
-from ops_pipelines.domain.meaning.history import (
+from ops_pipelines.observe.repeated import (
     BURST,
     Lineage,
     Occurrence,
@@ -27,7 +27,7 @@ from ops_pipelines.domain.meaning.history import (
     repeated,
     rule_of,
 )
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE
 

@@ -18,10 +18,10 @@ from ops_pipelines.core.plan import IncidentPlan, Moment
 from ops_pipelines.core.policy import LadderLimits
 from ops_pipelines.domain.diagnosis.diagnose import diagnose
 from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.repair.isolation import ISOLATED_AT, isolation_for, may_be_shared
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.steps.ladder import Rung, next_repair, position_of
+from ops_pipelines.observe.rules import find
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -23,7 +23,6 @@ from ops_pipelines.core.observation import (
     Workload,
 )
 from ops_pipelines.core.plan import Moment
-from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
 from ops_pipelines.domain.repair.job_moves import (
     ActionMaker,
@@ -38,6 +37,7 @@ from ops_pipelines.domain.repair.job_moves import (
     take_off,
     time_jobs,
 )
+from ops_pipelines.observe.rules import find
 from tests.domain.builders import (
     CATALOGUE,
     NODE,

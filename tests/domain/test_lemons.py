@@ -23,7 +23,7 @@ from ops_pipelines.domain.diagnosis.lemons import (
     poisson_tail,
     score_lemons,
 )
-from ops_pipelines.domain.meaning.history import PartKey
+from ops_pipelines.observe.repeated import PartKey
 from tests.domain.builders import NODE, NOW, OTHER_NODE
 
 DAY = timedelta(days=1)

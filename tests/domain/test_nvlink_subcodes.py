@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, AtFault, Family, FirstAction
 from ops_pipelines.core.finding import Catalogue, CodeRule, NvlinkSubcode, Response
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.domain.meaning.nvlink_subcodes import (
+from ops_pipelines.observe.condition_rules import (
     find_severity,
     judge_nvlink,
     judge_sxid,
     match_subcodes,
     parse_nvlink_event,
 )
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.domain.builders import observation
 

@@ -23,8 +23,9 @@ from ops_pipelines.core.policy import (
     Policy,
     RolloutLimits,
 )
+from ops_pipelines.core.rollout import times_of_change, under_change
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.guardrails.ownership import holder_of, times_of_change, under_change
+from ops_pipelines.domain.guardrails.ownership import holder_of
 from tests.domain.builders import (
     GPU,
     INCIDENT,

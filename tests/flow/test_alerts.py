@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import ALERT_SOURCE, Observation, Signal
-from ops_pipelines.flow.evidence import alerts
-from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired, forget_untold, reject_delivery, take_in_alerts
-from ops_pipelines.frames.formats.alertmanager import AlertsRead
+from ops_pipelines.observe import alerts
+from ops_pipelines.observe.alerts import (
+    AlertsRead,
+    end_what_is_gone,
+    fired,
+    forget_untold,
+    reject_delivery,
+    take_in_alerts,
+)
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.shell.desk import Desk
 from tests.simulator.fake_clock import FakeClock

@@ -11,8 +11,8 @@ import pytest
 from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import AccountingPage
-from ops_pipelines.flow.lake.fill import fill_accounting, fill_job_logs, fill_kernel_events, fill_metrics
-from ops_pipelines.flow.lake.live_cycle import run_cycle
+from ops_pipelines.observe.hours import fill_accounting, fill_job_logs, fill_kernel_events, fill_metrics
+from ops_pipelines.observe.live_cycle import run_cycle
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import TABLES, FakeExporters, FakeLogs, FakeStore, NoScheduler, Point, observatory_on
 from tests.ports.lake_samples import cells

@@ -8,9 +8,8 @@ import pytest
 
 from ops_pipelines.core.cluster import HOUR
 from ops_pipelines.core.sources import LogBatch
-from ops_pipelines.flow.evidence.follow import follow
-from ops_pipelines.flow.evidence.intake import take_in_logs
-from ops_pipelines.flow.lake.live_cycle import run_cycle
+from ops_pipelines.observe.intake import follow, take_in_logs
+from ops_pipelines.observe.live_cycle import run_cycle
 from tests.flow.fake_store import FakeLogs, FakeStore, observatory_on
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.flow.lake.ingest import Document, FileKind, ingest
 from ops_pipelines.lake.quantities import WrongKind
+from ops_pipelines.observe.imports import Document, FileKind, ingest
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import cells
 

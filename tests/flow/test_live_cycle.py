@@ -16,13 +16,12 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import LogLine, SourceUnavailable
-from ops_pipelines.flow.evidence.intake import take_in_conditions
-from ops_pipelines.flow.lake.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
-from ops_pipelines.flow.lake.window import LiveWindow
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
 from ops_pipelines.lake.metrics.pages import within_reach
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.intake import take_in_conditions
+from ops_pipelines.observe.live_cycle import CycleReport, begin_window, next_grid_time, run_cycle
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel
+from ops_pipelines.observe.window import LiveWindow
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.layers import SimulatedMetrics

@@ -20,7 +20,6 @@ from ops_pipelines.domain.guardrails.fencing_room import RUN_START, SENSOR_TICK
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.flow.acts.perform import Stage as Step
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.evidence.intake import _unreachable, take_in_conditions
 from ops_pipelines.flow.heartbeat import beat, read_vital_signs
 from ops_pipelines.flow.lease import TTL
 from ops_pipelines.flow.plans.overdue import page_if_late
@@ -36,6 +35,7 @@ from ops_pipelines.flow.timeliness import (
     note_silences,
     read_lateness,
 )
+from ops_pipelines.observe.intake import _unreachable, take_in_conditions
 from ops_pipelines.simulator.journal import FaultKind
 from tests.ports.proved_plans import order_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

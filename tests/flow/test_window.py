@@ -26,7 +26,11 @@ from ops_pipelines.core.observation import (
     Signal,
     Workload,
 )
-from ops_pipelines.flow.lake.window import (
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.panels.grid import joined_rows, panel_rows
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Detector, Panel
+from ops_pipelines.observe.panels.tables import RollingPanel, panel_from_tables
+from ops_pipelines.observe.window import (
     ENDED_AT_MOST,
     FAILURES_REACH,
     LONGEST_GAP,
@@ -36,11 +40,6 @@ from ops_pipelines.flow.lake.window import (
     Sight,
     tell_detections,
 )
-from ops_pipelines.frames.panels.detection import Detection, Detector
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
-from ops_pipelines.frames.panels.rows import joined_rows, panel_rows
-from ops_pipelines.frames.panels.tables import RollingPanel, panel_from_tables
-from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot

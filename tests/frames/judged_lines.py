@@ -1,7 +1,7 @@
 """One line, judged with the shipped tables."""
 
-from ops_pipelines.frames.logs.classify import LineVerdict, classify_lines
-from ops_pipelines.frames.logs.matching import shared_matcher
+from ops_pipelines.observe.logs.classify import LineVerdict, classify_lines
+from ops_pipelines.observe.logs.matching import shared_matcher
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.sources import LogLine
-from ops_pipelines.frames.logs.checkpoint_lines import (
+from ops_pipelines.observe.logs.matching import (
     CheckpointLine,
     LineKind,
     LineRule,
@@ -16,7 +16,7 @@ from ops_pipelines.frames.logs.checkpoint_lines import (
     read_line_rules,
     stepping_jobs,
 )
-from ops_pipelines.frames.logs.tables import Writer, tabulate_lines
+from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
-from ops_pipelines.frames.logs import classify
-from ops_pipelines.frames.logs.classify import MAX_LINE_BYTES, read_lines
+from ops_pipelines.observe.logs import classify
+from ops_pipelines.observe.logs.classify import MAX_LINE_BYTES, read_lines
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.frames.judged_lines import judge, judge_all
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
-from ops_pipelines.frames.coverage.missing import GONE_AFTER, list_missing, measure_coverage
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.coverage import GONE_AFTER, list_missing, measure_coverage
 from tests.frames.gpu_hours import HOUR, no_rows, samples
 
 STEP_SECONDS = 60

@@ -16,12 +16,12 @@ from ops_pipelines.frames.history.defects import (
     Failures,
     GroupRate,
     Service,
-    batch_of,
     binomial_tail,
     clopper_pearson,
     compare_groups,
     watch,
 )
+from ops_pipelines.lake.inventory import batch_of
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)

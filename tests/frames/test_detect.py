@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NO_NODE, NodeState, NodeStatus, Signal
-from ops_pipelines.frames.detectors.detect import LEFTOVER_LIMIT, live_detectors, look_live, without_leftovers
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Panel
+from ops_pipelines.observe.detectors.detect import LEFTOVER_LIMIT, live_detectors, look_live, without_leftovers
+from ops_pipelines.observe.panels.panel import Detection, Panel
 from tests.frames.detectors.panels import panel, topology
 
 BOOT = datetime(2026, 11, 21, 12, tzinfo=UTC)

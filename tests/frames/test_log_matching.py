@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.logs import signals
-from ops_pipelines.frames.logs.matching import (
+from ops_pipelines.observe.logs import signals
+from ops_pipelines.observe.logs.matching import (
     Matcher,
     Matches,
     Rule,

@@ -9,15 +9,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import ops_pipelines.frames.detectors
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ops_pipelines.frames.detectors
 from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
 from ops_pipelines.core.observation import NO_NODE, JobState, JobStatus, Workload
-from ops_pipelines.frames.panels.columns import (
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.panels.grid import panel_rows
+from ops_pipelines.observe.panels.jobs import REMEMBERED_SECONDS
+from ops_pipelines.observe.panels.panel import (
     DISK_COLUMNS,
     FROM_DEVICES,
     GPU_COLUMNS,
@@ -25,12 +28,10 @@ from ops_pipelines.frames.panels.columns import (
     PANEL_COLUMNS,
     PORT_COLUMNS,
     RACK_COLUMNS,
+    Layer,
+    Panel,
 )
-from ops_pipelines.frames.panels.devices import REMEMBERED_SECONDS
-from ops_pipelines.frames.panels.panel import Layer, Panel
-from ops_pipelines.frames.panels.rows import panel_rows
-from ops_pipelines.frames.panels.tables import panel_from_tables
-from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.panels.tables import panel_from_tables
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)
 Row = Mapping[str, object]

@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.core.observation import JobState
-from ops_pipelines.frames.past_states import (
-    LATELY,
-    attempts_of,
-    ended_attempts,
-    jobs_over_time,
-)
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.past_states import LATELY, attempts_of, ended_attempts, jobs_over_time
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)
 HOUR = timedelta(hours=1)

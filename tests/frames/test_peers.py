@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.detectors.peers import (
+from ops_pipelines.observe.detectors.shared import (
     above_least,
     excess_over_busier,
     group_by,

@@ -10,8 +10,8 @@ from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.sources import LogLine
-from ops_pipelines.frames.logs.signals import observe_log_lines
 from ops_pipelines.lake.quantities import MAX_TEXT_LENGTH
+from ops_pipelines.observe.logs.signals import observe_log_lines
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 FALLEN = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.detectors.straggler_traces import RankTimes, TraceVerdict, judge_ranks, read_rank_times
+from ops_pipelines.observe.detectors.stragglers import RankTimes, TraceVerdict, judge_ranks, read_rank_times
 
 STEPS, STAGES, REPLICAS = 20, 4, 4
 

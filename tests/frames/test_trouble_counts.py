@@ -9,7 +9,6 @@ from ops_pipelines.core.fault import AtFault, ComponentKind, Family, FirstAction
 from ops_pipelines.core.finding import Catalogue, CodeRule, Response
 from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble
-from ops_pipelines.domain.meaning.history import BURST, PartKey
 from ops_pipelines.frames.history.trouble_counts import (
     AFTER_END,
     BEFORE_END,
@@ -20,10 +19,11 @@ from ops_pipelines.frames.history.trouble_counts import (
     incident_troubles,
     of_kind,
     read_attendance,
-    read_seatings,
     xid_troubles,
 )
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.repeated import BURST, PartKey
+from ops_pipelines.observe.seatings import read_seatings
 from tests.domain.builders import incident
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

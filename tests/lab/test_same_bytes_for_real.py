@@ -10,9 +10,9 @@ import pytest
 
 from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
 from ops_pipelines.core.lake import Told
-from ops_pipelines.flow.lake.fill import fill_metrics
-from ops_pipelines.flow.lake.live_cycle import next_grid_time, run_cycle
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
+from ops_pipelines.observe.hours import fill_metrics
+from ops_pipelines.observe.live_cycle import next_grid_time, run_cycle
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.lake.io_manager import store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

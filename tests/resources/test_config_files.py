@@ -28,8 +28,8 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.drills.lab import POLICY as LAB_POLICY
-from ops_pipelines.frames.detectors.versions import DRIVER
 from ops_pipelines.lake.node_names import expand_host_list
+from ops_pipelines.observe.detectors.node import DRIVER
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,

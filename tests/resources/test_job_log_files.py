@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.frames.formats.log import tabulate_lines
+from ops_pipelines.observe.logs.tables import tabulate_lines
 from ops_pipelines.resources.logs.job_log_files import JobLogFiles, parse_pattern
 from tests.ports.logs_contract import LogsContract
 

@@ -9,9 +9,8 @@ from datetime import timedelta
 from enum import Enum
 
 from ops_pipelines.core.identity import NodeName, digest_of
-from ops_pipelines.flow.evidence.alerts import take_in_alerts
-from ops_pipelines.frames.formats.alertmanager import Sender, read_alerts, read_delivery
 from ops_pipelines.lake.node_names import NodeNames
+from ops_pipelines.observe.alerts import Sender, read_alerts, read_delivery, take_in_alerts
 from tests.safety.move_kinds import Move
 from tests.safety.stage import Stage
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.coverage import PUBLIC, Coverage, cover, public_files, table_lines, take_in
-from ops_pipelines.flow.lake.ingest import FileKind
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.imports import FileKind
 
 FORMATS = Path(__file__).parent.parent.parent / "docs" / "FORMATS.md"
 FILES = list(public_files())

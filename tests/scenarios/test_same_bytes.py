@@ -14,9 +14,9 @@ from upath import UPath
 
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.lake import Told
-from ops_pipelines.flow.lake.fill import fill_metrics
-from ops_pipelines.flow.lake.live_cycle import run_cycle, settling_time
 from ops_pipelines.lake.hours import split_by_hour
+from ops_pipelines.observe.hours import fill_metrics
+from ops_pipelines.observe.live_cycle import run_cycle, settling_time
 from ops_pipelines.resources.lake.io_manager import store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.flow.fake_store import TABLES, FakeExporters, FakeStore, Point, observatory_on

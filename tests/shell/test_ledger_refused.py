@@ -16,7 +16,7 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import HISTORY
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.definitions import cluster_resource
-from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
+from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.resources.ledger.seen import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside, seen_key

@@ -16,8 +16,8 @@ from typing import cast
 
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
-from ops_pipelines.flow.evidence.intake import take_in_logs
 from ops_pipelines.flow.plans.reflex import react
+from ops_pipelines.observe.intake import take_in_logs
 from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
@@ -31,8 +31,8 @@ NOUNS = {
 }  # fmt: skip
 ONE_VALUE_ANSWERS = {
     "domain.guardrails.facts",  # which nodes are in trouble
-    "domain.meaning.history",  # under which rule an observation counts
-    "flow.evidence.job_facts",  # what jobs say of themselves: nothing here
+    "observe.repeated",  # under which rule an observation counts
+    "observe.job_facts",  # what jobs say of themselves: nothing here
     "flow.lease",  # may we act
     "flow.timeliness",  # are we late
 }

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.domain.meaning.history import PartKey
+from ops_pipelines.observe.repeated import PartKey
 
 SOURCE = "Meta RSC-1 and RSC-2, arXiv 2410.21680: signals of lemon nodes"
 PRIOR_EVENTS = 2.0

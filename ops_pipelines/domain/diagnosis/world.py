@@ -11,22 +11,11 @@ from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName, Topology
 from ops_pipelines.core.observation import HAS_PROCESSES, NO_NODE, JobState, JobStatus, NodeStatus, Observation
 from ops_pipelines.core.policy import MassEvent
+from ops_pipelines.core.rollout import ChangeTime
 
 _JUST_ENDED = timedelta(minutes=10)
 """A job that died of its own fault is gone from the node when its log line is read.
 Source: Meta RSC attributes a cause seen in the last 10 minutes of a job (arXiv 2410.21680)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeTime:
-    """When the versions of a node were being changed, on one pass of one rollout; both ends belong to it."""
-
-    begun_at: datetime
-    ended_at: datetime | None
-    """None: it goes on."""
-
-    def holds(self, at: datetime) -> bool:
-        return self.begun_at <= at and (self.ended_at is None or at <= self.ended_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import DRAIN_MARK, Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.finding import Hazard, Response
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology
 from ops_pipelines.core.incident import Incident
@@ -17,7 +17,6 @@ from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import Authority, Refusal
 from ops_pipelines.domain.steps.timing import hazard_of
 
-DRAIN_MARK = "ops_pipelines"
 _DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
 """A before-entry of a drain covers the time until the flag shows. Later the flag itself says whether the node is out,
 so that an entry whose plan was superseded does not spend the budget for ever."""

@@ -7,7 +7,7 @@ order in which everything is asked.
 
 from datetime import datetime, timedelta
 
-from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, DRAIN_MARK, MESSAGES, Action, Verb
 from ops_pipelines.core.identity import NodeName, Topology, cause_of, is_rollout
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from ops_pipelines.core.policy import FreezeWindow, Mode, Policy
@@ -15,7 +15,6 @@ from ops_pipelines.core.proof import Authority, Patience, Refusal, never, wait
 from ops_pipelines.domain.guardrails.budgets import BUDGETS, fences_held_jobs
 from ops_pipelines.domain.guardrails.consents import lacks_consent
 from ops_pipelines.domain.guardrails.facts import (
-    DRAIN_MARK,
     Case,
     ClusterFacts,
     Rule,

@@ -5,12 +5,12 @@ fault is seen to before an update. Whose yes a rollout needs, and whether it is 
 read (`flow.acts.judgement`); how many nodes rollouts may have out is `budgets`'.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId, cause_of, is_rollout
 from ops_pipelines.core.proof import Refusal, never, wait
-from ops_pipelines.domain.diagnosis.world import ChangeTime
+from ops_pipelines.core.rollout import _is_done, _is_owned_by
 from ops_pipelines.domain.guardrails.facts import (
     Case,
     ClusterFacts,
@@ -88,47 +88,6 @@ def is_underway(cause: IncidentId, name: NodeName, facts: ClusterFacts) -> bool:
     return any(each.action.verb is Verb.INSTALL for each in _records_of(cause, name, facts.records))
 
 
-def times_of_change(
-    owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]
-) -> Mapping[NodeName, tuple[ChangeTime, ...]]:
-    """Return when each node was being changed: from its first installation until it was returned, or given up.
-
-    What is seen of a node meanwhile is what the change does to it, and the rollout's own to judge. While a node is only
-    drained for an update its jobs still run, and a fault there is one like any other.
-    """
-    by_node: dict[tuple[NodeName, IncidentId], list[ActionRecord]] = {}
-    for record in records:
-        action = record.action
-        if action.node is not None and is_rollout(action.incident):
-            by_node.setdefault((action.node, action.incident), []).append(record)
-    found: dict[NodeName, tuple[ChangeTime, ...]] = {}
-    for (name, cause), own in by_node.items():
-        times = _changes_in(sorted(own, key=lambda each: each.begun_at), goes_on=_is_owned_by(cause, name, owned))
-        found[name] = (*found.get(name, ()), *times)
-    return found
-
-
-def _changes_in(records: Iterable[ActionRecord], *, goes_on: bool) -> Iterator[ChangeTime]:
-    """Yield the stretches between a first installation and the return that followed, of one rollout on one node."""
-    begun_at, last_at = None, None
-    for record in records:
-        if begun_at is None and record.action.verb is not Verb.INSTALL:
-            continue
-        begun_at = begun_at or record.begun_at
-        last_at = record.begun_at if record.outcome is None else record.outcome.finished_at
-        if _is_done(record, Verb.RESUME):
-            yield ChangeTime(begun_at=begun_at, ended_at=last_at)
-            begun_at = None
-    if begun_at is not None:
-        yield ChangeTime(begun_at=begun_at, ended_at=None if goes_on else last_at)
-
-
-def under_change(owned: Mapping[NodeName, RolloutId], records: Collection[ActionRecord]) -> frozenset[NodeName]:
-    """Return the nodes whose versions are being changed at this moment."""
-    times = times_of_change(owned, records)
-    return frozenset(name for name, own in times.items() if any(each.ended_at is None for each in own))
-
-
 def marked_by_rollouts(in_begun_waves: Collection[NodeName], records: Collection[ActionRecord]) -> frozenset[NodeName]:
     """Return the nodes that are last choice because they soak after an update: they are on no probation of repair.
 
@@ -168,11 +127,6 @@ def _at_work_on(name: NodeName, facts: ClusterFacts, *, but: IncidentId) -> Inci
     )
 
 
-def _is_owned_by(cause: IncidentId, name: NodeName, owned: Mapping[NodeName, RolloutId]) -> bool:
-    rollout = owned.get(name)
-    return rollout is not None and cause_of(rollout) == cause
-
-
 def _has_taken(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> bool:
     last = _last_turn(cause, name, records)
     return last is not None and not _is_done(last, Verb.RESUME)
@@ -191,8 +145,3 @@ def _last_turn(cause: IncidentId, name: NodeName, records: Collection[ActionReco
 
 def _records_of(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> list[ActionRecord]:
     return [each for each in records if each.action.node == name and each.action.incident == cause]
-
-
-def _is_done(record: ActionRecord, verb: Verb) -> bool:
-    outcome = record.outcome
-    return record.action.verb is verb and outcome is not None and outcome.kind is OutcomeKind.DONE

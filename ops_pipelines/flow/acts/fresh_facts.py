@@ -17,8 +17,8 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import NEEDS_EYES, ClusterFacts
 from ops_pipelines.domain.repair.marks import nodes_in_doubt
-from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.lake.telemetry import is_any_fresh
+from ops_pipelines.observe.job_facts import merge_jobs, read_job_facts
 
 CHEAP = frozenset({Verb.DRAIN})
 """Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""

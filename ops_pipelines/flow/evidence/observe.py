@@ -13,9 +13,9 @@ from ops_pipelines.core.observation import JobStatus, NodeStatus, Rejected
 from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.core.sources import JobFactsReading
 from ops_pipelines.domain.decision import correlate_all, find_all
-from ops_pipelines.flow.evidence.intake import take_in_conditions, take_in_logs
-from ops_pipelines.flow.evidence.job_facts import merge_jobs, read_job_facts
 from ops_pipelines.lake.telemetry import GpuTelemetry
+from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
+from ops_pipelines.observe.job_facts import merge_jobs, read_job_facts
 
 EVIDENCE_AT_ONCE = 5_000
 """More than this at once is a storm; the mass-event rule needs far less, and the rest comes with the next decision."""

@@ -15,11 +15,10 @@ from ops_pipelines.core.identity import Topology
 from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.observation import JobStatus, Observation
 from ops_pipelines.flow.hindsight.retrace import Event, Spell
-from ops_pipelines.flow.lake.window import FAILURES_REACH
+from ops_pipelines.observe.window import FAILURES_REACH
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.panels.detection import Detection
-    from ops_pipelines.frames.panels.panel import Panel
+    from ops_pipelines.observe.panels.panel import Detection, Panel
 
 Detect = Callable[["Panel"], "Sequence[Detection]"]
 READ_AT_ONCE = timedelta(hours=2)
@@ -64,8 +63,8 @@ def evidence_from_lake(
 
     `step_seconds` None: the grid that most GPU samples stand on. `detect` None: all detectors.
     """
-    from ops_pipelines.frames.detectors.detect import detect as detect_all
-    from ops_pipelines.frames.past_states import attempts_of, jobs_over_time
+    from ops_pipelines.observe.detectors.detect import detect as detect_all
+    from ops_pipelines.observe.past_states import attempts_of, jobs_over_time
 
     if back <= timedelta(0):
         raise ValueError(f"the stretch is {back} long; expected more than nothing")
@@ -100,7 +99,7 @@ def evidence_from_lake(
 
 def _grid_step(lake: Lake, *, at: datetime) -> int:
     """Return the distance of the samples in the hour before; 15 s where there are too few."""
-    from ops_pipelines.frames.panels.rows import grid_step_of
+    from ops_pipelines.observe.panels.grid import grid_step_of
 
     return grid_step_of(lake.read("gpu_telemetry", start=at - timedelta(hours=1), end=at, columns=("time",))) or 15
 
@@ -110,11 +109,10 @@ def _panel(
 ) -> "tuple[Panel, list[str], bool]":
     """Return the panel of [begin, until) with as much before it as detectors look back; which tables have no sample in
     [begin, until), in words; and whether any has."""
-    from ops_pipelines.frames.panels.columns import PANEL_COLUMNS, columns_to_read
-    from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS
-    from ops_pipelines.frames.panels.rows import panel_rows
-    from ops_pipelines.frames.panels.tables import panel_from_tables
     from ops_pipelines.lake.schema import TELEMETRY_TABLES
+    from ops_pipelines.observe.panels.grid import panel_rows
+    from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, PANEL_COLUMNS, columns_to_read
+    from ops_pipelines.observe.panels.tables import panel_from_tables
 
     start = begin - timedelta(seconds=LOOKBACK_SECONDS + step)
     tables: dict[str, Rows] = {}
@@ -183,8 +181,8 @@ class _Seen:
 
 def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) -> list[Spell]:
     """Return verdicts over many attempts, judged anew whenever one has ended."""
-    from ops_pipelines.frames.detectors.job_failures import detect_failures
-    from ops_pipelines.frames.past_states import ended_attempts
+    from ops_pipelines.observe.detectors.job_failures import detect_failures
+    from ops_pipelines.observe.past_states import ended_attempts
 
     over = ended_attempts(attempts)
     present: dict[str, tuple[Observation, datetime]] = {}
@@ -204,8 +202,8 @@ def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) 
 
 def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -> tuple[Event, ...]:
     """Return what lines say: codes of the driver by the sensor's own reader, every other signature by the tables."""
-    from ops_pipelines.frames.logs.observations import coded_observations, observations_of
-    from ops_pipelines.frames.panels.rows import addresses_of
+    from ops_pipelines.observe.logs.signals import coded_observations, observations_of
+    from ops_pipelines.observe.panels.grid import addresses_of
 
     until = end + timedelta(microseconds=1)
     columns = {
@@ -232,7 +230,7 @@ def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -
 
 def _attempt_rows(lake: Lake, *, start: datetime, end: datetime) -> tuple[Rows, Rows]:
     """Return the rows of accounting and allocations that may name an attempt of the stretch."""
-    from ops_pipelines.frames.past_states import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS
+    from ops_pipelines.observe.past_states import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS
 
     accounting = lake.read(
         "job_accounting",

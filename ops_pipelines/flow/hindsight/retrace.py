@@ -16,7 +16,7 @@ from ops_pipelines.core.policy import MassEvent
 from ops_pipelines.domain.diagnosis.closing import is_clearing_due
 from ops_pipelines.domain.diagnosis.correlation import correlate
 from ops_pipelines.domain.diagnosis.world import World
-from ops_pipelines.domain.meaning.observation_rules import find
+from ops_pipelines.observe.rules import find
 
 WAITING_LIMIT = timedelta(hours=1)
 

@@ -22,10 +22,10 @@ from ops_pipelines.domain.returning.verification import Recovery as NodeRecovery
 from ops_pipelines.flow.acts.fresh_facts import nodes_in_begun_waves
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.acts.witnesses import inspect_node
-from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.evidence.silence import is_shared_silence
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.escalation import escalate
+from ops_pipelines.observe.intake import Intake
 
 _SAID_AT_MOST = 5
 """How often a node is made last choice within one probation: a scheduler that forgets more often has other troubles."""

@@ -29,12 +29,12 @@ from ops_pipelines.domain.returning.verification import (
 )
 from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.acts.witnesses import inspect_node
-from ops_pipelines.flow.evidence.intake import Intake, take_in_conditions
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.nodes.node_tests import see_to_tests
 from ops_pipelines.flow.nodes.probation import follow_jobs, put_back_what_was_left, see_to_probation
 from ops_pipelines.flow.plans.escalation import escalate
 from ops_pipelines.flow.plans.overdue import remind_of_waiting, settle_left_behind
+from ops_pipelines.observe.intake import Intake, take_in_conditions
 
 _POLL_SECONDS = 0.5
 

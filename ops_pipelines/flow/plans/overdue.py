@@ -28,20 +28,20 @@ from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, 
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES
 from ops_pipelines.core.plan import IncidentPlan, Moment, Order
 from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.rollout import under_change
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal, is_moot, judge
-from ops_pipelines.domain.guardrails.ownership import under_change
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from ops_pipelines.domain.returning.testimony import testify
 from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.acts.judgement import authority_of, words_of
 from ops_pipelines.flow.acts.perform import Stage, finish, perform
 from ops_pipelines.flow.acts.witnesses import look
-from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.awaited import acts_of_return
 from ops_pipelines.flow.plans.moments import why_it_waits, why_untold
 from ops_pipelines.flow.timeliness import STEADY, read_lateness
+from ops_pipelines.observe.intake import Intake
 
 _WAITING_STATES = frozenset({IncidentState.OPEN, IncidentState.ACTING, IncidentState.VERIFYING})
 _OWN_LIMIT = "idle_node"

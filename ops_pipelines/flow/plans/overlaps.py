@@ -31,9 +31,9 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.evidence.intake import Intake
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.lake.telemetry import GpuTelemetry
+from ops_pipelines.observe.intake import Intake
 
 _SOURCE = "attempts by node"
 _REMEMBER_EVERY = timedelta(minutes=1)

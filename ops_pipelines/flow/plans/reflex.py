@@ -22,13 +22,13 @@ from ops_pipelines.core.entries import Evidence, LedgerConflict
 from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding, Response
 from ops_pipelines.core.observation import Observation
 from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.meaning.observation_rules import find
 from ops_pipelines.flow.acts.perform import Stage
 from ops_pipelines.flow.evidence.observe import EVIDENCE_AT_ONCE, Reading, begin_reading, glance
 from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.plans.carry_out import carry_out_drains
 from ops_pipelines.flow.plans.gate import prove_and_record
 from ops_pipelines.flow.plans.plan_progress import PlanReport
+from ops_pipelines.observe.rules import find
 
 _TRY_COUNT = 8
 """Runs that act write a few lines a second; after this many misses the next look tries again."""

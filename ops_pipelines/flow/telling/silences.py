@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import NodeName, cause_of
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import Audience, Message, Severity, Silence, Silencer, WantedSilence
 from ops_pipelines.core.sources import SourceError, SourceUnavailable
-from ops_pipelines.flow.evidence.alerts import end_what_is_gone, fired
+from ops_pipelines.observe.alerts import end_what_is_gone, fired
 
 LIFE = timedelta(hours=1)
 _RENEWED_BEFORE = timedelta(minutes=30)

@@ -159,17 +159,6 @@ def watch(
     return tuple(first.values())
 
 
-def batch_of(serial: str) -> str:
-    """Return the batch in a 13-digit NVIDIA board serial: `2012-W37` of 0323712057131; empty for other serials.
-
-    Digits 4 to 7 are week and year of manufacture. The serials of Titan and of later boards are all of this form.
-    """
-    if len(serial) != 13 or not (serial.isascii() and serial.isdigit()):
-        return ""
-    week, year = int(serial[3:5]), int(serial[5:7])
-    return f"20{year:02}-W{week:02}" if 1 <= week <= 53 else ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
     kind: str

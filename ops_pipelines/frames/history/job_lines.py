@@ -1,7 +1,7 @@
 """Rows of `job_logs` around interruptions -> when work was last saved before one, and when it went on after it.
 
 Reads each hour once, and keeps of it only the lines of the jobs that are asked about. Whose file a line stood in is not
-known here, so what comes out is for reports, never for decisions (`flow.evidence.job_facts` is).
+known here, so what comes out is for reports, never for decisions (`observe.job_facts` is).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.core.identity import JobId
-from ops_pipelines.frames.logs.checkpoint_lines import CheckpointLine, LineKind, kind_of, read_line_rules
+from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind, kind_of, read_line_rules
 
 _HOUR = timedelta(hours=1)
 _SAVES = frozenset({LineKind.SAVED, LineKind.SAVING, LineKind.STAGED})

@@ -1,13 +1,13 @@
 """Rows of the lake and incidents of the ledger -> who was in service where, and what happened to whom.
 
-Feeds `domain.meaning.history`, `domain.diagnosis.lemons` and `frames.history.defects`, which judge. Who was where is
+Feeds `observe.repeated`, `domain.diagnosis.lemons` and `frames.history.defects`, which judge. Who was where is
 read from inventories, one a day or more: a part is taken to be in service from the first that shows it until the first
 that does not.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from ops_pipelines.core.action import ActionRecord, Verb
 from ops_pipelines.core.fault import AtFault, ComponentKind
 from ops_pipelines.core.finding import Catalogue
-from ops_pipelines.core.identity import GpuUuid, IncidentId, NodeName, PciAddress
+from ops_pipelines.core.identity import IncidentId, NodeName, PciAddress
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble
-from ops_pipelines.domain.meaning.history import BURST, Lineage, PartKey, Seating
-from ops_pipelines.frames.history.defects import Failures, Service, batch_of
+from ops_pipelines.frames.history.defects import Failures, Service
 from ops_pipelines.lake.node_names import expand_host_list
+from ops_pipelines.observe.repeated import BURST, Lineage, PartKey
+from ops_pipelines.observe.seatings import Spell, seatings_of, spells_of
 
 BEFORE_END, AFTER_END = timedelta(minutes=10), timedelta(minutes=5)
 """A node is what ended a job if it was in trouble so close to the job's end. Source: Meta RSC, arXiv 2410.21680."""
@@ -44,15 +45,6 @@ class Attendance:
     """The part of each entry of `service`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    part: PartKey
-    node: NodeName
-    pci: PciAddress | None
-    uuid: GpuUuid | None
-    labels: tuple[str, ...]
-
-
 _LABELS = ("batch", "model", "rack", "driver")
 
 
@@ -63,90 +55,22 @@ def read_attendance(
 
     `keep`: chooses rows of an inventory that are looked at.
     """
-    seen = {at: set(_sightings(keep(rows))) for at, rows in inventories.items() if rows.num_rows}
-    spells = [spell for sighting in sorted(set().union(*seen.values()), key=str) for spell in _spells(sighting, seen)]
+    spells = spells_of(inventories, keep=keep)
     stays: dict[tuple[PartKey, NodeName], list[Stay]] = {}
     for sighting, since, until in sorted(spells, key=lambda each: each[1]):
         listed = stays.setdefault((sighting.part, sighting.node), [])
         if listed and listed[-1].until == since:
             since = listed.pop().since
         listed.append(Stay(part=sighting.part, node=sighting.node, since=since, until=until))
-    seatings = tuple(
-        Seating(
-            node=each.node,
-            pci=each.pci,
-            since=since,
-            until=until,
-            uuid=each.uuid,
-            serial=each.part.name if each.part.name != each.uuid else None,
-        )
-        for each, since, until in spells
-        if each.pci is not None
-    )
     return Attendance(
         stays=tuple(stay for listed in stays.values() for stay in listed),
-        lineage=Lineage(seatings=seatings),
+        lineage=Lineage(seatings=seatings_of(spells)),
         service=_service(spells),
         rows=tuple(each.part for each, _, _ in spells),
     )
 
 
-def read_seatings(inventories: Mapping[datetime, pa.Table], *, nodes: Collection[NodeName]) -> tuple[Seating, ...]:
-    """Return which GPU stood where on some nodes; the cost is that of these nodes, however large the cluster."""
-    chosen = pa.array(sorted(nodes), pa.string())
-    # Chosen inside: an inventory without any rows says nothing, one without rows of these nodes that they were gone.
-    attendance = read_attendance(
-        inventories, keep=lambda rows: rows.filter(pc.is_in(rows.column("node"), value_set=chosen))
-    )
-    return attendance.lineage.seatings
-
-
-_Spell = tuple[_Sighting, datetime, datetime | None]
-
-
-def _spells(sighting: _Sighting, seen: Mapping[datetime, set[_Sighting]]) -> Iterator[_Spell]:
-    since: datetime | None = None
-    for at in sorted(seen):
-        if sighting in seen[at]:
-            since = since or at
-        elif since is not None:
-            yield sighting, since, at
-            since = None
-    if since is not None:
-        yield sighting, since, None
-
-
-def _sightings(rows: pa.Table) -> Iterator[_Sighting]:
-    names = ("node", "kind", "serial", "uuid", "pci_address", "model", "driver_version", "rack")
-    known = [name for name in names if name in rows.column_names]
-    listed = [dict.fromkeys(names) | row for row in rows.select(known).to_pylist()]
-    gpus = [row for row in listed if row["kind"] == "gpu"]
-    serials = [row["serial"] for row in gpus]
-    racks = {row["node"]: row["rack"] for row in listed if row["rack"]}
-    drivers = {row["node"]: row["driver_version"] for row in gpus if row["driver_version"]}
-    for row in gpus:
-        # A serial that two GPUs bear is their board's.
-        own = row["serial"] if row["serial"] and serials.count(row["serial"]) == 1 else row["uuid"]
-        if own:
-            labels = (batch_of(row["serial"] or ""), row["model"], racks.get(row["node"]), row["driver_version"])
-            yield _Sighting(
-                part=PartKey(kind=ComponentKind.GPU.value, name=own),
-                node=NodeName(row["node"]),
-                pci=None if row["pci_address"] is None else PciAddress(row["pci_address"]),
-                uuid=None if row["uuid"] is None else GpuUuid(row["uuid"]),
-                labels=tuple(each or "" for each in labels),
-            )
-    for node in sorted({row["node"] for row in listed if row["node"]}):
-        yield _Sighting(
-            part=PartKey(kind=ComponentKind.NODE.value, name=node),
-            node=NodeName(node),
-            pci=None,
-            uuid=None,
-            labels=("", "", racks.get(node) or "", drivers.get(node) or ""),
-        )
-
-
-def _service(spells: Sequence[_Spell]) -> Service:
+def _service(spells: Sequence[Spell]) -> Service:
     numbers = {part: number for number, part in enumerate(sorted({each.part for each, _, _ in spells}))}
     return Service(
         part=np.array([numbers[each.part] for each, _, _ in spells], dtype=np.int64),

@@ -255,7 +255,7 @@ class ClusterConfig:
     releases_directory: Path = Path("releases")
     """Where releases lie, a file each; nothing is rolled out where there is none."""
     release: Mapping[str, str] = field(default_factory=dict)
-    """The versions that ought to run, as `frames.detectors.versions` takes them; empty: none is declared."""
+    """The versions that ought to run, as `observe.detectors.node` takes them; empty: none is declared."""
     objectives: tuple[Objective, ...] = ()
     """What was promised to teams; empty: nothing was."""
     teams_path: Path | None = None

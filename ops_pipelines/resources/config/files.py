@@ -74,7 +74,7 @@ from ops_pipelines.resources.config.team_settings import Bought
 
 Value = TypeVar("Value")
 _DRIVER = "driver"
-"""`frames.detectors.versions.DRIVER`, which is not imported here: it brings numpy to every start."""
+"""`observe.detectors.node.DRIVER`, which is not imported here: it brings numpy to every start."""
 
 
 def read_cluster(path: Path, *, read_from: Path | None = None) -> ClusterConfig:

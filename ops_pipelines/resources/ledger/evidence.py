@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, fu
 from ops_pipelines.core.entries import Evidence, HeldLease, LedgerError
 from ops_pipelines.core.identity import Digest
 from ops_pipelines.core.observation import Observation, Rejected, as_history, is_history
-from ops_pipelines.domain.meaning.history import rule_of
+from ops_pipelines.observe.repeated import rule_of
 from ops_pipelines.resources.documents import decode, decode_all, encode, keep_texts_of
 from ops_pipelines.resources.ledger.database import insert_many, known_among
 from ops_pipelines.resources.ledger.identity import read_history_until

@@ -17,7 +17,7 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import JobId, parse_job_id
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.frames.logs.prefix import PrefixReader
+from ops_pipelines.observe.logs.prefix import PrefixReader
 from ops_pipelines.resources.logs.tailed_files import (
     FoundLine,
     TailedFile,

@@ -1,7 +1,7 @@
 """Kernel log lines from files (rsyslog, dmesg) and from journald, with cursors that survive restarts and rotation.
 
 Which file goes on where is `tailed_files`, what a line's prefix says `line_prefix`; what a line means is
-`frames.logs.signals`. Polled, never notified: the same files and the same cursor give the same batch.
+`observe.logs.signals`. Polled, never notified: the same files and the same cursor give the same batch.
 """
 
 import hashlib

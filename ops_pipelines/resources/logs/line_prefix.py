@@ -1,4 +1,4 @@
-"""The prefix of a log line -> which host wrote it, and when. Unbelieved: `frames.logs.signals` validates the host.
+"""The prefix of a log line -> which host wrote it, and when. Unbelieved: `observe.logs.signals` validates the host.
 
 Shapes: rsyslog (ISO 8601, RFC 3164, RFC 5424, JSON by template), dmesg (seconds, date, decoded, ISO), /dev/kmsg.
 """

@@ -13,7 +13,7 @@ from ops_pipelines.core.fault import Component
 from ops_pipelines.core.identity import JobId, NodeName, Topology
 from ops_pipelines.core.observation import JobStatus, NodeStatus
 from ops_pipelines.core.sources import LogLine
-from ops_pipelines.frames.panels.panel import Panel
+from ops_pipelines.observe.panels.panel import Panel
 
 
 class FaultClass(Enum):

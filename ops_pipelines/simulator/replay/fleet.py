@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ops_pipelines.core.fault import Component, ComponentKind, node_component
 from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, Place, Topology
 from ops_pipelines.core.observation import NO_NODE
-from ops_pipelines.frames.panels.panel import Part
+from ops_pipelines.observe.panels.panel import Part
 from ops_pipelines.simulator.hardware import PCI_BUSES, slot_address
 
 GPUS_PER_NODE, PORTS_PER_NODE, DISKS_PER_NODE = 8, 8, 2

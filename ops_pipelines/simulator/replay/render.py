@@ -13,7 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ops_pipelines.core.observation import NO_NODE, Workload
-from ops_pipelines.frames.panels.panel import Layer, Numbers, Panel, Part
+from ops_pipelines.observe.panels.panel import Layer, Numbers, Panel, Part
 from ops_pipelines.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines.simulator.replay.cluster import Cluster
 from ops_pipelines.simulator.replay.fleet import GPUS_PER_NODE, PORTS_PER_NODE, Fleet

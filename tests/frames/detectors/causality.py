@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ops_pipelines.frames.panels.detection import Detection, Detector
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Detector, Panel
 from tests.frames.detectors.panels import rows_of
 
 

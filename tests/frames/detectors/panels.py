@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ops_pipelines.core.identity import GpuUuid, NodeName, Place, Topology
 from ops_pipelines.core.observation import NO_NODE
-from ops_pipelines.frames.panels.panel import Layer, Panel, Part
+from ops_pipelines.observe.panels.panel import Layer, Panel, Part
 
 START_SECONDS = 1_790_000_010
 """2026-09-21 13:33:30 UTC, on the grid of 15 s."""

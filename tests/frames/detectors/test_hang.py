@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import ComponentKind
 from ops_pipelines.core.observation import NO_NODE, Signal
-from ops_pipelines.frames.detectors.hang import (
+from ops_pipelines.observe.detectors.hang import (
     FAINT_PROVE_SECONDS,
     PROCESSES_GONE_SECONDS,
     STILL_SECONDS,
     detect_hangs,
 )
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, rows_of
 from tests.frames.detectors.training import LIVE_SIGNS, Training, beside
 

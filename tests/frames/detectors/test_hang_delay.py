@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ops_pipelines.frames.detectors.hang import detect_hangs
+from ops_pipelines.observe.detectors.hang import detect_hangs
 from tests.frames.detectors.panels import STEP_SECONDS
 from tests.frames.detectors.training import LIVE_SIGNS, Training
 

@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.frames.detectors.hardware import detect_hardware
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Panel, Part
+from ops_pipelines.observe.detectors.detect import detect_hardware
+from ops_pipelines.observe.panels.panel import Detection, Panel, Part
 from tests.frames.detectors.panels import (
     START_SECONDS,
     STEP_SECONDS,

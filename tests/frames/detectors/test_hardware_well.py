@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.detectors.hardware import detect_hardware
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Layer
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.detectors.detect import detect_hardware
+from ops_pipelines.observe.panels.panel import Detection, Layer
 from tests.frames.detectors.panels import (
     Given,
     disk_parts,

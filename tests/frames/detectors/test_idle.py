@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from ops_pipelines.core.observation import NO_NODE, Signal
-from ops_pipelines.frames.detectors.idle import IDLE_SECONDS, detect_idle_gpus
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Panel
+from ops_pipelines.observe.detectors.stalls import IDLE_SECONDS, detect_idle_gpus
+from ops_pipelines.observe.panels.panel import Detection, Panel
 from tests.frames.detectors.panels import STEP_SECONDS
 from tests.frames.detectors.training import GIB, Training
 

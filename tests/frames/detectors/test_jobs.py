@@ -3,7 +3,7 @@
 import numpy as np
 
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.frames.detectors.jobs import detect_jobs
+from ops_pipelines.observe.detectors.detect import detect_jobs
 from tests.frames.detectors.panels import panel, topology
 from tests.frames.detectors.training import Training, beside
 

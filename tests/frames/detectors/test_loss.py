@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 from ops_pipelines.core.observation import NO_NODE, Signal
-from ops_pipelines.frames.detectors.loss import (
+from ops_pipelines.observe.detectors.stalls import (
     ABOVE_RATIO,
     BROKEN_SECONDS,
     LEAST_BASELINE_SAMPLES,
     SPIKE_SECONDS,
     detect_losses,
 )
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, rows_of
 from tests.frames.detectors.training import Training
 

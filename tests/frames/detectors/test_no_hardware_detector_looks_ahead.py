@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.frames.detectors.hardware import detect_hardware, hardware_detectors
-from ops_pipelines.frames.panels.detection import Detector
-from ops_pipelines.frames.panels.panel import Panel, Part
+from ops_pipelines.observe.detectors.detect import detect_hardware, hardware_detectors
+from ops_pipelines.observe.panels.panel import Detector, Panel, Part
 from tests.frames.detectors.causality import assert_needs_no_other_rows
 from tests.frames.detectors.panels import (
     disk_parts,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ops_pipelines.core.observation import NO_NODE, Signal
-from ops_pipelines.frames.detectors.hang import detect_hangs
-from ops_pipelines.frames.detectors.stall import (
+from ops_pipelines.observe.detectors.hang import detect_hangs
+from ops_pipelines.observe.detectors.node import LOCAL_ABOVE_BYTES_PER_SECOND, STALLED_SECONDS, detect_storage_stalls
+from ops_pipelines.observe.detectors.stalls import (
     NETWORK,
     NOTHING_SECONDS,
     STORAGE,
@@ -15,9 +16,7 @@ from ops_pipelines.frames.detectors.stall import (
     WINDOW_SECONDS,
     detect_stalled_jobs,
 )
-from ops_pipelines.frames.detectors.storage import LOCAL_ABOVE_BYTES_PER_SECOND, STALLED_SECONDS, detect_storage_stalls
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Layer, Panel
+from ops_pipelines.observe.panels.panel import Detection, Layer, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, disk_parts, port_parts
 from tests.frames.detectors.training import Training
 

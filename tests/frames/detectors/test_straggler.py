@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.frames.detectors.straggler import CLOCK_BELOW_RATIO, detect_stragglers
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import LOOKBACK_SECONDS, Panel
+from ops_pipelines.observe.detectors.stragglers import CLOCK_BELOW_RATIO, detect_stragglers
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel
 from tests.frames.detectors.panels import STEP_SECONDS, rows_of
 from tests.frames.detectors.training import Training
 

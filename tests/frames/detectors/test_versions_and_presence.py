@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.frames.detectors.hardware import detect_hardware
-from ops_pipelines.frames.panels.detection import Detection
-from ops_pipelines.frames.panels.panel import Panel, Part
+from ops_pipelines.observe.detectors.detect import detect_hardware
+from ops_pipelines.observe.panels.panel import Detection, Panel, Part
 from tests.frames.detectors.panels import gpu_parts, node_parts, panel, port_parts, topology
 
 NODES, TIMES, FAULT = 8, 120, 60

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.panels.panel import Layer, Panel, Part
+from ops_pipelines.observe.panels.panel import Layer, Panel, Part
 from tests.frames.detectors.panels import START_SECONDS, STEP_SECONDS, gpu_parts, job_parts, node_parts
 
 Matrix = NDArray[np.float64]

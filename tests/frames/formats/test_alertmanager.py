@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.observation import NO_NODE, Signal
-from ops_pipelines.frames.formats.alertmanager import (
-    MOST_ALERTS,
-    AlertsRead,
-    NotAWebhook,
-    Sender,
-    read_alerts,
-    read_delivery,
-)
 from ops_pipelines.lake.node_names import NodeNames
+from ops_pipelines.observe.alerts import MOST_ALERTS, AlertsRead, NotAWebhook, Sender, read_alerts, read_delivery
 from ops_pipelines.resources.catalogue_files import read_catalogue
 
 RECORDED = Path("tests/data/alertmanager")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.sources import LogLine
-from ops_pipelines.frames.formats.log import Writer, parse, tabulate_lines
-from ops_pipelines.frames.logs.matching import read_rules
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.logs.matching import read_rules
+from ops_pipelines.observe.logs.tables import Writer, parse, tabulate_lines
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 XID = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ops_pipelines.core.fault import ComponentKind
-from ops_pipelines.frames.panels.panel import Layer
+from ops_pipelines.observe.panels.panel import Layer
 from ops_pipelines.simulator.replay.day import Day, FaultClass
 from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
 

@@ -17,8 +17,8 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.sources import CheckpointSeen, ReadComment
-from ops_pipelines.flow.evidence.job_facts import note_lines
 from ops_pipelines.flow.hindsight.review.incidents import at_fault_of, family_of
+from ops_pipelines.observe.job_facts import note_lines
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.history.job_lines import JobLines

@@ -1,1 +1,0 @@
-"""What evidence means: codes, log lines and conditions -> findings, each with the source of its rule."""

@@ -1,1 +1,0 @@
-"""Hours and cycles of the lake: filled, read as a window, imported."""

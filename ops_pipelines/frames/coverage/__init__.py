@@ -1,1 +1,0 @@
-"""What nobody sees: series that are expected and missing, and since when."""

@@ -1,1 +1,0 @@
-"""One module a kind of trouble; each looks at a panel and says where it saw something, never what to do."""

@@ -1,0 +1,1 @@
+"""A span of time as columns: what the detectors look at."""
