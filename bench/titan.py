@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble, count_troubles, score_lemons
-from ops_pipelines.frames.history.defects import FLEET, DefectAlarm, Failures, Service, compare_groups, watch
+from ops_pipelines.diagnose.defects import FLEET, DefectAlarm, Failures, Service, compare_groups, watch
+from ops_pipelines.diagnose.lemons import LemonSignal, Stay, Trouble, count_troubles, score_lemons
 from ops_pipelines.lake.inventory import batch_of
 from ops_pipelines.observe.repeated import PartKey
 

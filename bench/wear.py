@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.frames.history.wear_out import (
+from ops_pipelines.diagnose.wear import (
     WEAR_LIMITS,
     Outlook,
+    Readings,
     WearLimit,
     forecast,
     theil_sen,
     widen_by_stretches,
 )
-from ops_pipelines.frames.history.wear_readings import Readings
 
 Steps = Callable[[np.random.Generator, int], NDArray[np.float64]]
 WEARS: Mapping[str, tuple[float, Steps]] = {

@@ -78,8 +78,14 @@ def lemon_scores(
 )
 def wear_out(context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]) -> dg.Output[None]:
     """When disks, spare rows of GPU memory and links will be worn out, with bounds and the time that is left to act."""
-    from ops_pipelines.frames.history.wear_out import WEAR_COLUMNS, Outlook, forecast_tables
-    from ops_pipelines.frames.history.wear_readings import BANK_COLUMNS, readings_of, worst_banks
+    from ops_pipelines.diagnose.wear import (
+        BANK_COLUMNS,
+        WEAR_COLUMNS,
+        Outlook,
+        forecast_tables,
+        readings_of,
+        worst_banks,
+    )
 
     until = _end_of_day(context)
     lake = observatory.lake
@@ -130,8 +136,8 @@ def fleet_defects(
 ) -> dg.Output[None]:
     """Does a batch, model, rack or driver version, or the fleet itself, fail more often than it should?"""
     from ops_pipelines.core.fault import ComponentKind
-    from ops_pipelines.frames.history.defects import compare_groups
-    from ops_pipelines.frames.history.trouble_counts import failures_of, incident_troubles, of_kind, read_attendance
+    from ops_pipelines.diagnose.defects import compare_groups
+    from ops_pipelines.diagnose.trouble_rows import failures_of, incident_troubles, of_kind, read_attendance
     from ops_pipelines.frames.pictures.hours import sparkline
 
     until = _end_of_day(context)

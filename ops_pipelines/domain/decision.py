@@ -13,8 +13,8 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import NodeState, seen_by_ourselves
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
 from ops_pipelines.core.rollout import times_of_change
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.diagnosis.world import World
+from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.incidents import World
 from ops_pipelines.domain.guardrails.facts import nodes_in_trouble, stricken_nodes
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Refusal
 from ops_pipelines.domain.repair.remediation import plan_remediation

@@ -53,7 +53,7 @@ class Seating:
 class Lineage:
     """Which GPU stood where when, and when other parts were replaced.
 
-    Who stands where is read from the inventory (`lake.inventory`, `frames.history.trouble_counts`).
+    Who stands where is read from the inventory (`lake.inventory`, `diagnose.trouble_rows`).
     """
 
     seatings: tuple[Seating, ...] = ()

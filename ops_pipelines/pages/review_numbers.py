@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from ops_pipelines.core.objectives import ANY_TEAM, ObjectiveKind
-from ops_pipelines.frames.history.failure_rates import Rate
+from ops_pipelines.diagnose.defects import Rate
 from ops_pipelines.frames.history.job_runs import Cause
 from ops_pipelines.frames.history.work_sums import WorkSum
 from ops_pipelines.frames.pictures.bar_rows import Shade

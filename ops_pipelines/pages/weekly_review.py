@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
 from ops_pipelines.core.overlap import tell
+from ops_pipelines.diagnose.defects import MeanTime, Rate
 from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
 from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.frames.history.failure_rates import MeanTime, Rate
 from ops_pipelines.frames.history.work_sums import Work, WorkSum
 from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade
 from ops_pipelines.frames.pictures.weekly import DayColumn, bars_svg, columns_svg

@@ -39,8 +39,8 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.plan import Rules, Snapshot
 from ops_pipelines.core.policy import Mode, Policy
-from ops_pipelines.domain.diagnosis.response import response_of
-from ops_pipelines.domain.diagnosis.world import World
+from ops_pipelines.diagnose.hypothesis import response_of
+from ops_pipelines.diagnose.incidents import World
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
 from ops_pipelines.observe.rules import find
 

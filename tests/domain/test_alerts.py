@@ -9,7 +9,7 @@ from ops_pipelines.core.fault import AtFault
 from ops_pipelines.core.finding import REPAIRS, Finding, Response
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Signal, seen_by_ourselves
-from ops_pipelines.domain.diagnosis.standing import is_over, standing_of
+from ops_pipelines.diagnose.incidents import is_over, standing_of
 from ops_pipelines.domain.repair.isolation import is_second_hand
 from ops_pipelines.domain.steps.timing import hazard_of
 from ops_pipelines.observe.rules import find

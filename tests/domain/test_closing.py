@@ -5,7 +5,7 @@ import pytest
 from ops_pipelines.core.finding import Finding, Response
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.diagnosis.correlation import correlate
+from ops_pipelines.diagnose.correlate import correlate
 from tests.domain.builders import (
     NODE,
     NOW,

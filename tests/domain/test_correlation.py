@@ -12,8 +12,8 @@ from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import MassEvent
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.diagnosis.response import gpus_to_reset
+from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.hypothesis import gpus_to_reset
 from tests.domain.builders import (
     GPU,
     NODE,

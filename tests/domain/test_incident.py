@@ -18,7 +18,7 @@ from ops_pipelines.core.incident import (
     asked_of_person,
     next_state,
 )
-from ops_pipelines.domain.diagnosis.diagnose import diagnose
+from ops_pipelines.diagnose.hypothesis import diagnose
 from tests.domain.builders import after, gpu_missing, incident, telemetry_stale, topology, verdict, xid
 
 EVERY_PAIR = list(product(IncidentState, IncidentEvent))

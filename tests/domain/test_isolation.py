@@ -16,7 +16,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import ALERT_SOURCE, DETECTOR_SOURCE, HISTORY_SOURCE, Checkpointing, Signal
 from ops_pipelines.core.plan import IncidentPlan, Moment
 from ops_pipelines.core.policy import LadderLimits
-from ops_pipelines.domain.diagnosis.diagnose import diagnose
+from ops_pipelines.diagnose.hypothesis import diagnose
 from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.domain.repair.isolation import ISOLATED_AT, isolation_for, may_be_shared
 from ops_pipelines.domain.repair.remediation import plan_remediation

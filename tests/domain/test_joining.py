@@ -8,8 +8,8 @@ from ops_pipelines.core.fault import Family
 from ops_pipelines.core.finding import Finding, Response
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.diagnosis.response import gpus_to_reset
+from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.hypothesis import gpus_to_reset
 from tests.domain.builders import (
     GPU,
     NOW,

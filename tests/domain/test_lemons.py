@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.domain.diagnosis.lemons import (
+from ops_pipelines.diagnose.lemons import (
     LemonScore,
     LemonSignal,
     Stay,

@@ -12,8 +12,7 @@ from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
+from ops_pipelines.diagnose.correlate import correlate, is_renewal_due
 from ops_pipelines.domain.repair.remediation import plan_remediation
 from tests.domain.builders import (
     NODE,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from ops_pipelines.core.finding import Finding, Response
-from ops_pipelines.domain.diagnosis.response import gpus_to_reset, response_of
+from ops_pipelines.diagnose.hypothesis import gpus_to_reset, response_of
 from tests.domain.builders import (
     GPU,
     OTHER_GPU,

@@ -7,7 +7,7 @@ import pytest
 from ops_pipelines.core.fault import Component, ComponentKind, Family
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import NodeName, Place, Topology
-from ops_pipelines.domain.diagnosis.shared_cause import explains, find_shared_place, nodes_at, wide_suspect
+from ops_pipelines.diagnose.shared_cause import explains, find_shared_place, nodes_at, wide_suspect
 from tests.domain.builders import node_names, topology, xid
 
 TOPOLOGY = topology(40)

@@ -18,7 +18,7 @@ from ops_pipelines.core.observation import Observation, Signal
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import LogBatch, LogLine, SourceUnavailable
-from ops_pipelines.domain.diagnosis.mass_event import RENEWED_EVERY
+from ops_pipelines.diagnose.correlate import RENEWED_EVERY
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.plans.reflex import Attention, Reaction, react
 from ops_pipelines.observe.intake import take_in_logs

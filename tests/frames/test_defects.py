@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.history.defects import (
+from ops_pipelines.diagnose.defects import (
     FLEET,
     AlarmRules,
     Failures,

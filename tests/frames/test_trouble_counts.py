@@ -8,8 +8,8 @@ import pytest
 from ops_pipelines.core.fault import AtFault, ComponentKind, Family, FirstAction
 from ops_pipelines.core.finding import Catalogue, CodeRule, Response
 from ops_pipelines.core.identity import NodeName, PciAddress
-from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Trouble
-from ops_pipelines.frames.history.trouble_counts import (
+from ops_pipelines.diagnose.lemons import LemonSignal, Trouble
+from ops_pipelines.diagnose.trouble_rows import (
     AFTER_END,
     BEFORE_END,
     Attendance,

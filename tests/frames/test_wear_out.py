@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.history.wear_out import (
+from ops_pipelines.diagnose.wear import (
     MIN_DAYS,
     MIN_POINTS,
     WEAR_LIMITS,
     Forecast,
     Outlook,
+    Readings,
     WearLimit,
     forecast,
     forecast_tables,
+    read_series,
     theil_sen,
     widen_by_stretches,
+    worst_banks,
 )
-from ops_pipelines.frames.history.wear_readings import Readings, read_series, worst_banks
 from ops_pipelines.lake.schema import TABLES
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from bench.titan import END, FILE, QUARTER, Titan, alarms, columns_of, judge_lemons, read_titan
-from ops_pipelines.frames.history.defects import FLEET, DefectAlarm, compare_groups
+from ops_pipelines.diagnose.defects import FLEET, DefectAlarm, compare_groups
 
 pytestmark = pytest.mark.skipif(not FILE.is_file(), reason="the public files are not beside this checkout")
 OPENLY_RISING = datetime(2016, 6, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import NodeName, PlanId, Topology
 from ops_pipelines.core.incident import Incident, driving
 from ops_pipelines.core.plan import BlastRadius
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.domain.diagnosis.mass_event import is_hard
+from ops_pipelines.diagnose.correlate import is_hard
 from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason, judge
 from ops_pipelines.domain.repair.job_moves import ActionMaker

@@ -12,9 +12,9 @@ from ops_pipelines.core.finding import ISOLATED_FOR, Finding, Response
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.domain.diagnosis.diagnose import confidence_of
-from ops_pipelines.domain.diagnosis.gathering import spreads_within
-from ops_pipelines.domain.diagnosis.standing import isolates
+from ops_pipelines.diagnose.explanation import spreads_within
+from ops_pipelines.diagnose.hypothesis import confidence_of
+from ops_pipelines.diagnose.incidents import isolates
 from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal
 
 ISOLATED_AT = 0.85

@@ -22,7 +22,7 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, JobTiming, Moment
 from ops_pipelines.core.policy import Mode, Policy
-from ops_pipelines.domain.diagnosis.response import response_of
+from ops_pipelines.diagnose.hypothesis import response_of
 from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
 from ops_pipelines.domain.guardrails.budgets import leaves_no_place
 from ops_pipelines.domain.guardrails.facts import held_and_not_released

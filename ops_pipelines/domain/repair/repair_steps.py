@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import Checkpointing, JobStatus, NodeStatus
 from ops_pipelines.core.plan import JobTiming, Moment
-from ops_pipelines.domain.diagnosis.response import gpus_to_reset
+from ops_pipelines.diagnose.hypothesis import gpus_to_reset
 from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.repair.job_fate import is_silent
 from ops_pipelines.domain.repair.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off

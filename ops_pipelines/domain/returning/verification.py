@@ -22,7 +22,7 @@ from ops_pipelines.core.observation import (
     seen_by_ourselves,
 )
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.domain.diagnosis.standing import is_shown_again
+from ops_pipelines.diagnose.incidents import is_shown_again
 
 REPAIR_MARKS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMAGE})
 """The acts with which a repair is done."""

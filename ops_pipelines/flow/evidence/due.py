@@ -15,8 +15,8 @@ from ops_pipelines.core.identity import NodeName, digest_of
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import NodeStatus, Observation, seen_by_ourselves
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.domain.diagnosis.closing import WATCHED, is_clearing_due
-from ops_pipelines.domain.diagnosis.mass_event import is_renewal_due
+from ops_pipelines.diagnose.closing import WATCHED, is_clearing_due
+from ops_pipelines.diagnose.correlate import is_renewal_due
 from ops_pipelines.domain.guardrails.ownership import taken_nodes
 from ops_pipelines.domain.returning.testimony import BOOT_TIME_JITTER
 from ops_pipelines.domain.returning.verification import repair_finished_at

@@ -1,6 +1,6 @@
 """Gathers what happened to every node and GPU of a fleet in a stretch of time, and has it judged: who is a lemon.
 
-Reads the lake, the ledger and the jobs' own exclusions. What makes a lemon is `domain.diagnosis.lemons`.
+Reads the lake, the ledger and the jobs' own exclusions. What makes a lemon is `diagnose.lemons`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobStatus
-from ops_pipelines.domain.diagnosis.lemons import LemonScore, LemonSignal, Trouble, count_troubles, score_lemons
+from ops_pipelines.diagnose.lemons import LemonScore, LemonSignal, Trouble, count_troubles, score_lemons
 
 _DAY = timedelta(days=1)
 
@@ -35,7 +35,7 @@ def score_fleet(
     lake: Lake, ledger: Ledger, jobs: Iterable[JobStatus], catalogue: Catalogue, *, since: datetime, until: datetime
 ) -> FleetScores:
     """Return the scores over [since, until); `until` is the end of an hour. Raises LakeError and LedgerError."""
-    from ops_pipelines.frames.history.trouble_counts import (
+    from ops_pipelines.diagnose.trouble_rows import (
         count_single_node_jobs,
         failed_job_troubles,
         incident_troubles,

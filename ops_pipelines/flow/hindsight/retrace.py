@@ -13,9 +13,9 @@ from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName, Topolo
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation
 from ops_pipelines.core.policy import MassEvent
-from ops_pipelines.domain.diagnosis.closing import is_clearing_due
-from ops_pipelines.domain.diagnosis.correlation import correlate
-from ops_pipelines.domain.diagnosis.world import World
+from ops_pipelines.diagnose.closing import is_clearing_due
+from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.incidents import World
 from ops_pipelines.observe.rules import find
 
 WAITING_LIMIT = timedelta(hours=1)

@@ -13,7 +13,7 @@ from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import Topology
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.proposal import ProposalRecord, ProposalState, QuotaProposal
-from ops_pipelines.domain.diagnosis.shared_cause import nodes_at
+from ops_pipelines.diagnose.shared_cause import nodes_at
 from ops_pipelines.domain.quota.quota_policy import QuotaFreeze, QuotaPolicy
 
 OF_ALL = frozenset({ComponentKind.STORAGE, ComponentKind.FABRIC})

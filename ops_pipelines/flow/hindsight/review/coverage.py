@@ -9,8 +9,8 @@ from ops_pipelines.core.cluster import HOUR
 from ops_pipelines.core.lake import Lake
 
 if TYPE_CHECKING:
+    from ops_pipelines.diagnose.trouble_rows import Presence
     from ops_pipelines.frames.history.job_runs import Break
-    from ops_pipelines.frames.history.presence import Presence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def coverage_of(
 
 
 def _watched(lake: Lake, hour: datetime) -> tuple[float, float, int]:
-    from ops_pipelines.frames.history.presence import sums_of_coverage
+    from ops_pipelines.diagnose.trouble_rows import sums_of_coverage
 
     watched = lake.read("monitoring_coverage", start=hour, end=hour + HOUR, columns=("seen_count", "expected_count"))
     rejected = lake.read("rejected_rows", start=hour, end=hour + HOUR, columns=("source",))

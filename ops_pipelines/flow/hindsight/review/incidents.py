@@ -14,8 +14,8 @@ from ops_pipelines.core.fault import AtFault, Family
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.overlap import Certainty, Overlap
+from ops_pipelines.diagnose.defects import MeanTime, Rate, mean_time_of, rate_of
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at
-from ops_pipelines.frames.history.failure_rates import MeanTime, Rate, mean_time_of, rate_of
 
 Records = Mapping[IncidentId, Sequence[ActionRecord]]
 _NO_PART = frozenset({AtFault.APPLICATION, AtFault.USER, AtFault.NOTHING})

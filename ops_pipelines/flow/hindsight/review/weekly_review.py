@@ -20,7 +20,7 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.overlap import Overlap
 from ops_pipelines.core.periods import Week
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.diagnosis.lemons import LemonScore
+from ops_pipelines.diagnose.lemons import LemonScore
 from ops_pipelines.flow.hindsight.fleet_lemons import score_fleet
 from ops_pipelines.flow.hindsight.review.acts import (
     ActLine,
@@ -46,10 +46,10 @@ from ops_pipelines.flow.hindsight.review.work import JobHistory, read_job_histor
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, remediation_of
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.history.failure_rates import MeanTime, Rate
+    from ops_pipelines.diagnose.defects import MeanTime, Rate
+    from ops_pipelines.diagnose.trouble_rows import Presence
     from ops_pipelines.frames.history.job_runs import Break, Cause
     from ops_pipelines.frames.history.latency_minutes import LatencyMinute
-    from ops_pipelines.frames.history.presence import Presence
     from ops_pipelines.frames.history.work_sums import Work
 
 LEMON_DAYS = 28
@@ -259,9 +259,9 @@ def _verdicts(records: Mapping[IncidentId, Sequence[ActionRecord]], ledger: Ledg
 
 
 def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Ledger) -> WeekNumbers:
-    from ops_pipelines.frames.history.failure_rates import rate_of
+    from ops_pipelines.diagnose.defects import rate_of
+    from ops_pipelines.diagnose.trouble_rows import COLUMNS, presence_of
     from ops_pipelines.frames.history.job_runs import FAILURES
-    from ops_pipelines.frames.history.presence import COLUMNS, presence_of
     from ops_pipelines.frames.history.work_sums import sum_work
 
     since = week.start

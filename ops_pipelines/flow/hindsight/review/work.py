@@ -36,7 +36,7 @@ _INTERRUPTED = frozenset({"REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"})
 _MAY_BE_VICTIM = _INTERRUPTED | {"FAILED"}
 """A program that dies of a broken part ends as FAILED: it counts where an incident of a part names it."""
 _BEFORE_END, _AFTER_END = timedelta(minutes=10), timedelta(minutes=5)
-"""As `frames.history.trouble_counts`: a node is what ended a job if it was in trouble so close to the job's end."""
+"""As `diagnose.trouble_rows`: a node is what ended a job if it was in trouble so close to the job's end."""
 _HARDWARE = frozenset({AtFault.GPU, AtFault.NODE, AtFault.FABRIC, AtFault.STORAGE, AtFault.FACILITY})
 _SOFTWARE = frozenset({AtFault.APPLICATION, AtFault.USER})
 

@@ -1,14 +1,9 @@
-"""Rows of the lake and incidents of the ledger -> who was in service where, and what happened to whom.
-
-Feeds `observe.repeated`, `domain.diagnosis.lemons` and `frames.history.defects`, which judge. Who was where is
-read from inventories, one a day or more: a part is taken to be in service from the first that shows it until the first
-that does not.
-"""
+"""Rows of the lake and incidents of the ledger -> who was in service where, and what happened to each."""
 
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -20,11 +15,65 @@ from ops_pipelines.core.fault import AtFault, ComponentKind
 from ops_pipelines.core.finding import Catalogue
 from ops_pipelines.core.identity import IncidentId, NodeName, PciAddress
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.domain.diagnosis.lemons import LemonSignal, Stay, Trouble
-from ops_pipelines.frames.history.defects import Failures, Service
+from ops_pipelines.diagnose.defects import Failures, Service
+from ops_pipelines.diagnose.lemons import LemonSignal, Stay, Trouble
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.observe.repeated import BURST, Lineage, PartKey
 from ops_pipelines.observe.seatings import Spell, seatings_of, spells_of
+
+# -- hours of the inventory -> how many nodes and GPUs there were to fail --
+
+
+COLUMNS = ("node", "kind")
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """Who was there in a stretch of time."""
+
+    node_hours: float = 0.0
+    gpu_hours: float = 0.0
+    hour_count: int = 0
+    """Hours that the inventory has."""
+    gpus_of_node: Mapping[str, int] = field(default_factory=dict)
+    """By the newest hour that shows the node."""
+
+    @property
+    def node_days(self) -> float:
+        return self.node_hours / 24
+
+
+def presence_of(hours: Iterable[tuple[datetime, pa.Table]], *, since: datetime, until: datetime) -> Presence:
+    """Return the exposure within [since, until) of hours of the inventory, oldest first; edges count in part."""
+    node_hours = gpu_hours = 0.0
+    hour_count = 0
+    gpus_of_node: dict[str, int] = {}
+    for hour, rows in hours:
+        weight = (min(until, hour + _HOUR) - max(since, hour)) / _HOUR
+        if not rows.num_rows or weight <= 0:
+            continue
+        named = rows.filter(pc.is_valid(rows["node"]))
+        nodes = {str(name): 0 for name in pc.unique(named["node"]).to_pylist() if name}
+        of_gpus = named.filter(pc.equal(named["kind"].cast(pa.string()), "gpu"))
+        for each in of_gpus["node"].value_counts().to_pylist():
+            if each["values"]:
+                nodes[each["values"]] = each["counts"]
+        hour_count += 1
+        node_hours += weight * len(nodes)
+        gpu_hours += weight * sum(nodes.values())
+        gpus_of_node |= nodes
+    return Presence(node_hours=node_hours, gpu_hours=gpu_hours, hour_count=hour_count, gpus_of_node=gpus_of_node)
+
+
+def sums_of_coverage(rows: pa.Table) -> tuple[float, float]:
+    """Return how many samples were there and should have been, by rows of `monitoring_coverage`."""
+    seen, expected = (float(pc.sum(rows[name]).as_py() or 0) for name in ("seen_count", "expected_count"))
+    return seen, expected
+
+
+# -- rows of the lake and incidents of the ledger -> who was in service where --
+
 
 BEFORE_END, AFTER_END = timedelta(minutes=10), timedelta(minutes=5)
 """A node is what ended a job if it was in trouble so close to the job's end. Source: Meta RSC, arXiv 2410.21680."""

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.finding import REPAIRS, Response
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation
-from ops_pipelines.domain.diagnosis.board import Board
-from ops_pipelines.domain.diagnosis.explanation import JOB_SIGNALS
-from ops_pipelines.domain.diagnosis.response import is_repetition
-from ops_pipelines.domain.diagnosis.standing import (
+from ops_pipelines.diagnose.explanation import JOB_SIGNALS
+from ops_pipelines.diagnose.hypothesis import is_repetition
+from ops_pipelines.diagnose.incidents import (
+    Board,
     Standing,
     has_cleared,
     is_mostly_over,

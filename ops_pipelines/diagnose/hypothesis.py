@@ -1,10 +1,6 @@
-"""An incident's findings -> one hypothesis: what broke, how sure we are, what speaks for and against, what settles it.
+"""An incident's findings -> one hypothesis and one response: what broke, how sure we are, what it calls for."""
 
-Pure and rebuilt from the incident alone, so that it never disagrees with its evidence. Which findings belong together
-is `correlation`'s business.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,11 +14,14 @@ from ops_pipelines.core.fault import (
     Hypothesis,
     node_component,
 )
-from ops_pipelines.core.finding import Finding
-from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.finding import REPAIRS, Finding, Response
+from ops_pipelines.core.identity import NodeName, PciAddress, Topology
 from ops_pipelines.core.incident import Incident, leading
-from ops_pipelines.core.observation import CONDITION_SOURCES, NO_NODE
-from ops_pipelines.domain.diagnosis.shared_cause import nodes_at
+from ops_pipelines.core.observation import CONDITION_SOURCES, HISTORY_SOURCE, NO_NODE
+from ops_pipelines.diagnose.shared_cause import nodes_at, wide_suspect
+
+# -- an incident's findings -> one hypothesis --
+
 
 RAISED_AT = 0.6
 """Evidence that makes us less sure than this is watched and troubles nobody: one such line a day is normal.
@@ -350,3 +349,75 @@ def _alternatives(incident: Incident, first: Finding, doubt: _Doubt, sure: float
             statement=doubt.alternative, confidence=round(min(left, doubt.share), 3), why_less_likely=doubt.why_less
         ),
     )
+
+
+# -- what findings call for together --
+
+
+def response_of(findings: Iterable[Finding]) -> Response:
+    """Return the response that a set of findings calls for: the strongest over its GPUs.
+
+    For one GPU the driver's newest own verdict outranks every table (NVML recovery action, Xid 154); what belongs
+    to no GPU stands for itself. That the driver asks for nothing is no verdict on what happened: it says so just as
+    well before a fault, and it takes no fault back.
+    """
+    return max((_response_of_gpu(group) for group in _by_gpu(findings).values()), default=Response.MONITOR)
+
+
+def raised_response(findings: Collection[Finding]) -> Response:
+    """Return the response that findings call for, MONITOR while they are too weak together to trouble anybody."""
+    own = [finding for finding in findings if not finding.is_secondary]
+    is_of_shared = bool(own) and all(wide_suspect(finding) is not None and not finding.is_lasting for finding in own)
+    if is_of_shared and len({finding.node for finding in own}) < 2:
+        return Response.MONITOR  # One node's own words are no verdict on what all share.
+    return response_of(findings) if confidence_of(tuple(findings)) >= RAISED_AT else Response.MONITOR
+
+
+def gpus_to_reset(findings: Iterable[Finding]) -> frozenset[PciAddress]:
+    """Return the GPUs whose own findings call for a reset: a GPU that was only mentioned is left alone."""
+    return frozenset(
+        gpu
+        for gpu, group in _by_gpu(findings).items()
+        if gpu is not None and _response_of_gpu(group) is Response.RESET_GPU
+    )
+
+
+def is_repetition(findings: Iterable[Finding]) -> bool:
+    """Return whether any finding is a verdict of history: no repair of today ends it."""
+    return any(observation.source == HISTORY_SOURCE for finding in findings for observation in finding.evidence)
+
+
+def by_urgency(finding: Finding) -> tuple[bool, datetime, bool, str, str, tuple[tuple[str, str], ...]]:
+    """Return a sort key: repairs first, then by time, what happened before what the driver wishes of it.
+
+    No two findings of different evidence are equal, so that the order in which they come does not matter.
+    """
+    return (
+        finding.response not in REPAIRS,
+        finding.found_at,
+        finding.is_driver_verdict,
+        finding.node,
+        finding.rule,
+        tuple((observation.source, observation.position) for observation in finding.evidence),
+    )
+
+
+def _by_gpu(findings: Iterable[Finding]) -> Mapping[PciAddress | None, list[Finding]]:
+    by_gpu: dict[PciAddress | None, list[Finding]] = {}
+    told = list(findings)
+    # Damage calls for nothing where something of its own is there.
+    for finding in [each for each in told if not each.is_secondary] or told:
+        by_gpu.setdefault(finding.gpu, []).append(finding)
+    return by_gpu
+
+
+def _response_of_gpu(findings: list[Finding]) -> Response:
+    verdicts = [
+        finding
+        for finding in findings
+        if finding.is_driver_verdict and finding.gpu is not None and finding.response is not Response.MONITOR
+    ]
+    if verdicts:
+        # Of two verdicts of one instant (log and metric) the stronger counts.
+        return max(verdicts, key=lambda finding: (finding.found_at, finding.response)).response
+    return max(finding.response for finding in findings)

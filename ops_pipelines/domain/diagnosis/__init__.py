@@ -1,1 +1,0 @@
-"""Who is at fault: findings -> incidents, one a cause, each with its hypothesis."""
