@@ -49,9 +49,9 @@ def describe_advice(
     report: AdviceReport, followed: Sequence[FollowedUp], *, told_count: int
 ) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows. Job names and paths are users' words: cells hold no Markdown."""
-    from ops_pipelines.domain.returning.repair_text import escape_markdown
     from ops_pipelines.flow.advice.sending import shown_gain
     from ops_pipelines.flow.advice.words import sentences
+    from ops_pipelines.report.markdown import escape_markdown
 
     def safe(text: str) -> str:
         return escape_markdown(text, at_most=_TEXT_LENGTH)

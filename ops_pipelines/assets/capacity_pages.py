@@ -9,8 +9,8 @@ from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.chance_words import chance_of_short
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
-from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.capacity.past import Completeness
+from ops_pipelines.report.markdown import escape_markdown
 
 _SHOWN_WEEKS = (1, 2, 4, 8, 13, 26, 39, 52)
 _HEADLINE_AT_MOST = 850
@@ -142,7 +142,7 @@ def _shortage(plan: CapacityPlan) -> Iterator[Mapping[str, object]]:
 
 
 def _shortage_pictures(weeks: tuple[ShortWeek, ...]) -> Mapping[str, dg.MetadataValue]:
-    from ops_pipelines.frames.pictures.hours import sparkline
+    from ops_pipelines.report.pictures.hours import sparkline
 
     by_type: dict[GpuType, list[float]] = {}
     for each in weeks:
@@ -158,7 +158,7 @@ def _shortage_pictures(weeks: tuple[ShortWeek, ...]) -> Mapping[str, dg.Metadata
 
 
 def _picture(outlook: SeriesOutlook) -> dg.MetadataValue:
-    from ops_pipelines.frames.pictures.hours import sparkline
+    from ops_pipelines.report.pictures.hours import sparkline
 
     title = f"Peaks of {outlook.key.gpu_type or 'GPUs'} by week, bound of 90 %"
     return dg.MetadataValue.md(sparkline([each.at(0.9) for each in outlook.weeks], title=title, unit="GPUs"))

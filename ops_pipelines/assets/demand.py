@@ -60,7 +60,7 @@ def gpu_demand(
 )
 def gpu_demand_daily(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """A local day of each team and type of GPU: GPU-hours that ran, waited, were wanted and did nothing."""
-    from ops_pipelines.frames.pictures.demand import demand_bars
+    from ops_pipelines.report.pictures.bars import demand_bars
 
     day = _newest_day(context)
     found = demand_of_day(teams_desk, day=day)

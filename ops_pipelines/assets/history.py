@@ -138,7 +138,7 @@ def fleet_defects(
     from ops_pipelines.core.fault import ComponentKind
     from ops_pipelines.diagnose.defects import compare_groups
     from ops_pipelines.diagnose.trouble_rows import failures_of, incident_troubles, of_kind, read_attendance
-    from ops_pipelines.frames.pictures.hours import sparkline
+    from ops_pipelines.report.pictures.hours import sparkline
 
     until = _end_of_day(context)
     since = until - DEFECT_DAYS * DAY

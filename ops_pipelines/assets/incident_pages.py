@@ -20,7 +20,7 @@ from ops_pipelines.flow.evidence.bundle import began_at
 EXPLAINED_AT_MOST = 5
 """Paragraphs on the page; the table has them all."""
 _SHOWN_IN_PLACE = 890
-"""As in `frames.pictures.hours`: longer Markdown is behind a link."""
+"""As in `report.pictures.hours`: longer Markdown is behind a link."""
 _SPECIAL = re.compile(r"([\\`*_\[\]<>!|#~])")
 _LONGEST_SENTENCE = 160
 
@@ -32,7 +32,7 @@ def describe_incidents(
 
     Those that became part of another are left out: their evidence is the other's.
     """
-    from ops_pipelines.frames.pictures.incidents import Bar, large_timeline, timeline
+    from ops_pipelines.report.pictures.incidents import Bar, large_timeline, timeline
 
     listed = [each for each in incidents if each.state is not IncidentState.MERGED]
     bars = [

@@ -36,7 +36,6 @@ def interruption_costs(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """How long an interruption takes: queue with and without room, and restart until work goes on."""
-    from ops_pipelines.frames.pictures.hours import sparkline
     from ops_pipelines.frames.restart_costs import (
         Attempt,
         attempts_of_rows,
@@ -45,6 +44,7 @@ def interruption_costs(
         measure_costs,
         time_restart,
     )
+    from ops_pipelines.report.pictures.hours import sparkline
 
     until: datetime = context.partition_time_window.end.astimezone(UTC)
     lake = observatory.lake

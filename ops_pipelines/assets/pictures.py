@@ -16,8 +16,7 @@ def describe_hours(
     name: str, hours: Mapping[datetime, Rows], counts: Mapping[datetime, int]
 ) -> Mapping[str, dg.MetadataValue]:
     """Return a picture, small enough to open at once, and the rows; of many hours, those with equally many together."""
-    from ops_pipelines.frames.pictures.drawings import DRAWINGS
-    from ops_pipelines.frames.pictures.hours import picture_of_hours
+    from ops_pipelines.report.pictures.hours import DRAWINGS, picture_of_hours
 
     shown: dict[str, dg.MetadataValue] = {}
     if name in DRAWINGS:

@@ -13,9 +13,9 @@ from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.quotas import QUOTA_DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.placement.day import PlacementDay
-from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.report.markdown import escape_markdown
 
 GROUP = "advice"
 
@@ -39,7 +39,7 @@ def placement(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[Te
 
 def describe_placement(report: PlacementReport) -> Mapping[str, dg.MetadataValue]:
     """Return the report as the UI shows it."""
-    from ops_pipelines.frames.pictures.hours import sparkline
+    from ops_pipelines.report.pictures.hours import sparkline
 
     day = report.day
     return {

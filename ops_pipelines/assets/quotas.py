@@ -87,8 +87,8 @@ def _shown(
     proposal: QuotaProposal, *, state: str, used: Mapping[tuple[TeamName, GpuType], float]
 ) -> dict[str, dg.MetadataValue]:
     from ops_pipelines.flow.quota.changes_in_words import list_changes
-    from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
-    from ops_pipelines.frames.pictures.quota_bars import draw_quotas
+    from ops_pipelines.report.pictures.bars import draw_quotas
+    from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 
     small, large = draw_quotas(proposal.lines, used=used)
     return {

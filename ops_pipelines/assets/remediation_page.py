@@ -15,16 +15,16 @@ from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, Recovery
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
-from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.flow.hands.repairs import WaitingRepair, queue_of
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
 from ops_pipelines.flow.nodes.standings import Probation, Standing, probations_of, standings_of
+from ops_pipelines.report.markdown import escape_markdown
 
 BACK = timedelta(days=7)
 """Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""
 PLANS_SHOWN = 3
 _SHOWN_IN_PLACE = 890
-"""As in `frames.pictures.hours`: longer Markdown is behind a link."""
+"""As in `report.pictures.hours`: longer Markdown is behind a link."""
 _JOBS_NAMED = 4
 _WORDS_AT_MOST = 160
 

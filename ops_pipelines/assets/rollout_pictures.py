@@ -13,7 +13,7 @@ _MOST_SHOWN = 8
 
 def picture_plans(plans: Sequence[Planned]) -> Mapping[str, dg.MetadataValue]:
     """Return two pictures for each plan that there is: one to be seen in place, one to be opened."""
-    from ops_pipelines.frames.pictures.rollout_plan import picture_of_plan
+    from ops_pipelines.report.pictures.rollouts import picture_of_plan
 
     shown: dict[str, dg.MetadataValue] = {}
     for each in plans[:_MOST_SHOWN]:
@@ -29,7 +29,7 @@ def picture_progress(
     rollouts: Sequence[Rollout], nodes: Mapping[RolloutId, Sequence[RolloutNode]]
 ) -> Mapping[str, dg.MetadataValue]:
     """Return two pictures for each of the newest rollouts."""
-    from ops_pipelines.frames.pictures.rollout_progress import picture_of_progress
+    from ops_pipelines.report.pictures.rollouts import picture_of_progress
 
     shown: dict[str, dg.MetadataValue] = {}
     for each in list(reversed(rollouts))[:_MOST_SHOWN]:

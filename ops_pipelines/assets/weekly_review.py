@@ -52,8 +52,6 @@ def weekly_review(
 
 def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
-    from ops_pipelines.domain.returning.repair_text import escape_markdown
-    from ops_pipelines.frames.pictures.bar_rows import Sheet, large_rows, small_rows
     from ops_pipelines.pages.review_numbers import (
         PARTS,
         PROMISES,
@@ -64,6 +62,8 @@ def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
     )
     from ops_pipelines.pages.review_sentences import words_of
     from ops_pipelines.pages.weekly_review import work_bars
+    from ops_pipelines.report.markdown import escape_markdown
+    from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
 
     numbers = review.numbers
     head, *sentences = (escape_markdown(each, at_most=400) for each in words_of(review))

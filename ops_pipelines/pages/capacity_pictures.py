@@ -10,10 +10,9 @@ from ops_pipelines.domain.capacity.chance_words import chance_of_short, percent
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.frames.pictures.capacity_fan import Fan, FanWeek, ThereWeek, fan_svg
-from ops_pipelines.frames.pictures.capacity_shortage import ShortColumn, shortage_svg
 from ops_pipelines.pages.capacity_words import Scale, scale_of, series_name, type_name, usable_at
 from ops_pipelines.pages.render import drawn
+from ops_pipelines.report.pictures.capacity import Fan, FanWeek, ShortColumn, ThereWeek, fan_svg, shortage_svg
 
 _NARROW_PAST_WEEKS = 40
 _LEVELS = ((0.01, 0.99), (0.05, 0.95), (0.1, 0.9), (0.25, 0.75))

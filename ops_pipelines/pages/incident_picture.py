@@ -8,15 +8,7 @@ from ops_pipelines.flow.hindsight.incident_report import IncidentReport
 from ops_pipelines.flow.hindsight.story.cost import Victim
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES
 from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, StoryEvent
-from ops_pipelines.frames.pictures.story import (
-    Mark,
-    StoryLane,
-    StoryPicture,
-    StoryRow,
-    Stretch,
-    Tint,
-    story_picture,
-)
+from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
 
 _KEY: Mapping[Tint, str] = {
     Tint.GREEN: "well, or yes",

@@ -16,7 +16,7 @@ from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sente
 from ops_pipelines.pages.render import drawn, render
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.pictures.policy_columns import Mark
+    from ops_pipelines.report.pictures.review import Mark
 
 T = TypeVar("T")
 
@@ -147,13 +147,13 @@ def _count_alike(found: Replay) -> tuple[tuple[str, int], ...]:
 
 
 def _picture(found: Replay) -> str:
-    from ops_pipelines.frames.pictures.policy_columns import policy_columns
+    from ops_pipelines.report.pictures.review import policy_columns
 
     return policy_columns([_mark(act) for act in found.acts], since=found.since, until=found.until)
 
 
 def _mark(act: ComparedAct) -> "Mark":
-    from ops_pipelines.frames.pictures.policy_columns import Mark, Part
+    from ops_pipelines.report.pictures.review import Mark, Part
 
     return Mark(
         at=act.at,

@@ -29,11 +29,10 @@ from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
 from ops_pipelines.domain.lifecycle.failures import words_of
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
-from ops_pipelines.frames.pictures.rollout_plan_png import plan_png
-from ops_pipelines.frames.pictures.rollout_progress import progress_rows
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
 from ops_pipelines.pages.rollouts import clipped, mood_of, stage_counts
+from ops_pipelines.report.pictures.rollouts import plan_png, progress_rows
 
 MOST_NODES = 200
 """Rows of one table; `ops-pipelines rollout status --json` has every node."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.rollout import FINAL, IN_HAND, Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.frames.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
 
 MOST_DRAWN = 30
 _KEY: Mapping[Tint, str] = {

@@ -16,8 +16,6 @@ from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
 from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
 from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.frames.history.work_sums import Work, WorkSum
-from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade
-from ops_pipelines.frames.pictures.weekly import DayColumn, bars_svg, columns_svg
 from ops_pipelines.pages.render import drawn, duration, render
 from ops_pipelines.pages.review_numbers import (
     CAUSES,
@@ -32,6 +30,8 @@ from ops_pipelines.pages.review_numbers import (
 )
 from ops_pipelines.pages.review_sentences import five_sentences
 from ops_pipelines.pages.review_tiles import tiles_of
+from ops_pipelines.report.pictures.bars import BarRow, Shade
+from ops_pipelines.report.pictures.review import DayColumn, bars_svg, columns_svg
 
 _DAY = timedelta(days=1)
 _STATES = {

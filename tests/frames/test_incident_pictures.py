@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ops_pipelines.core.fault import Family
-from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
-from ops_pipelines.frames.pictures.incidents import (
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.incidents import (
     Bar,
     as_parquet,
     driver_versions,
@@ -24,7 +25,6 @@ from ops_pipelines.frames.pictures.incidents import (
     telemetry_plot,
     timeline,
 )
-from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import GPU, NOW, OTHER_GPU, after, ago
 from tests.frames.test_pictures import decode_png
 

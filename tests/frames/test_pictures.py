@@ -15,20 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ops_pipelines.frames.pictures.drawings import DRAWINGS, Drawing
-from ops_pipelines.frames.pictures.heat_grid import Fold, Grid, gauge, growth
-from ops_pipelines.frames.pictures.hours import (
+from ops_pipelines.lake.hours import natural_order, order_rows
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.pictures.canvas import encode_png
+from ops_pipelines.report.pictures.heat_grid import Fold, Grid, gauge, growth
+from ops_pipelines.report.pictures.hours import (
+    DRAWINGS,
     INLINE_AT_MOST,
     MISSING,
+    Drawing,
     heat_strip,
     palette,
     picture_of_hours,
     readable,
     sparkline,
 )
-from ops_pipelines.frames.pictures.png import encode_png
-from ops_pipelines.lake.hours import natural_order, order_rows
-from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, good_hour
 
 TEMPERATURE = Drawing(title="Temperature", values=gauge("temperature_celsius"), needs="temperature_celsius", unit="°C")

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.domain.steps.ladder import Rung
-from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.frames.pictures.remediation import (
     RUNG_WORDS,
     LadderRow,
@@ -24,6 +22,8 @@ from ops_pipelines.frames.pictures.remediation import (
     queue_picture,
     saved_picture,
 )
+from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from tests.domain.builders import NOW, after, ago
 
 SHEET = Sheet(title="bars", key={Shade.BLUE: "blue"})

@@ -18,9 +18,8 @@ from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import RolloutPlan, SkippedNode
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
 from ops_pipelines.domain.lifecycle.planning.planner import plan_rollout
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
-from ops_pipelines.frames.pictures.rollout_plan import picture_of_plan
-from ops_pipelines.frames.pictures.rollout_plan_png import plan_png
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.rollouts import picture_of_plan, plan_png
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import ALWAYS, HOUR, TIMES, WIDE, calendars, fleet_node, fleets, policies, release
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.pictures.story import Mark, StoryLane, StoryRow, Stretch, Tint, story_picture
-from ops_pipelines.frames.pictures.story_axis import StoryAxis
+from ops_pipelines.report.pictures.story import Mark, StoryAxis, StoryLane, StoryRow, Stretch, Tint, story_picture
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 TIMES = st.lists(st.floats(min_value=0, max_value=1e7, allow_nan=False), min_size=1, max_size=30)

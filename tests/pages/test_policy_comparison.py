@@ -24,8 +24,8 @@ from ops_pipelines.flow.hindsight.replay.result import (
     Verdict,
 )
 from ops_pipelines.flow.hindsight.replay.sentences import proof_sentence, sentences_of
-from ops_pipelines.frames.pictures.policy_columns import Mark, Part, policy_columns
 from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
+from ops_pipelines.report.pictures.review import Mark, Part, policy_columns
 from tests.simulator.fake_clock import BEGINNING as AT
 
 HOUR = timedelta(hours=1)

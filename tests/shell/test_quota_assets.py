@@ -16,9 +16,9 @@ from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
 from ops_pipelines.flow.quota.applying import SETTLED_AFTER
 from ops_pipelines.flow.quota.guards import prove_now
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.launched_by import WITHOUT_LOGIN
 from ops_pipelines.quota_jobs import ASKED_TAG, set_quotas, set_quotas_schedule
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.flow.quota_mornings import BY_ITSELF, HOUR, LIMITS, ON_YES, SCIENCE, TODAY, Past, QuotaStage
 from tests.shell.definitions_on import definitions_on

@@ -353,7 +353,7 @@ def _look_around(
 
 
 def _surroundings(incident: Incident, recollection: Recollection, *, now: datetime) -> _Surroundings:
-    from ops_pipelines.frames.pictures import incidents as pictures
+    from ops_pipelines.report.pictures import incidents as pictures
 
     start, end = window_of(incident, now=now)
     nodes = concerned_nodes(incident, {})

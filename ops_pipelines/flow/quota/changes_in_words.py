@@ -6,7 +6,7 @@ For who reads one line: the largest change first. Names and reasons hold words o
 from collections.abc import Sequence
 
 from ops_pipelines.core.proposal import ProposedQuota
-from ops_pipelines.domain.returning.repair_text import escape_markdown
+from ops_pipelines.report.markdown import escape_markdown
 
 _REASON_CHARS = (400, 240, 160, 120)
 """How long a reason may be: the longest that lets every change stand there."""

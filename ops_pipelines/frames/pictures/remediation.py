@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from ops_pipelines.core.plan import BlastRadius, Remaining
-from ops_pipelines.domain.returning.repair_text import escape_markdown
 from ops_pipelines.domain.steps.ladder import Rung
-from ops_pipelines.frames.pictures.bar_rows import BarRow, Shade, Sheet, large_rows, small_rows
+from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, large_rows, small_rows
 
 RUNG_WORDS: Mapping[Rung, str] = {
     Rung.MONITOR: "watch",

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
 from ops_pipelines.domain.lifecycle.versions.drift import Fit, VersionLine
-from ops_pipelines.domain.returning.repair_text import escape_markdown
-from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
-from ops_pipelines.frames.pictures.png import Colour
 from ops_pipelines.lake.hours import natural_order
+from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, Colour, text_width
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 
 _TITLE = "versions: components x nodes"
 _PAPER, _INK, _LINE = 0, 1, 2

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.pictures.capacity_axes import Frame
-from ops_pipelines.frames.pictures.capacity_fan import Fan, FanWeek, ThereWeek, fan_svg
-from ops_pipelines.frames.pictures.capacity_shortage import ShortColumn, shortage_svg
+from ops_pipelines.report.pictures.capacity import Fan, FanWeek, Frame, ShortColumn, ThereWeek, fan_svg, shortage_svg
 
 FIRST = date(2026, 10, 1)
 EVIL = '"><script>alert(1)</script>\u202e & more'

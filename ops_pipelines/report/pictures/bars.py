@@ -1,20 +1,20 @@
-"""Rows of bars with words at both ends, as Markdown that the Dagster UI shows: small (SVG, inline) or large (PNG).
-
-Knows lengths, colours and words, not what they mean. Every row carries its number in words, so that colour only
-repeats them. Words are untrusted: whatever they hold stays text.
-"""
+"""Rows of bars with words at both ends; demand of a day and quotas of teams drawn so."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from enum import IntEnum
 from html import escape
 from itertools import pairwise
 
-from ops_pipelines.domain.returning.repair_text import escape_markdown
-from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
-from ops_pipelines.frames.pictures.hours import INLINE_AT_MOST
-from ops_pipelines.frames.pictures.png import Colour
+from ops_pipelines.core.proposal import GpuType, ProposedQuota, TeamName
+from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, Colour, text_width
+from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+
+# -- rows of bars with words at both ends --
+
 
 _SMALL_LETTERS = 26
 """At 11 pixels a letter takes about 6: what stands beside the bars must not run into them."""
@@ -221,3 +221,83 @@ def _mark_of(number: int, *, count: int) -> str:
     if number < 10:
         return str(number)
     return "v" if number == count - 1 else chr(ord("a") + number - 10)
+
+
+# -- a picture of one day's demand --
+
+
+_SHEET = Sheet(
+    title="GPU-hours of a day by team",
+    key={Shade.BLUE: "ran", Shade.GREY: "held, and did nothing", Shade.ORANGE: "waited"},
+)
+
+
+def demand_bars(sums: Sequence[Mapping[str, object]], *, day: date) -> str:
+    """Return the bars of a day's sums (`frames.demand.daily`), the largest demand first, with a sentence below."""
+    if not sums:
+        return f"{day}: nobody ran or waited for a GPU, as far as the hours are known."
+    ordered = sorted(sums, key=lambda each: (-_hours(each, "demand"), str(each["team"]), str(each["gpu_type"])))
+    rows = []
+    for each in ordered:
+        ran, waited = _hours(each, "running"), _hours(each, "pending")
+        idle = min(_hours(each, "wasted"), ran)
+        kind = f" {each['gpu_type']}" if each["gpu_type"] else ""
+        rows.append(
+            BarRow(
+                label=f"{each['team']}{kind}",
+                parts=((ran - idle, Shade.BLUE), (idle, Shade.GREY), (waited, Shade.ORANGE)),
+                number=f"{_hours(each, 'demand'):,.0f}",
+            )
+        )
+    ran, waited = (sum(_hours(each, name) for each in sums) for name in ("running", "pending"))
+    told = f"{ran:,.0f} GPU-hours ran (blue; grey: did nothing), {waited:,.0f} waited (orange)"
+    return small_rows(rows, sheet=_SHEET, words=f"{day}: {told}; beside the name: wanted")
+
+
+def _hours(row: Mapping[str, object], name: str) -> float:
+    amount = row[f"{name}_gpu_hours"]
+    return float(amount) if isinstance(amount, int | float) else 0.0
+
+
+# -- a bar a team --
+
+
+_KEY = {
+    Shade.BLUE: "used within its guarantee",
+    Shade.SKY: "used beyond it",
+    Shade.PALE: "free in the new quota",
+    Shade.GREY: "use not known",
+    Shade.ORANGE: "wanted beyond the new quota",
+}
+_WORDS = "blue: used, guaranteed · sky: used beyond · pale: free · grey: use not known · orange: wanted in vain"
+
+
+def draw_quotas(lines: Sequence[ProposedQuota], *, used: Mapping[tuple[TeamName, GpuType], float]) -> tuple[str, str]:
+    """Return the picture as Markdown, small and large: by type, the largest quotas first.
+
+    Who is not in `used`, of that nobody knows what it used.
+    """
+    ordered = sorted(lines, key=lambda each: (each.gpu_type, -max(each.after, each.wanted_mean), each.team))
+    rows = [_row(each, used=used.get((each.team, each.gpu_type))) for each in ordered]
+    sheet = Sheet(title="Quotas proposed, used and wanted", key=_KEY)
+    return small_rows(rows, sheet=sheet, words=_WORDS), large_rows(rows, sheet=sheet, words=_WORDS)
+
+
+def _row(line: ProposedQuota, *, used: float | None) -> BarRow:
+    label = f"{line.gpu_type} {line.team}" if line.gpu_type else str(line.team)
+    held, parts = _held(line, used)
+    return BarRow(
+        label=label,
+        parts=(*parts, (max(0.0, line.wanted_mean - max(held, float(line.after))), Shade.ORANGE)),
+        number=f"{line.before:g} to {line.after}",
+    )
+
+
+def _held(line: ProposedQuota, used: float | None) -> tuple[float, tuple[tuple[float, Shade], ...]]:
+    """Return how long the bar is before what is wanted in vain, and its parts."""
+    if used is None:
+        return line.after, ((float(line.after), Shade.GREY),)
+    within = min(used, line.guarantee)
+    beyond = max(0.0, min(used, float(max(line.after, line.guarantee))) - within)
+    free = max(0.0, line.after - within - beyond)
+    return within + beyond, ((within, Shade.BLUE), (beyond, Shade.SKY), (free, Shade.PALE))

@@ -1,21 +1,31 @@
-"""The large picture of a rollout's plan, as a PNG file: a row a node over one time axis, by wave and rack.
+"""Pictures of rollouts: what is planned, nodes x time, and how far each wave is."""
 
-With names while they can be read, else lines of pixels under the names of their waves. What stands beside it in words,
-and the small picture, is `rollout_plan`'s.
-"""
-
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import groupby
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import WorkCalendar
-from ops_pipelines.core.rollout import PlannedVisit, RolloutPlan, Wave
-from ops_pipelines.frames.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, text_width
-from ops_pipelines.frames.pictures.png import Colour
-from ops_pipelines.frames.pictures.story_axis import StoryAxis
+from ops_pipelines.core.rollout import (
+    IN_HAND,
+    Direction,
+    NodeStage,
+    PlannedVisit,
+    Rollout,
+    RolloutNode,
+    RolloutPlan,
+    Wave,
+)
+from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, large_rows, small_rows
+from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, Colour, text_width
+from ops_pipelines.report.pictures.story import StoryAxis
+
+# -- the large picture of a rollout's plan --
+
 
 WIDE = 900
 _ROW = LETTER_HEIGHT + 4
@@ -226,3 +236,122 @@ def _clipped(text: str, length: int) -> str:
     """Return a text cut in its middle: names differ at their ends."""
     half = (length - 2) // 2
     return text if len(text) <= length else f"{text[: length - 2 - half]}..{text[-half:]}"
+
+
+# -- a picture of a rollout's plan as Markdown --
+
+
+_TITLE = "plan: nodes x time"
+_SMALL = Sheet(title="plan: waves x time", key={Shade.BLUE: "updated", Shade.PALE: "soaks"})
+
+
+def picture_of_plan(plan: RolloutPlan, calendar: WorkCalendar, *, racks: Mapping[NodeName, str]) -> tuple[str, str]:
+    """Return the picture of a plan as Markdown: small enough to be shown in place, and large."""
+    words = _words(plan)
+    if not plan.visits:
+        return words, words
+    image = b64encode(plan_png(plan, calendar, racks=racks)).decode()
+    return small_rows(_wave_rows(plan), sheet=_SMALL, words=words), (
+        f"![{_TITLE}](data:image/png;base64,{image})\n\n{words}"
+    )
+
+
+def _wave_rows(plan: RolloutPlan) -> tuple[BarRow, ...]:
+    """Return a bar a wave: from its first drain to its last return, and its soak."""
+    axis, rows = plan_axis(plan), []
+    for wave in plan.waves:
+        visits = [each for each in plan.visits if each.wave == wave.number]
+        parts: tuple[tuple[float, Shade], ...] = ()
+        if visits:
+            first = axis.across(min(each.drained_at for each in visits))
+            last = axis.across(max(each.ends_at for each in visits))
+            until = last if wave.planned_until is None else axis.across(wave.planned_until)
+            parts = ((first, Shade.NONE), (last - first, Shade.BLUE), (until - last, Shade.PALE))
+        rows.append(BarRow(label=f"wave {wave.number}:", parts=parts, number=f"{len(wave.nodes):,}"))
+    return tuple(rows)
+
+
+def _words(plan: RolloutPlan) -> str:
+    count = sum(len(wave.nodes) for wave in plan.waves)
+    ends = "no end foreseen" if plan.finishes_at is None else f"ends {plan.finishes_at:%Y-%m-%d %H:%M} UTC"
+    left = count - len(plan.visits)
+    return " · ".join(
+        [
+            f"{escape_markdown(plan.release)}: {_counted(count, 'node')} in {_counted(len(plan.waves), 'wave')}",
+            f"begins {plan.starts_at:%Y-%m-%d %H:%M} UTC, {ends}",
+            f"{plan.lost_gpu_hours:,.0f} GPU-hours lost",
+            *(["dark: updated, pale: soaks"] if plan.visits else []),
+            *([f"{left:,} without a foreseen time"] if left else []),
+            *([f"{len(plan.skipped):,} left out"] if plan.skipped else []),
+        ]
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+# -- a picture of rollouts --
+
+
+_SHEET = Sheet(
+    title="rollout: waves, and where their nodes stand",
+    key={
+        Shade.GREEN: "updated",
+        Shade.SKY: "soaks",
+        Shade.BLUE: "in hand",
+        Shade.YELLOW: "back",
+        Shade.ORANGE: "failed",
+        Shade.PINK: "left out",
+        Shade.GREY: "to come",
+    },
+)
+_ORDER = tuple(_SHEET.key)
+_SMALL_LETTERS = 16
+"""Of a number that stands beside a small bar and its wave's name; a longer one says how many are updated."""
+_AT_WORK = frozenset({Shade.GREEN, Shade.SKY})
+
+
+def progress_rows(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple[BarRow, ...]:
+    """Return a bar a wave, as long as it has nodes."""
+    rows = []
+    for wave in rollout.waves:
+        shades = [_shade_of(each) for each in nodes if each.wave == wave.number]
+        counts = {shade: shades.count(shade) for shade in _ORDER}
+        kind = "deciding" if wave.is_deciding else "canary" if wave.is_canary else ""
+        rows.append(
+            BarRow(
+                label=f"wave {wave.number} {kind}".rstrip(),
+                parts=tuple((float(count), shade) for shade, count in counts.items()),
+                number=", ".join(f"{count} {_SHEET.key[shade]}" for shade, count in counts.items() if count),
+            )
+        )
+    return tuple(rows)
+
+
+def picture_of_progress(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple[str, str]:
+    """Return the picture of one rollout as Markdown: small enough to be shown in place, and large."""
+    rows = progress_rows(rollout, nodes)
+    words = escape_markdown(f"{rollout.rollout} {rollout.release}: {rollout.state.value.replace('_', ' ')}")
+    small = tuple(_small(wave.number, row) for wave, row in zip(rollout.waves, rows, strict=True))
+    return small_rows(small, sheet=_SHEET, words=words), large_rows(rows, sheet=_SHEET, words=words)
+
+
+def _small(wave: int, row: BarRow) -> BarRow:
+    """Return the same row with few enough letters to stand beside a small bar."""
+    at_work = sum(count for count, shade in row.parts if shade in _AT_WORK)
+    short = f"{at_work:g} of {sum(count for count, _ in row.parts):g}"
+    return replace(row, label=f"wave {wave}", number=row.number if len(row.number) <= _SMALL_LETTERS else short)
+
+
+def _shade_of(node: RolloutNode) -> Shade:
+    if node.stage in (NodeStage.PULLED, NodeStage.LOST):
+        return Shade.ORANGE
+    if node.stage is NodeStage.BACK or (node.stage in IN_HAND and node.direction is Direction.BACK):
+        return Shade.YELLOW
+    return {
+        NodeStage.UPDATED: Shade.GREEN,
+        NodeStage.SOAKING: Shade.SKY,
+        NodeStage.PENDING: Shade.GREY,
+        NodeStage.SKIPPED: Shade.PINK,
+    }.get(node.stage, Shade.BLUE)

@@ -1,0 +1,1 @@
+"""How anything is shown: pictures and text that every subject's pages, messages and assets share."""
