@@ -19,10 +19,12 @@ from ops_pipelines.core.action import Action, ActionRecord, Verb
 from ops_pipelines.core.identity import IncidentId, digest_of
 from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.core.policy import DrainBudget, MassEvent
-from ops_pipelines.domain.act_proof import Sight, prove_act
-from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, judge
-from ops_pipelines.domain.plan_proof import prove_plans
+from ops_pipelines.core.proof import Authority
+from ops_pipelines.remediate.act_proof import Sight, prove_act
+from ops_pipelines.remediate.decide import decide
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.guardrails.judge import judge
+from ops_pipelines.remediate.plan_proof import prove_plans
 from tests.domain.builders import NOW, job, node_names, policy, rules, snapshot, xid
 
 NODE_COUNT, JOB_COUNT, REPEATS = 2_048, 1_458, 9

@@ -25,16 +25,16 @@ from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology, d
 from ops_pipelines.core.plan import Order, Rules
 from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines.drills.stack import free_port, free_ports
-from ops_pipelines.flow.acts.perform import Progress, Stage
-from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.at_once import carry_out_together
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.acts.perform import Progress, Stage
+from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.plans.at_once import carry_out_together
+from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler

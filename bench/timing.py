@@ -24,7 +24,7 @@ from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
 from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import RecoveryLimits
-from ops_pipelines.domain.steps.timing import choose_moment, is_moment
+from ops_pipelines.remediate.timing import choose_moment, is_moment
 from ops_pipelines.resources.catalogue_hazards import read_hazards
 
 DOCS = Path(__file__).parent.parent / "docs" / "REMEDIATION.md"

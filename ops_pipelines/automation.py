@@ -22,12 +22,12 @@ from ops_pipelines.core.identity import PlanId, parse_node_name
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.domain.capacity.quarters import QUARTER_MONTHS, first_day_of, quarter_of
-from ops_pipelines.flow.hands.by_hand import drain_by_hand, return_by_hand
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
 from ops_pipelines.run_lanes import NO_RETRIES, RunLane, tags_of

@@ -120,9 +120,8 @@ def check_config(
     """
     from ops_pipelines.core.policy import Mode
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.domain.guardrails.fencing_room import find_objections
-    from ops_pipelines.domain.guardrails.site_means import find_gaps
-    from ops_pipelines.flow.timeliness import read_lateness
+    from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
+    from ops_pipelines.remediate.timeliness import read_lateness
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.fleet import offered_means
     from ops_pipelines.resources.config.policy_file import find_cautions

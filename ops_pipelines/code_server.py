@@ -21,7 +21,7 @@ IMPORTED = (
     *("ops_pipelines.resources.fleet.composed_fleet", "ops_pipelines.resources.fleet.ansible_installs"),
     *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.logs.kernel_log"),
     *("ops_pipelines.resources.notifier", "prometheus_api_client", "psycopg2.extras"),
-    *("ops_pipelines.report.pictures.incidents", "ops_pipelines.frames.pictures.remediation"),
+    *("ops_pipelines.report.pictures.incidents", "ops_pipelines.remediate.pictures"),
     "ops_pipelines.pages.incident_report",
 )
 """What a run that acts imports before it has ended; what is missing here is imported by each run itself."""

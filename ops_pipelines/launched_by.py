@@ -7,8 +7,8 @@ import dagster as dg
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.login_tag import LOGIN_TAG, login_key, read_login
+from ops_pipelines.remediate.by_hand import ByHandRefused
 
 WITHOUT_LOGIN = "somebody without a login"
 

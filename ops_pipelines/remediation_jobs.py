@@ -21,14 +21,14 @@ from ops_pipelines.assets.verify import shown_of_verdicts
 from ops_pipelines.checks.plan_safety import judge_plans
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.domain.decision import Decision, plan_all
-from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.evidence.bundle import save_as_it_is, tidy
-from ops_pipelines.flow.evidence.observe import Found, Recorded, find_in, keep, record_findings, take_snapshot
-from ops_pipelines.flow.nodes.verify import verify_repaired
-from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
-from ops_pipelines.flow.timeliness import note_run_start
+from ops_pipelines.remediate.bundle import save_as_it_is, tidy
+from ops_pipelines.remediate.decide import Decision, plan_all
+from ops_pipelines.remediate.nodes.verify import verify_repaired
+from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.remediate.plans.gate import prove_and_record, unproved_in_force
+from ops_pipelines.remediate.snapshot import Found, Recorded, find_in, keep, record_findings, take_snapshot
+from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.timeliness import note_run_start
 from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS
 from ops_pipelines.run_share import Turns, is_left_to_another
 

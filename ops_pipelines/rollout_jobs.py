@@ -10,8 +10,8 @@ from ops_pipelines.assets.rollouts import shown_of_pass, shown_of_progress
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import RolloutId, parse_node_name
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.launched_by import launched_by
+from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 
 

@@ -16,7 +16,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId, PlanId
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain.repair.footprint import Footprint, footprint_of
+from ops_pipelines.remediate.isolation import Footprint, footprint_of
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 
 PLANS_TAG = "ops_pipelines/plans"

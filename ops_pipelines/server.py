@@ -34,8 +34,6 @@ from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import ShelfError, StatementFilesError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
-from ops_pipelines.flow.heartbeat import read_vital_signs, vital_signs
 from ops_pipelines.flow.people.approval_links import ForgedLink, LinkRefused
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.lake.quantities import readable
@@ -49,6 +47,8 @@ from ops_pipelines.observe.alerts import (
 )
 from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
+from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate

@@ -23,10 +23,10 @@ from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
-from ops_pipelines.domain.guardrails.site_means import within_means
 from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy

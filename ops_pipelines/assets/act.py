@@ -9,9 +9,9 @@ from ops_pipelines.assets.understand import incidents
 from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.domain.decision import Decision
-from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.plans.plan_progress import PlanReport
+from ops_pipelines.remediate.decide import Decision
+from ops_pipelines.remediate.plans.gate import PlanReport
+from ops_pipelines.remediate.testimony import explain_action
 
 GROUP = "act"
 

@@ -15,7 +15,7 @@ from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.record import SavedBundle
-from ops_pipelines.flow.evidence.bundle import began_at
+from ops_pipelines.remediate.bundle import began_at
 
 EXPLAINED_AT_MOST = 5
 """Paragraphs on the page; the table has them all."""

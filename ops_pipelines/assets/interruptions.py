@@ -36,7 +36,7 @@ def interruption_costs(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """How long an interruption takes: queue with and without room, and restart until work goes on."""
-    from ops_pipelines.frames.restart_costs import (
+    from ops_pipelines.remediate.restart_costs import (
         Attempt,
         attempts_of_rows,
         cost_rows,
@@ -100,6 +100,6 @@ def _ended(lake: Lake, since: datetime, until: datetime) -> Iterator[Rows]:
 
 def _lines_after(lake: Lake, start: datetime) -> Rows:
     """Return what jobs wrote in the hours in which a restart is looked for."""
-    from ops_pipelines.frames.restart_costs import LOG_COLUMNS, START_LIMIT
+    from ops_pipelines.remediate.restart_costs import LOG_COLUMNS, START_LIMIT
 
     return lake.read("job_logs", start=hour_of(start), end=start + START_LIMIT, columns=LOG_COLUMNS)

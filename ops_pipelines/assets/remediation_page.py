@@ -15,9 +15,9 @@ from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, Recovery
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
-from ops_pipelines.flow.hands.repairs import WaitingRepair, queue_of
 from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
-from ops_pipelines.flow.nodes.standings import Probation, Standing, probations_of, standings_of
+from ops_pipelines.remediate.by_hand import WaitingRepair, queue_of
+from ops_pipelines.remediate.nodes.tests import Probation, Standing, probations_of, standings_of
 from ops_pipelines.report.markdown import escape_markdown
 
 BACK = timedelta(days=7)
@@ -57,7 +57,7 @@ def describe_remediation(
     now: datetime,
 ) -> Mapping[str, dg.MetadataValue]:
     """Return what the page shows: pictures that open in place, the newest plans, tables, pictures for the dialog."""
-    from ops_pipelines.frames.pictures import remediation as pictures
+    from ops_pipelines.remediate import pictures as pictures
 
     sums = sum_by_day_and_team(recent.savings)
     drawn = {

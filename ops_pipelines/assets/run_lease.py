@@ -9,7 +9,7 @@ from datetime import datetime
 import dagster as dg
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.remediate.acts.facts import Lease
 
 LEASE_TAG = "ops_pipelines/lease"
 """Carried by runs that act: the lease under which they were asked for."""

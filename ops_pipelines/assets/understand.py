@@ -11,9 +11,9 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import Snapshot
-from ops_pipelines.flow.evidence.bundle import BundleReport
-from ops_pipelines.flow.evidence.observe import Found
 from ops_pipelines.observe.rules import find
+from ops_pipelines.remediate.bundle import BundleReport
+from ops_pipelines.remediate.snapshot import Found
 
 GROUP = "understand"
 

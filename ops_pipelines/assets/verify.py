@@ -6,8 +6,8 @@ import dagster as dg
 
 from ops_pipelines.assets.act import action_log
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.returning.verification import Recovery
-from ops_pipelines.flow.nodes.verify import VerificationReport
+from ops_pipelines.remediate.nodes.verify import VerificationReport
+from ops_pipelines.remediate.verification import Recovery
 
 GROUP = "verify"
 

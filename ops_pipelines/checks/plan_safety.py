@@ -13,8 +13,8 @@ import dagster as dg
 from ops_pipelines.assets.act import remediation_plan
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain.plan_proof import PROOFS
-from ops_pipelines.flow.plans.carry_out import plans_to_carry_out
+from ops_pipelines.remediate.plan_proof import PROOFS
+from ops_pipelines.remediate.plans.carry_out import plans_to_carry_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

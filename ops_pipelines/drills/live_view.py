@@ -16,7 +16,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
 from ops_pipelines.domain.report import node_word
-from ops_pipelines.domain.returning.testimony import explain_action
+from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines.simulator.twin import Twin
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
-from ops_pipelines.domain.node_health.gate_lint import lint_gates, lint_suites
+from ops_pipelines.remediate.guardrails.floors_lint import lint_gates, lint_suites
 
 Value = TypeVar("Value")
 GATES_TABLE, SUITES_TABLE = "health_gates.csv", "verification_suites.csv"

@@ -1,6 +1,6 @@
 """Reads catalogue/fault_hazards.csv: what faults do to jobs that go on, as domain values.
 
-Choosing the row for a fault is `domain.steps.timing`'s. A table that says nonsense is a fault of this program: the
+Choosing the row for a fault is `remediate.timing`'s. A table that says nonsense is a fault of this program: the
 error names the row and the word.
 """
 

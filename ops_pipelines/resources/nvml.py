@@ -1,6 +1,6 @@
 """What NVML and the kernel say of this node: the node check, `python -m ops_pipelines.resources.nvml`.
 
-Looks and reports; changes nothing. What an inspection proves is `domain.returning.verification`; who asks for it is the
+Looks and reports; changes nothing. What an inspection proves is `remediate.verification`; who asks for it is the
 fleet.
 """
 

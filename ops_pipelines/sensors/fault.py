@@ -21,15 +21,14 @@ import dagster as dg
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.evidence.observe import begin_reading
-from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.configuration import see_to_configuration, tell_ledger_news
-from ops_pipelines.flow.plans.marks import see_to_marks
-from ops_pipelines.flow.plans.overdue import page_if_blind, page_if_late
-from ops_pipelines.flow.plans.overlaps import see_to_overlaps
-from ops_pipelines.flow.plans.reflex import Attention, react
-from ops_pipelines.flow.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
 from ops_pipelines.observe.intake import Intake, take_in_conditions, take_in_logs
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.plans.configuration import see_to_configuration, tell_ledger_news
+from ops_pipelines.remediate.plans.overdue import page_if_blind, page_if_late
+from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
+from ops_pipelines.remediate.plans.reflex import Attention, react, see_to_marks
+from ops_pipelines.remediate.snapshot import begin_reading
+from ops_pipelines.remediate.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, one_at_a_time, why_not_held
 from ops_pipelines.sensors.this_process import is_replaced_by_its_caller, this_process
 

@@ -1,6 +1,6 @@
 """Requests one remediation run for whatever is due. Compares, never acts.
 
-A long poll of the ledger, which the fault sensor fills: what is worth a run is `flow.evidence.due`'s judgement.
+A long poll of the ledger, which the fault sensor fills: what is worth a run is `remediate.due`'s judgement.
 """
 
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from ops_pipelines.assets.run_lease import REQUESTED_TAG
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import HeldLease, LedgerState
 from ops_pipelines.core.observation import NO_NODE
-from ops_pipelines.flow.evidence.due import Due, due_remediation, due_takeover, epoch_of_key, under_epoch
-from ops_pipelines.flow.evidence.observe import EVIDENCE_AT_ONCE
-from ops_pipelines.flow.plans.configuration import rules_changed_at
-from ops_pipelines.flow.plans.moments import due_moment
+from ops_pipelines.remediate.due import Due, due_remediation, due_takeover, epoch_of_key, under_epoch
+from ops_pipelines.remediate.plans.configuration import rules_changed_at
+from ops_pipelines.remediate.plans.moments import due_moment
+from ops_pipelines.remediate.snapshot import EVIDENCE_AT_ONCE
 from ops_pipelines.remediation_jobs import remediate
 from ops_pipelines.run_lanes import ACTING_SIDE_BY_SIDE, ACTING_TAGS
 from ops_pipelines.run_share import footprints_of, shares_under_way

@@ -5,7 +5,7 @@ import dagster as dg
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.evidence.due import due_verification, under_epoch
+from ops_pipelines.remediate.due import due_verification, under_epoch
 from ops_pipelines.remediation_jobs import verify_nodes
 from ops_pipelines.run_lanes import VERIFYING_TAGS
 from ops_pipelines.sensors.runs import hold_epoch, is_run_under_way, leave_beat, note_of, one_at_a_time, request

@@ -13,9 +13,9 @@ from ops_pipelines.assets.observe import EVIDENCE_TAG
 from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import HeldLease, LedgerError
-from ops_pipelines.flow.evidence.due import Due
-from ops_pipelines.flow.heartbeat import beat
-from ops_pipelines.flow.lease import TTL
+from ops_pipelines.remediate.acts.facts import TTL
+from ops_pipelines.remediate.due import Due
+from ops_pipelines.remediate.plans.configuration import beat
 from ops_pipelines.run_lanes import ACTING_TAGS
 from ops_pipelines.run_share import UNDER_WAY
 from ops_pipelines.sensors.this_process import is_gone, this_process

@@ -7,12 +7,12 @@ from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.domain.guardrails.consents import needs_yes
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
-from ops_pipelines.domain.returning.testimony import explain_action
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.people.orders import waiting_plan
+from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.remediate.guardrails.consents import needs_yes
+from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.terminal.outlook import Outlook
 
 

@@ -66,7 +66,7 @@ def find_incident(name: str, cluster: "Cluster") -> "Incident":
     from difflib import get_close_matches
 
     from ops_pipelines.core.identity import IncidentId
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.remediate.by_hand import ByHandRefused
 
     incident = cluster.ledger.incident(IncidentId(name))
     if incident is not None:

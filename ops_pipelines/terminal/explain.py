@@ -18,7 +18,7 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.evidence.bundle import began_at
+from ops_pipelines.remediate.bundle import began_at
 from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, DiagnosisView, SightingView, view_sightings
 from ops_pipelines.terminal.explanation_views import (
     BundleView,

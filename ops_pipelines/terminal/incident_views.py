@@ -12,7 +12,7 @@ from ops_pipelines.core.entries import Approval
 from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain.returning.testimony import explain_action
+from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.terminal.diagnosis_views import DiagnosisView, view_diagnosis
 
 

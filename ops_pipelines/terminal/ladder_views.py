@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import Durations, LadderLimits
-from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.steps.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
-from ops_pipelines.flow.hands.repairs import WaitingRepair
-from ops_pipelines.flow.nodes.standings import Probation, Standing
+from ops_pipelines.core.proof import Refusal
+from ops_pipelines.remediate.by_hand import WaitingRepair
+from ops_pipelines.remediate.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
+from ops_pipelines.remediate.nodes.tests import Probation, Standing
 from ops_pipelines.terminal.outlook import Outlook
 from ops_pipelines.terminal.tables import moment
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.entries import ChainVerdict, Entry, EntryKind
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.domain.returning.testimony import explain_action
+from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.terminal.incident_views import IncidentView
 
 

@@ -33,7 +33,7 @@ def messages(
     undeliverable), audience, recipient, incident, severity, said, made_at, sent_at, next_at, message, attempt_count,
     receipt, problem].
     """
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.message_views import view_messages
 

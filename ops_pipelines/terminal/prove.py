@@ -1,6 +1,6 @@
 """`ops-pipelines prove`: the proof of one plan, computed anew from the snapshot that the plan was made from.
 
-Reads only, and nothing but the ledger. What a proof is stands in `domain.guardrails.blast_radius`.
+Reads only, and nothing but the ledger. What a proof is stands in `remediate.guardrails.blast_radius`.
 """
 
 import json as documents
@@ -70,8 +70,8 @@ def prove(
     judged_on, limit, says [text]].
     """
     from ops_pipelines.core.identity import PlanId
-    from ops_pipelines.domain.counted_again import prove_again
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.remediate.by_hand import ByHandRefused
+    from ops_pipelines.remediate.counted_again import prove_again
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console
 
@@ -124,8 +124,8 @@ def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | 
 
 def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius", cluster: "Cluster") -> ProofView:
     """Return what is shown of a proof that was computed anew."""
-    from ops_pipelines.domain.counted_again import re_prove
-    from ops_pipelines.domain.plan_proof import PROOFS
+    from ops_pipelines.remediate.counted_again import re_prove
+    from ops_pipelines.remediate.plan_proof import PROOFS
 
     rules = cluster.rules
     problems = list(re_prove(plan, snapshot, rules))
@@ -149,10 +149,10 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
 
 def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Cluster") -> tuple[GuardrailView, ...]:
     """Return each guardrail with what it said, as of then, of the plan's acts, had somebody approved it."""
-    from ops_pipelines.domain.counted_again import facts_behind
-    from ops_pipelines.domain.guardrails.judge import Authority, judge
-    from ops_pipelines.domain.guardrails.rulebook import read_rulebook
-    from ops_pipelines.domain.returning.testimony import explain_action
+    from ops_pipelines.core.proof import Authority
+    from ops_pipelines.remediate.counted_again import facts_behind
+    from ops_pipelines.remediate.guardrails.judge import judge, read_rulebook
+    from ops_pipelines.remediate.testimony import explain_action
 
     rules = cluster.rules
     facts = facts_behind(plan, snapshot, rules)

@@ -40,9 +40,9 @@ def propose(
     [gpu_type, installed, broken, in_rollouts, kept_back, supply], notes, contradictions, demand_until,
     known_hour_ratio.
     """
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.flow.quota.mornings_work import make_proposal
     from ops_pipelines.flow.quota.proposing import propose as propose_quotas
+    from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import day_named
     from ops_pipelines.terminal.quota_tables import print_proposal

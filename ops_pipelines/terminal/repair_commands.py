@@ -1,6 +1,6 @@
 """`ops-pipelines ladder`, `probation` and `repair`: where nodes stand, which are watched, and which wait for hands.
 
-What they say is `flow.nodes.standings` and `flow.hands.repairs`; the shape of it `ladder_views`, its print
+What they say is `remediate.nodes.tests` and `remediate.by_hand`; the shape of it `ladder_views`, its print
 `ladder_tables`.
 """
 
@@ -41,7 +41,7 @@ def ladder(
     cause, tries [repair, ended_at, why], next_rung or null, waits_for]. With --explain: cluster, rungs [rung,
     number, acts, precondition, witness, compensation, limit_seconds or null, max_tries or null].
     """
-    from ops_pipelines.flow.nodes.standings import standings_of
+    from ops_pipelines.remediate.nodes.tests import standings_of
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_ladder, print_rungs
     from ops_pipelines.terminal.ladder_views import LadderView, RungsView, view_rungs, view_standing
@@ -84,7 +84,7 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     JSON: cluster, taken_at, problems [text], nodes [node, incident, since, until, left_seconds, ends_with,
     jobs [text] or null if the scheduler did not answer].
     """
-    from ops_pipelines.flow.nodes.standings import probations_of
+    from ops_pipelines.remediate.nodes.tests import probations_of
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_probations
     from ops_pipelines.terminal.ladder_views import ProbationsView, view_probation
@@ -115,7 +115,7 @@ def list_queue(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_F
     \b
     JSON: cluster, taken_at, nodes [node, incident, since, age_seconds, cause, parts [text], asks [text]].
     """
-    from ops_pipelines.flow.hands.repairs import queue_of
+    from ops_pipelines.remediate.by_hand import queue_of
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.ladder_tables import print_queue
     from ops_pipelines.terminal.ladder_views import QueueView, view_waiting
@@ -152,8 +152,8 @@ def report(
     outcome, witness], tests [finished_at, suite, test, result, said, values [name, value, unit, part, low, high,
     verdict, source]], versions [text], history [incident, began_at, state, cause, parts, note], evidence, not_known.
     """
-    from ops_pipelines.domain.returning.repair_text import as_markdown
-    from ops_pipelines.flow.hands.repairs import report_for
+    from ops_pipelines.remediate.by_hand import report_for
+    from ops_pipelines.remediate.repair_report import as_markdown
     from ops_pipelines.terminal.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
@@ -171,7 +171,7 @@ def done(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Say in your name that a node is mended. It stays drained until its tests have shown that it is well."""
-    from ops_pipelines.flow.hands.repairs import mark_repaired
+    from ops_pipelines.remediate.by_hand import mark_repaired
     from ops_pipelines.terminal.tables import console, print_lines
 
     if not note.strip():

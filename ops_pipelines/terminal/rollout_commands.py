@@ -70,9 +70,9 @@ def start(
 
     Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
     """
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
     from ops_pipelines.flow.lifecycle.opening import start_release
     from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+    from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
@@ -196,7 +196,7 @@ def skip(
 
 def _find(name: str, cluster: "Cluster") -> "Rollout":
     from ops_pipelines.core.identity import RolloutId
-    from ops_pipelines.flow.hands.by_hand import ByHandRefused
+    from ops_pipelines.remediate.by_hand import ByHandRefused
 
     known = cluster.ledger.rollout(RolloutId(name.upper()))
     if known is None:

@@ -13,7 +13,7 @@ from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.health import VitalSigns
 from ops_pipelines.core.notes import NoteState
 from ops_pipelines.core.policy import Mode, PolicyError
-from ops_pipelines.flow.heartbeat import read_vital_signs
+from ops_pipelines.remediate.plans.configuration import read_vital_signs
 
 
 class VitalSignsCollector(Collector):

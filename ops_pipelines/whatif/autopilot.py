@@ -1,6 +1,6 @@
 """The production decision in simulated time: what it knows, what it decides, and the state that its acts leave behind.
 
-Nothing here decides: `domain.decision.decide` does, on a snapshot that holds only what evidence and schedulers would
+Nothing here decides: `remediate.decide.decide` does, on a snapshot that holds only what evidence and schedulers would
 have told. Acts succeed; how long they take is drawn by whoever plays the run.
 """
 
@@ -25,7 +25,7 @@ from ops_pipelines.core.observation import (
     Workload,
 )
 from ops_pipelines.core.plan import IncidentPlan, RestartCosts, Rules, Snapshot
-from ops_pipelines.domain.decision import Decision, decide
+from ops_pipelines.remediate.decide import Decision, decide
 
 JOB = JobId("1")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

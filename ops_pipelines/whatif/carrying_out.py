@@ -1,7 +1,7 @@
 """What becomes of the production code's plans in simulated time: when each act comes, and what it does to the job.
 
-Acts succeed, after as long as they were measured to take. Whether and what to do is `domain.decision`'s, when to
-interrupt the job `domain.steps.timing`'s, whether somebody must say yes first `domain.guardrails.consents`'s.
+Acts succeed, after as long as they were measured to take. Whether and what to do is `remediate.decide`'s, when to
+interrupt the job `remediate.timing`'s, whether somebody must say yes first `remediate.guardrails.consents`'s.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from ops_pipelines.core.observation import Observation
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proof import Patience, Refusal
-from ops_pipelines.domain.decision import Decision
-from ops_pipelines.domain.guardrails.consents import needs_yes
-from ops_pipelines.domain.steps.timing import is_moment
+from ops_pipelines.remediate.decide import Decision
+from ops_pipelines.remediate.guardrails.consents import needs_yes
+from ops_pipelines.remediate.timing import is_moment
 from ops_pipelines.whatif import peers
 from ops_pipelines.whatif.autopilot import Autopilot
 from ops_pipelines.whatif.draws import Duration, Fixed
@@ -31,7 +31,7 @@ from ops_pipelines.whatif.troubles import Entry, Event, Trouble
 LOOK_AT_NAMED = Fixed(300.0)
 """Assumption: a person who is told the part and why needs five minutes to agree."""
 _LOOKS_AT_MOST = timedelta(minutes=5)
-"""How far apart the looks at an incident that waits become, as in `flow.evidence.due`."""
+"""How far apart the looks at an incident that waits become, as in `remediate.due`."""
 _NO_LIMITS = frozenset({"response", "confirmation", "empty_plan"})
 """Refusals that say nothing of the policy's limits."""
 

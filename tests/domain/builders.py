@@ -41,8 +41,8 @@ from ops_pipelines.core.plan import Rules, Snapshot
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.diagnose.hypothesis import response_of
 from ops_pipelines.diagnose.incidents import World
-from ops_pipelines.domain.guardrails.judge import ClusterFacts, drain_reason
 from ops_pipelines.observe.rules import find
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_reason
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 NODE = NodeName("gpu001")

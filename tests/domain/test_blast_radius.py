@@ -11,8 +11,10 @@ from ops_pipelines.core.action import Action, ActionRecord, Verb
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import BlastRadius, JobTiming, Moment, Option, Remaining, RestartCosts, TouchedJob
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy
-from ops_pipelines.domain.guardrails.blast_radius import judge_proof, prove
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, judge
+from ops_pipelines.core.proof import Authority, Patience
+from ops_pipelines.remediate.guardrails.blast_radius import judge_proof, prove
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.guardrails.judge import judge
 from tests.domain.builders import (
     NODE,
     NOW,

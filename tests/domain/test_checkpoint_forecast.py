@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.observation import Checkpointing, Workload
-from ops_pipelines.domain.steps.checkpoint_forecast import CheckpointForecast, forecast_checkpoints, remaining_seconds
+from ops_pipelines.remediate.timing import CheckpointForecast, forecast_checkpoints, remaining_seconds
 from tests.domain.builders import NOW, after, ago, job
 
 HOUR = timedelta(hours=1)

@@ -22,17 +22,9 @@ from ops_pipelines.core.action import (
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.policy import DrainBudget, Mode, Policy
-from ops_pipelines.domain.guardrails.judge import (
-    Authority,
-    ClusterFacts,
-    Patience,
-    Refusal,
-    drain_owner,
-    drain_reason,
-    is_moot,
-    judge,
-    nodes_out_of_service,
-)
+from ops_pipelines.core.proof import Authority, Patience, Refusal
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_owner, drain_reason, nodes_out_of_service
+from ops_pipelines.remediate.guardrails.judge import is_moot, judge
 from tests.domain.builders import (
     GPU,
     INCIDENT,

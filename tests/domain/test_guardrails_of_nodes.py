@@ -14,15 +14,9 @@ from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, Action, Actio
 from ops_pipelines.core.identity import IncidentId, PciAddress, Topology
 from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, FreezeWindow, LadderLimits, MassEvent, Policy
-from ops_pipelines.domain.guardrails.judge import (
-    Authority,
-    ClusterFacts,
-    Patience,
-    Refusal,
-    are_stale,
-    is_moot,
-    judge,
-)
+from ops_pipelines.core.proof import Authority, Patience, Refusal
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.guardrails.judge import are_stale, is_moot, judge
 from tests.domain.builders import (
     GPU,
     INCIDENT,

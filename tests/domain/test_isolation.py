@@ -16,12 +16,12 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import ALERT_SOURCE, DETECTOR_SOURCE, HISTORY_SOURCE, Checkpointing, Signal
 from ops_pipelines.core.plan import IncidentPlan, Moment
 from ops_pipelines.core.policy import LadderLimits
+from ops_pipelines.core.proof import Refusal
 from ops_pipelines.diagnose.hypothesis import diagnose
-from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.domain.repair.isolation import ISOLATED_AT, isolation_for, may_be_shared
-from ops_pipelines.domain.repair.remediation import plan_remediation
-from ops_pipelines.domain.steps.ladder import Rung, next_repair, position_of
 from ops_pipelines.observe.rules import find
+from ops_pipelines.remediate.decide import plan_remediation
+from ops_pipelines.remediate.isolation import ISOLATED_AT, isolation_for, may_be_shared
+from ops_pipelines.remediate.ladder import Rung, next_repair, position_of
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -7,8 +7,8 @@ import pytest
 from ops_pipelines.core.fault import FirstAction
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import Incident, Try
-from ops_pipelines.domain.repair.job_fate import is_silent
-from ops_pipelines.domain.repair.repair_steps import Situation
+from ops_pipelines.remediate.job_fate import is_silent
+from ops_pipelines.remediate.repair_steps import Situation
 from tests.domain.builders import ago, incident, job, node, unreachable, xid
 
 MILD = replace(xid(48, seconds_ago=10), first_action=FirstAction.RESET_GPU_AT_JOB_END)

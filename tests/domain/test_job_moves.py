@@ -23,8 +23,9 @@ from ops_pipelines.core.observation import (
     Workload,
 )
 from ops_pipelines.core.plan import Moment
-from ops_pipelines.domain.repair.job_fate import has_surely_ended, hazard_for
-from ops_pipelines.domain.repair.job_moves import (
+from ops_pipelines.observe.rules import find
+from ops_pipelines.remediate.job_fate import has_surely_ended, hazard_for
+from ops_pipelines.remediate.job_moves import (
     ActionMaker,
     Move,
     count_moves,
@@ -37,7 +38,6 @@ from ops_pipelines.domain.repair.job_moves import (
     take_off,
     time_jobs,
 )
-from ops_pipelines.observe.rules import find
 from tests.domain.builders import (
     CATALOGUE,
     NODE,

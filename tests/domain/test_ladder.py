@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, Try, climb
 from ops_pipelines.core.policy import Durations, LadderLimits
 from ops_pipelines.diagnose.incidents import is_relapse
-from ops_pipelines.domain.steps.ladder import RUNGS, Rung, count_tries, limit_of, next_repair, position_of, rung_of
+from ops_pipelines.remediate.ladder import RUNGS, Rung, count_tries, limit_of, next_repair, position_of, rung_of
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, OTHER_NODE, action, ago, begun, incident, xid
 
 LIMITS = LadderLimits()

@@ -11,8 +11,9 @@ from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
 from ops_pipelines.core.policy import FreezeWindow, Mode, Policy
-from ops_pipelines.domain.guardrails.judge import Authority, is_moot, judge
-from ops_pipelines.domain.repair.marks import Marks, find_marks, standing_marks
+from ops_pipelines.core.proof import Authority
+from ops_pipelines.remediate.guardrails.judge import is_moot, judge
+from ops_pipelines.remediate.job_fate import Marks, find_marks, standing_marks
 from tests.domain.builders import (
     INCIDENT,
     NODE,

@@ -11,7 +11,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import Observation, Signal
 from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.core.policy import MassEvent
-from ops_pipelines.domain.decision import Decision, decide
+from ops_pipelines.remediate.decide import Decision, decide
 from ops_pipelines.resources.documents import decode, encode
 from tests.domain.builders import (
     NODE,

@@ -23,9 +23,11 @@ from ops_pipelines.core.policy import (
     Policy,
     RolloutLimits,
 )
+from ops_pipelines.core.proof import Authority, Patience, Refusal
 from ops_pipelines.core.rollout import times_of_change, under_change
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Patience, Refusal, is_moot, judge
-from ops_pipelines.domain.guardrails.ownership import holder_of
+from ops_pipelines.remediate.guardrails.consents import holder_of
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.guardrails.judge import is_moot, judge
 from tests.domain.builders import (
     GPU,
     INCIDENT,

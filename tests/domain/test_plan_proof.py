@@ -15,9 +15,9 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment, Option, Rules, Snapshot
 from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
-from ops_pipelines.domain.counted_again import re_prove
-from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.plan_proof import (
+from ops_pipelines.remediate.counted_again import re_prove
+from ops_pipelines.remediate.decide import decide
+from ops_pipelines.remediate.plan_proof import (
     PROOFS,
     find_acts_in_freeze,
     find_acts_in_mass_event,

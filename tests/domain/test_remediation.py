@@ -13,8 +13,9 @@ from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, 
 from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus
 from ops_pipelines.core.plan import IncidentPlan, Moment
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Mode, Policy
-from ops_pipelines.domain.guardrails.judge import ClusterFacts, Patience, Refusal, drain_owner
-from ops_pipelines.domain.repair.remediation import plan_remediation
+from ops_pipelines.core.proof import Patience, Refusal
+from ops_pipelines.remediate.decide import plan_remediation
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_owner
 from tests.domain.builders import (
     GPU,
     NODE,

@@ -15,8 +15,7 @@ from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import ActionKey, Digest
 from ops_pipelines.core.incident import IncidentState, Try
 from ops_pipelines.core.node_tests import GPU_COUNT, HealthGate, Measurement, NodeCheck, Serial, TestResult, TestRun
-from ops_pipelines.domain.returning.repair_report import RepairReport, queued_at, write_report
-from ops_pipelines.domain.returning.repair_text import as_markdown, fence
+from ops_pipelines.remediate.repair_report import RepairReport, as_markdown, fence, queued_at, write_report
 from ops_pipelines.report.markdown import escape_markdown
 from tests.domain.builders import (
     GPU,

@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import Checkpointing, JobStatus, Observation, Signal, Workload
 from ops_pipelines.core.plan import JobTiming, Moment, RestartCosts
 from ops_pipelines.core.policy import RecoveryLimits
-from ops_pipelines.domain.steps.timing import choose_moment, hazard_of, is_moment
+from ops_pipelines.remediate.timing import choose_moment, hazard_of, is_moment
 from tests.domain.builders import GPU, NODE, NOW, OTHER_GPU, after, ago, job
 
 HOUR = timedelta(hours=1)

@@ -22,11 +22,9 @@ from ops_pipelines.core.observation import (
     Signal,
 )
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.domain.returning.testimony import Scene, count_outcomes, explain_action
-from ops_pipelines.domain.returning.testimony import (
-    testify as hear,  # pytest would collect it under its own name
-)
-from ops_pipelines.domain.returning.verification import (
+from ops_pipelines.remediate.testimony import Scene, count_outcomes, explain_action
+from ops_pipelines.remediate.testimony import testify as hear
+from ops_pipelines.remediate.verification import (
     NodeBaseline,
     Recovery,
     TestsStanding,

@@ -14,12 +14,11 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.flow.acts.fresh_facts import FreshFacts, read_facts
-from ops_pipelines.flow.acts.perform import Progress, Stage, perform
-from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans import at_once
-from ops_pipelines.flow.plans.at_once import carry_out_together
+from ops_pipelines.remediate.acts.facts import FreshFacts, Lease, read_facts
+from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.plans import at_once
+from ops_pipelines.remediate.plans.at_once import carry_out_together
 from ops_pipelines.simulator.journal import EntryKind
 from tests.ports.proved_plans import allow, keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

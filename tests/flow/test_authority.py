@@ -12,9 +12,9 @@ from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.domain.guardrails.judge import Authority
-from ops_pipelines.flow.acts.judgement import authority_of
-from ops_pipelines.flow.plans.awaited import awaited_act
+from ops_pipelines.core.proof import Authority
+from ops_pipelines.remediate.acts.judgement import authority_of
+from ops_pipelines.remediate.plans.moments import awaited_act
 from tests.domain.builders import INCIDENT, NODE, action, ago, attempt, begun, ended, incident, policy, xid
 
 PLAN = PlanId("PLAN-1")

@@ -17,8 +17,9 @@ from ops_pipelines.core.fault import AtFault, Component, ComponentKind, Family, 
 from ops_pipelines.core.identity import IncidentId, JobId, NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.record import BundleError, Recalled, RecalledLine, SavedBundle
-from ops_pipelines.flow.evidence import bundle
-from ops_pipelines.flow.evidence.bundle import (
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.remediate import bundle
+from ops_pipelines.remediate.bundle import (
     MARGIN,
     MAX_LINES,
     concerned_nodes,
@@ -28,8 +29,7 @@ from ops_pipelines.flow.evidence.bundle import (
     save_before_acting,
     window_of,
 )
-from ops_pipelines.flow.plans.carry_out import carry_out_drains
-from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.remediate.plans.carry_out import carry_out_drains
 from ops_pipelines.resources.bundle_files import BundleFiles
 from ops_pipelines.simulator.journal import FaultKind
 from tests.domain.builders import GPU, NODE, NOW, after, ago, attempt, incident, job, xid

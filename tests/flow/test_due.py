@@ -15,7 +15,7 @@ from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.observation import NodeStatus, Observation
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.flow.evidence.due import Due, due_remediation, due_verification, last_touched_at
+from ops_pipelines.remediate.due import Due, due_remediation, due_verification, last_touched_at
 from tests.domain.builders import (
     NODE,
     NOW,

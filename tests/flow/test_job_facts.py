@@ -13,8 +13,6 @@ from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import Checkpointing, JobState, Workload
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.sources import TIMES_KEPT, CheckpointSeen, JobFactsReading, LogLine
-from ops_pipelines.flow.acts.fresh_facts import read_facts
-from ops_pipelines.flow.evidence.observe import take_snapshot
 from ops_pipelines.observe.job_facts import (
     CLOCK_SKEW,
     PARTS_WITHIN,
@@ -28,6 +26,8 @@ from ops_pipelines.observe.job_facts import (
 from ops_pipelines.observe.live_cycle import run_cycle
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
+from ops_pipelines.remediate.acts.facts import read_facts
+from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.domain.builders import NOW, after, ago, job
 from tests.flow.fake_job_facts import FakeJobFacts

@@ -10,9 +10,9 @@ import pytest
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.domain.returning.verification import TestsStanding
-from ops_pipelines.flow.nodes.node_tests import check_of, see_to_tests
 from ops_pipelines.flow.people import orders
+from ops_pipelines.remediate.nodes.tests import check_of, see_to_tests
+from ops_pipelines.remediate.verification import TestsStanding
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import incident, xid
 from tests.scenarios.ladder_stage import WATCHFUL, Stage

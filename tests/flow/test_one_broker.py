@@ -12,15 +12,15 @@ from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import Mode, RolloutLimits
-from ops_pipelines.core.proof import ActProof
+from ops_pipelines.core.proof import ActProof, Authority, Patience, Refusal
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutState
-from ops_pipelines.domain.guardrails.judge import Authority, Patience, Refusal, drain_reason
-from ops_pipelines.flow.acts.fresh_facts import read_facts
-from ops_pipelines.flow.acts.judgement import authority_of, judge_on, sight_of
-from ops_pipelines.flow.acts.perform import Progress, Stage, perform
-from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
-from ops_pipelines.flow.nodes.probation import put_back_what_was_left
-from ops_pipelines.flow.plans.overdue import remind_of_waiting, settle_left_behind
+from ops_pipelines.remediate.acts.facts import read_facts
+from ops_pipelines.remediate.acts.judgement import authority_of, judge_on, sight_of
+from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.nodes.probation import put_back_what_was_left
+from ops_pipelines.remediate.plans.overdue import remind_of_waiting, settle_left_behind
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan

@@ -13,8 +13,8 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.hands.by_hand import drain_by_hand
-from ops_pipelines.flow.plans.overdue import settle_left_behind
+from ops_pipelines.remediate.by_hand import drain_by_hand
+from ops_pipelines.remediate.plans.overdue import settle_left_behind
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot

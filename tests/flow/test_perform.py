@@ -18,10 +18,10 @@ from ops_pipelines.core.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.flow.acts.perform import Stage, perform
-from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.people import orders
+from ops_pipelines.remediate.acts.facts import TTL, Lease
+from ops_pipelines.remediate.acts.perform import Stage, perform
+from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -16,14 +16,15 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.domain.guardrails.fencing_room import RUN_START, SENSOR_TICK
-from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.flow.acts.perform import Stage as Step
-from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.heartbeat import beat, read_vital_signs
-from ops_pipelines.flow.lease import TTL
-from ops_pipelines.flow.plans.overdue import page_if_late
-from ops_pipelines.flow.timeliness import (
+from ops_pipelines.observe.intake import _unreachable, take_in_conditions
+from ops_pipelines.remediate.acts.facts import TTL
+from ops_pipelines.remediate.acts.perform import Stage as Step
+from ops_pipelines.remediate.acts.perform import perform
+from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.guardrails.fencing_room import RUN_START, SENSOR_TICK
+from ops_pipelines.remediate.plans.configuration import beat, read_vital_signs
+from ops_pipelines.remediate.plans.overdue import page_if_late
+from ops_pipelines.remediate.timeliness import (
     STEADY,
     Lateness,
     in_force,
@@ -35,7 +36,6 @@ from ops_pipelines.flow.timeliness import (
     note_silences,
     read_lateness,
 )
-from ops_pipelines.observe.intake import _unreachable, take_in_conditions
 from ops_pipelines.simulator.journal import FaultKind
 from tests.ports.proved_plans import order_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

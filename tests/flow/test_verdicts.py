@@ -12,10 +12,10 @@ from ops_pipelines.core.action import Action, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.plan import Order
-from ops_pipelines.domain.guardrails.judge import drain_reason
-from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.plans.at_once import carry_out_together
+from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.plans.at_once import carry_out_together
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import GPU1
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.plan import BlastRadius, Remaining
-from ops_pipelines.domain.steps.ladder import Rung
-from ops_pipelines.frames.pictures.remediation import (
+from ops_pipelines.remediate.ladder import Rung
+from ops_pipelines.remediate.pictures import (
     RUNG_WORDS,
     LadderRow,
     Picture,

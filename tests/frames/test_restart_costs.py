@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.plan import RestartCosts
-from ops_pipelines.frames.restart_costs import (
+from ops_pipelines.lake.accounting import read_ended
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.remediate.restart_costs import (
     HOLD_OFF,
     LEAST_COUNT,
     PER_JOB,
@@ -24,8 +26,6 @@ from ops_pipelines.frames.restart_costs import (
     measure_costs,
     time_restart,
 )
-from ops_pipelines.lake.accounting import read_ended
-from ops_pipelines.lake.schema import TABLES
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -20,8 +20,7 @@ from ops_pipelines.core.entries import (
 from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.ledger import Ledger
-from ops_pipelines.core.proof import ActProof
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.core.proof import ActProof, Patience, Refusal
 from tests.ports.ledger_samples import (
     NO_LIMIT,
     NOW,

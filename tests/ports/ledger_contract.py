@@ -12,7 +12,7 @@ from ops_pipelines.core.entries import EntryKind, Pause
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import Rejected
-from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.core.proof import Refusal
 from tests.ports.ledger_action_contract import LedgerActionContract
 from tests.ports.ledger_approval_contract import LedgerApprovalContract
 from tests.ports.ledger_check_contract import LedgerCheckContract

@@ -10,7 +10,7 @@ from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, 
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import Observation, Signal
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.core.proof import Patience, Refusal
 from tests.ports.proved_plans import allow, keep_proved, passed_act
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

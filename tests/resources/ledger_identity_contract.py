@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.core.entries import Begun, EntryKind, LedgerConflict, LedgerError, Pause
 from ops_pipelines.core.observation import HISTORY
-from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.core.proof import Refusal
 from ops_pipelines.resources.ledger.copying import copy_out, put_in
 from ops_pipelines.resources.ledger.seen import SEEN_FILE, SeenFile, mark_from
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

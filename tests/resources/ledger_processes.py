@@ -11,9 +11,8 @@ from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.entries import Begun, LedgerConflict, LedgerState
 from ops_pipelines.core.identity import RolloutId
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.proof import ActProof
+from ops_pipelines.core.proof import ActProof, Refusal
 from ops_pipelines.core.rollout import RolloutNode
-from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_samples import (

@@ -26,10 +26,10 @@ from ops_pipelines.core.policy import (
     RolloutLimits,
     WeeklyWindow,
 )
-from ops_pipelines.domain.guardrails.site_means import find_gaps
 from ops_pipelines.drills.lab import POLICY as LAB_POLICY
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.observe.detectors.node import DRIVER
+from ops_pipelines.remediate.guardrails.fencing_room import find_gaps
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import insert, text
 
 from ops_pipelines.core.entries import LedgerError
-from ops_pipelines.domain.guardrails.judge import Refusal
+from ops_pipelines.core.proof import Refusal
 from ops_pipelines.resources.ledger.copying import copy_out
 from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

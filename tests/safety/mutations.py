@@ -1,4 +1,4 @@
-"""The program with one guardrail less: each rule of `domain.guardrails.judge` can be taken out alone.
+"""The program with one guardrail less: each rule of `remediate.guardrails.judge` can be taken out alone.
 
 A rule is taken out by showing `judge` a world in which that one rule has nothing to object to; every other rule still
 judges the world as it is. What stands elsewhere (the ledger's own checks, `is_moot`) is taken out by name.
@@ -17,11 +17,12 @@ from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.core.policy import Consent, DrainBudget, Mode, Policy
-from ops_pipelines.domain import act_proof, plan_proof
-from ops_pipelines.domain.guardrails import blast_radius
-from ops_pipelines.domain.guardrails import judge as guardrails
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, Refusal, drain_reason
-from ops_pipelines.flow.acts import judgement
+from ops_pipelines.core.proof import Authority, Refusal
+from ops_pipelines.remediate import act_proof, plan_proof
+from ops_pipelines.remediate.acts import judgement
+from ops_pipelines.remediate.guardrails import blast_radius
+from ops_pipelines.remediate.guardrails import judge as guardrails
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_reason
 from ops_pipelines.resources.ledger import proofs as ledger_proofs
 from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot

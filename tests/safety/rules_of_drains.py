@@ -6,11 +6,10 @@ Rules like those of `rules`.
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from ops_pipelines.core.action import Verb
+from ops_pipelines.core.action import DRAIN_MARK, Verb
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import NodeState, NodeStatus
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from tests.safety.rules_of_rollouts import is_of_rollout
 from tests.safety.scene import Rule, Scene
 

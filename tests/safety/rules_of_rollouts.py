@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.action import DRAIN_MARK, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.core.node_tests import TestResult
 from ops_pipelines.core.policy import WeeklyWindow
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
 from tests.safety.scene import Rule, Scene
 
 _FOR_ROLLOUTS = frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER})

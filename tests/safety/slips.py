@@ -15,20 +15,20 @@ from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits
-from ops_pipelines.domain.guardrails.facts import stricken_nodes
-from ops_pipelines.domain.repair import repair_steps
-from ops_pipelines.domain.repair.isolation import is_second_hand, may_be_shared
-from ops_pipelines.domain.repair.job_moves import ActionMaker
-from ops_pipelines.domain.repair.repair_steps import Situation
-from ops_pipelines.domain.returning.verification import Recovery, Verdict, judge_recovery
-from ops_pipelines.flow.acts import commands
-from ops_pipelines.flow.hands.repairs import mark_repaired
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import LinkClaim
-from ops_pipelines.flow.plans.escalation import escalate
-from ops_pipelines.flow.plans.moments import why_it_waits
-from ops_pipelines.flow.plans.overdue import settle_left_behind
+from ops_pipelines.remediate import repair_steps
+from ops_pipelines.remediate.acts import commands
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.by_hand import mark_repaired
+from ops_pipelines.remediate.guardrails.facts import stricken_nodes
+from ops_pipelines.remediate.isolation import is_second_hand, may_be_shared
+from ops_pipelines.remediate.job_moves import ActionMaker
+from ops_pipelines.remediate.plans.moments import why_it_waits
+from ops_pipelines.remediate.plans.overdue import settle_left_behind
+from ops_pipelines.remediate.plans.plan_end import escalate
+from ops_pipelines.remediate.repair_steps import Situation
+from ops_pipelines.remediate.verification import Recovery, Verdict, judge_recovery
 from ops_pipelines.simulator.journal import FaultKind
 from tests.safety.directed_stories import (
     MEND_CALLS,

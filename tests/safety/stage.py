@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.action import DRAIN_MARK, ActionRecord, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import Entry as LedgerEntry
 from ops_pipelines.core.entries import EntryKind as LedgerEntryKind
@@ -47,13 +47,11 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.core.rollout import IN_HAND, NodeStage
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
-from ops_pipelines.flow.lease import TTL, Lease
 from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
-from ops_pipelines.flow.plans.marks import see_to_marks
-from ops_pipelines.flow.plans.overlaps import see_to_overlaps
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
+from ops_pipelines.remediate.acts.facts import TTL, Lease
+from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
+from ops_pipelines.remediate.plans.reflex import react, see_to_marks
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator import ground_truth

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain import act_proof
+from ops_pipelines.remediate import act_proof
 from tests.safety.hostile_plans import HOSTILE_PLANS, attempt_to_send
 from tests.safety.mutations import without, without_in_ledger
 from tests.safety.stage import Stage

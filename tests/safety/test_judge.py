@@ -11,7 +11,7 @@ from ops_pipelines.core.action import Action, ActionRecord, Verb
 from ops_pipelines.core.identity import IncidentId, JobId, PlanId, is_rollout
 from ops_pipelines.core.policy import BlastCaps, MassEvent, Mode
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.guardrails.judge import drain_reason
+from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step

@@ -14,14 +14,14 @@ from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.observation import JobStatus, NodeStatus
 from ops_pipelines.core.plan import IncidentPlan, Rules
 from ops_pipelines.core.policy import DrainBudget, Durations, MassEvent, Mode, Policy
+from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.decision import decide
-from ops_pipelines.domain.guardrails.judge import Refusal
-from ops_pipelines.flow.evidence.observe import take_snapshot
-from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.nodes.verify import verify_repaired
-from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.flow.plans.gate import prove_and_record, unproved_in_force
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.decide import decide
+from ops_pipelines.remediate.nodes.verify import verify_repaired
+from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.remediate.plans.gate import prove_and_record, unproved_in_force
+from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -11,9 +11,8 @@ import pytest
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import Audience
 from ops_pipelines.core.policy import ConfigTrouble, Fallback, Mode, Policy, under
-from ops_pipelines.flow.evidence.due import due_remediation
-from ops_pipelines.flow.heartbeat import read_vital_signs
-from ops_pipelines.flow.plans.configuration import rules_changed_at, see_to_configuration
+from ops_pipelines.remediate.due import due_remediation
+from ops_pipelines.remediate.plans.configuration import read_vital_signs, rules_changed_at, see_to_configuration
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

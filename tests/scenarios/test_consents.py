@@ -11,10 +11,10 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import link_for, read_link
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -23,7 +23,7 @@ from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines.drills.demo_pages import proposed_policy
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -17,13 +17,12 @@ from ops_pipelines.core.observation import JobState, NodeStatus, PowerState
 from ops_pipelines.core.policy import ActionClass, Consent, Mode
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.flow.acts.fresh_facts import read_facts
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.plans.marks import see_to_marks
-from ops_pipelines.flow.plans.overdue import settle_left_behind
-from ops_pipelines.flow.plans.reflex import react
-from ops_pipelines.flow.timeliness import read_lateness
 from ops_pipelines.observe.intake import take_in_conditions
+from ops_pipelines.remediate.acts.facts import read_facts
+from ops_pipelines.remediate.plans.overdue import settle_left_behind
+from ops_pipelines.remediate.plans.reflex import react, see_to_marks
+from ops_pipelines.remediate.timeliness import read_lateness
 from ops_pipelines.simulator.ground_truth import read_split_brains
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS

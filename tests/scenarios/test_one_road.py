@@ -24,13 +24,13 @@ from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import BodyKind, LogLine, Page, Sample
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.lake.hours import split_by_hour
 from ops_pipelines.lake.metrics.pages import read_block, watched_samples
 from ops_pipelines.lake.telemetry import observe_gpus
 from ops_pipelines.observe.hours import fill_kernel_events
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.observe.live_cycle import run_cycle
+from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -18,8 +18,8 @@ from ops_pipelines.core.sources import Sample, SourceUnavailable, Telemetry
 from ops_pipelines.flow.hindsight.incident_report import report_on
 from ops_pipelines.flow.hindsight.review.incidents import overlaps_in
 from ops_pipelines.flow.hindsight.story.timeline import EventKind
-from ops_pipelines.flow.plans.overlaps import see_to_overlaps
 from ops_pipelines.observe.intake import take_in_conditions
+from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS

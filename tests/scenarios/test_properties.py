@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.guardrails.judge import DRAIN_MARK
+from ops_pipelines.core.action import DRAIN_MARK
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.journal import FaultKind

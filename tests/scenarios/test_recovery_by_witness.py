@@ -17,10 +17,10 @@ from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import DETECTOR_SOURCE, NodeInspection, Observation, Signal
 from ops_pipelines.core.policy import MassEvent, Mode
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.flow.hands.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
+from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.simulator.course import Course, Cure
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.killed_at_every_step import FINAL, QUICK, Act, Story, choose, differences, tell

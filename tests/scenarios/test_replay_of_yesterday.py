@@ -18,16 +18,16 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.record import Decided
-from ops_pipelines.domain.decision import Decision, decide
-from ops_pipelines.flow.evidence.observe import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.hindsight.replay.replay import replay
 from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
 from ops_pipelines.flow.people.orders import approve
-from ops_pipelines.flow.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.flow.plans.gate import prove_and_record
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.remediate.decide import Decision, decide
+from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.remediate.plans.gate import prove_and_record
+from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.snapshot import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.simulator.journal import FaultKind

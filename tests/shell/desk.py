@@ -15,11 +15,11 @@ from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation, Signal, Workload
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.domain.decision import decide
-from ops_pipelines.flow.evidence.observe import take_snapshot
-from ops_pipelines.flow.lease import Lease
-from ops_pipelines.flow.plans.carry_out import carry_out
-from ops_pipelines.flow.plans.gate import prove_and_record
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.decide import decide
+from ops_pipelines.remediate.plans.carry_out import carry_out
+from ops_pipelines.remediate.plans.gate import prove_and_record
+from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import FaultKind

@@ -13,7 +13,7 @@ from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.core.incident import Incident, IncidentState, Try
-from ops_pipelines.domain.steps.ladder import RUNGS
+from ops_pipelines.remediate.ladder import RUNGS
 from tests.ports.proved_plans import allow, as_step
 from tests.shell.desk import HOSTILE, ME, Desk, incident_with, record
 

@@ -12,9 +12,10 @@ from ops_pipelines.assets import understand
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain import decision, plan_proof
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.remediate import decide as decision
+from ops_pipelines.remediate import plan_proof
+from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on

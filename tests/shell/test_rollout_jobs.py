@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.definitions import defs
-from ops_pipelines.flow.lease import TTL
+from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 from ops_pipelines.sensors.rollouts import rollout_sensor

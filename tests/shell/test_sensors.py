@@ -21,8 +21,8 @@ from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import LogBatch, Sample, SourceUnavailable
 from ops_pipelines.definitions import defs
-from ops_pipelines.flow.heartbeat import read_vital_signs
-from ops_pipelines.flow.lease import TTL
+from ops_pipelines.remediate.acts.facts import TTL
+from ops_pipelines.remediate.plans.configuration import read_vital_signs
 from ops_pipelines.sensors.fault import BETWEEN_TICKS, fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor

@@ -16,8 +16,8 @@ from typing import cast
 
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
-from ops_pipelines.flow.plans.reflex import react
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.remediate.plans.reflex import react
 from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
@@ -27,14 +27,14 @@ PACKAGE = "ops_pipelines."
 MOST_COUNT = 25
 NOUNS = {
     "core.action", "core.identity", "core.incident", "core.observation", "core.plan", "core.proof",
-    "flow.plans.plan_progress", "core.sources", "core.ledger",
+    "remediate.plans.gate", "core.sources", "core.ledger",
 }  # fmt: skip
 ONE_VALUE_ANSWERS = {
-    "domain.guardrails.facts",  # which nodes are in trouble
+    "remediate.guardrails.facts",  # which nodes are in trouble
     "observe.repeated",  # under which rule an observation counts
     "observe.job_facts",  # what jobs say of themselves: nothing here
-    "flow.lease",  # may we act
-    "flow.timeliness",  # are we late
+    "remediate.acts.facts",  # may we act
+    "remediate.timeliness",  # are we late
 }
 STAND_INS = {"simulator.adapters": "resources.slurm.scheduler"}
 

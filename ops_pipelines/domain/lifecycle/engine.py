@@ -13,9 +13,9 @@ from ops_pipelines.core.node_tests import CheckState
 from ops_pipelines.core.policy import Durations, RolloutLimits
 from ops_pipelines.core.release import Activation, Change, activation_of
 from ops_pipelines.core.rollout import Direction, NodeEvent, NodeStage, RolloutNode, wanted_versions
-from ops_pipelines.domain.guardrails.judge import drain_reason
 from ops_pipelines.domain.lifecycle.failures import signature_of
 from ops_pipelines.domain.lifecycle.way import RESTARTS, Act, Move, Step, Wait, Way
+from ops_pipelines.remediate.guardrails.facts import drain_reason
 
 
 def next_move(way: Way) -> Move:

@@ -141,7 +141,7 @@ def _with_saves(
     """Return the work with what lines tell of checkpoints, of those that held most and ran long enough."""
     from ops_pipelines.frames.advice.saves import read_saves
     from ops_pipelines.frames.history.job_lines import read_job_lines
-    from ops_pipelines.frames.restart_costs import LOG_COLUMNS
+    from ops_pipelines.remediate.restart_costs import LOG_COLUMNS
 
     asked: dict[tuple[str, str], LongRun] = {}
     for work in sorted(works, key=lambda each: -each.held_gpu_hours):

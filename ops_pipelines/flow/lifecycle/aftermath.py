@@ -15,8 +15,8 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, is_canary
 from ops_pipelines.domain.lifecycle.gang_cap import gang_cap
-from ops_pipelines.flow.acts.perform import perform
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.acts.perform import perform
 
 OWED_FOR = timedelta(days=1)
 

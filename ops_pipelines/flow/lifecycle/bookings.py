@@ -17,9 +17,9 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.rollout import IN_HAND, Booking, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.errand import Surroundings
 from ops_pipelines.flow.lifecycle.rollout_pass import PassReport
+from ops_pipelines.remediate.acts.facts import Lease
 
 LEAD = timedelta(hours=4)
 """# Assumption: long enough that most jobs end within it, short enough that the queue loses little by it."""

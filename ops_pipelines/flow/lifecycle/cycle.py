@@ -15,7 +15,6 @@ from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import Direction, Rollout, step_of
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.planning.visit_times import MeasuredVisits, visit_times
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, owing, put_back_canaries
 from ops_pipelines.flow.lifecycle.bookings import book_ahead, give_back
 from ops_pipelines.flow.lifecycle.errand import Surroundings
@@ -23,6 +22,7 @@ from ops_pipelines.flow.lifecycle.fleet_view import view_fleet
 from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
 from ops_pipelines.flow.lifecycle.rollout_pass import Judge, PassReport, advance_rollout
 from ops_pipelines.flow.people.work_calendar import calendar_of
+from ops_pipelines.remediate.acts.facts import Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import IN_HAND, OF_PEOPLE, Rollout, RolloutNode, RolloutState
 from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
-from ops_pipelines.flow.evidence.due import Due
+from ops_pipelines.remediate.due import Due
 
 _SOAK_LOOKS = 16
 """So often is a soak looked at, at most: what goes wrong in it stops the rollout that much sooner."""

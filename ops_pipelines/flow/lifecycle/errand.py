@@ -14,7 +14,7 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.flow.lease import Lease
+from ops_pipelines.remediate.acts.facts import Lease
 
 _AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.BACK, NodeStage.PENDING})
 

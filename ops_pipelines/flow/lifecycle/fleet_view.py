@@ -16,8 +16,8 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.guardrails.facts import drain_owner
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
+from ops_pipelines.remediate.guardrails.facts import drain_owner
 
 _ASKED_AT_ONCE = 32
 Versions = Mapping[Component, str]

@@ -21,8 +21,8 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
 from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
 from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Step, Wait, Way
-from ops_pipelines.flow.acts.perform import Progress, Stage, perform
 from ops_pipelines.flow.lifecycle.errand import Errand
+from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 
 _BASELINE_COUNT = 20
 _MOST_MOVES = 32

@@ -9,9 +9,9 @@ from ops_pipelines.core.policy import ActionClass, Consent, Mode
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutPlan, RolloutState
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.planning import Planned, files_of
 from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
+from ops_pipelines.remediate.by_hand import ByHandRefused
 
 
 def start_release(planned: Planned, cluster: Cluster, *, actor: str) -> Rollout:

@@ -22,9 +22,9 @@ from ops_pipelines.core.rollout import (
 from ops_pipelines.domain.lifecycle.course import Turn
 from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.lifecycle.node_pass import after_step
 from ops_pipelines.flow.lifecycle.rollout_pass import after_turn
+from ops_pipelines.remediate.by_hand import ByHandRefused
 
 _GOES_ON = {
     RolloutState.RUNNING: RolloutEvent.RESUME_UPDATING,

@@ -26,11 +26,11 @@ from ops_pipelines.domain.lifecycle.course import Turn, next_turn
 from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
 from ops_pipelines.domain.lifecycle.transitions import next_rollout_state
 from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.lease import Lease
 from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, put_back_canaries
 from ops_pipelines.flow.lifecycle.errand import Errand, Surroundings, jobs_on, trouble_of, with_returned
 from ops_pipelines.flow.lifecycle.node_pass import advance_node, after_step
 from ops_pipelines.flow.lifecycle.node_starts import begin_nodes
+from ops_pipelines.remediate.acts.facts import Lease
 
 PEOPLE = "people"
 """Owns what waits for an answer that anybody may give."""

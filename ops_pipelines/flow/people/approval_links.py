@@ -11,7 +11,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import Digest, PlanId, digest_of
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
+from ops_pipelines.remediate.by_hand import ByHandRefused
 
 LONGEST_PERSON = 100
 """Characters of a person's name; as for whoever launches a job by hand."""

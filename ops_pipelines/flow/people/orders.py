@@ -7,9 +7,9 @@ from ops_pipelines.core.entries import Approval, ApprovalWay, LinkUsed, Pause
 from ops_pipelines.core.identity import IncidentId, PlanId
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.flow.hands.by_hand import ByHandRefused
 from ops_pipelines.flow.people.approval_links import LinkClaim, LinkRefused, plan_of
-from ops_pipelines.flow.plans.awaited import awaited_act
+from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.remediate.plans.moments import awaited_act
 
 
 def pause(cluster: Cluster, *, actor: str, reason: str) -> Pause:

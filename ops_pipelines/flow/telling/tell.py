@@ -20,12 +20,12 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.nodes.probation import with_moved
-from ops_pipelines.flow.plans.awaited import awaited_act, waits_for_yes, will_wait_for_yes
 from ops_pipelines.flow.telling.jobs import JobSituation, tell_job_people
 from ops_pipelines.flow.telling.on_call import Situation, tell_on_call
 from ops_pipelines.flow.telling.quotas import tell_of_quotas
 from ops_pipelines.flow.telling.rollouts import tell_of_rollouts
+from ops_pipelines.remediate.nodes.probation import with_moved
+from ops_pipelines.remediate.plans.moments import awaited_act, waits_for_yes, will_wait_for_yes
 
 ON_CALL_SOURCE = "messages to the on-call"
 JOBS_SOURCE = "messages to owners and teams"

@@ -28,9 +28,8 @@ from ops_pipelines.core.policy import (
     RolloutLimits,
     WeeklyWindow,
 )
-from ops_pipelines.domain.guardrails.policy_lint import lint_policy
-from ops_pipelines.domain.guardrails.rollout_lint import caution_about_rollouts
 from ops_pipelines.lake.node_names import expand_host_list
+from ops_pipelines.remediate.guardrails.policy_lint import caution_about_rollouts, lint_policy
 from ops_pipelines.resources.config.advice_section import read_advice
 from ops_pipelines.resources.config.models import (
     DayName,
@@ -50,7 +49,7 @@ def read_policy(path: Path, *, topology: Topology, read_from: Path | None = None
 
     Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
     fault: a misspelt name would leave the node that was meant unprotected. So is, in a mode that acts, a policy that
-    allows everything or nothing by accident (`domain.guardrails.policy_lint`).
+    allows everything or nothing by accident (`remediate.guardrails.policy_lint`).
     """
     file = YamlFile(path, read_from=read_from)
     top = file.check(PolicyModel, file.values, at=())

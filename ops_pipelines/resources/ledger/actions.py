@@ -1,7 +1,7 @@
 """Beginning and finishing actions: key, lease, pause and guard judged together, and the lines that record it.
 
 Each function runs inside a writing transaction of its caller, so no two processes pass a guard on the same state.
-Sending the command, and reading its witness, is `flow.acts.perform`'s business.
+Sending the command, and reading its witness, is `remediate.acts.perform`'s business.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,8 +23,7 @@ from ops_pipelines.core.entries import (
     Pause,
 )
 from ops_pipelines.core.identity import ActionKey
-from ops_pipelines.core.proof import ActProof
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.core.proof import ActProof, Patience, Refusal
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, RefusedAction, Resent
 from ops_pipelines.resources.ledger.evidence import read_lease

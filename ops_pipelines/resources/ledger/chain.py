@@ -15,10 +15,9 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select, unio
 from ops_pipelines.core.action import Action
 from ops_pipelines.core.entries import Entry, EntryKind
 from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
-from ops_pipelines.core.proof import ActProof, QuotaProof
+from ops_pipelines.core.proof import ActProof, QuotaProof, Refusal
 from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalState, SentChange
 from ops_pipelines.core.rollout import Rollout, RolloutNode
-from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.resources.ledger.tables import entries, incidents, safe_text, utc_text
 
 GENESIS_HASH = "0" * 64

@@ -24,8 +24,8 @@ from ops_pipelines.core.proof import (
     why_act_unproved,
     why_unproved,
 )
-from ops_pipelines.domain.act_proof import ACT_CHECKS
-from ops_pipelines.domain.plan_proof import PROOFS
+from ops_pipelines.remediate.act_proof import ACT_CHECKS
+from ops_pipelines.remediate.plan_proof import PROOFS
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter
 from ops_pipelines.resources.ledger.state import read_plans_of, read_proofs_of

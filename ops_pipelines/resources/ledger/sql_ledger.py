@@ -36,11 +36,10 @@ from ops_pipelines.core.notes import Audience, KeptNote, Note, NoteState
 from ops_pipelines.core.observation import Observation, Rejected
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.core.proof import ActProof, Proof, QuotaProof
+from ops_pipelines.core.proof import ActProof, Proof, QuotaProof, Refusal
 from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalRecord, QuotaProposal, SentChange
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
-from ops_pipelines.domain.guardrails.judge import Refusal
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger import actions as ledger_actions
 from ops_pipelines.resources.ledger import audit as ledger_audit

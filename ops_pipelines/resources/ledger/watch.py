@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from ops_pipelines.core.action import MESSAGES, ActionRecord
 from ops_pipelines.core.entries import EntryKind, LedgerConflict, LedgerError, LedgerNews, Pause
-from ops_pipelines.domain.guardrails.judge import Patience, Refusal
+from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, LedgerOrder
 from ops_pipelines.resources.ledger.database import LedgerDatabase

@@ -3,7 +3,8 @@
 For sites whose nodes are rebooted by Slurm alone; past Slurm, over ssh, is as good. What each form does to a drain was
 tried on 22.05.8 and stands in docs/SLURM.md. After the plain one nobody but us puts the node back: the drain lasts
 through the boot, its reason still begins with our words, and its new date is that of the reboot, by whose record
-`domain.guardrails.facts.drain_owner` knows it. It is refused where Slurm would return the node by itself: not drained,
+`remediate.guardrails.facts.drain_owner` knows it. It is refused where Slurm would return the node by itself: not
+drained,
 or ReturnToService=2, with which a boot that outlasts ResumeTimeout ends in service.
 """
 

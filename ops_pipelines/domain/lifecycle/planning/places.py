@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.domain.guardrails.budgets import out_limit
 from ops_pipelines.domain.lifecycle.fleet import FleetNode
+from ops_pipelines.remediate.guardrails.budgets import out_limit
 
 _Part = tuple[str, str]
 _ALL: _Part = ("the cluster", "")

@@ -1,6 +1,6 @@
 """What would be begun under a policy on one snapshot, as if each act that is begun came to its end.
 
-The plans are `domain.decision.decide`'s. Whether a plan may begin is judged as `flow.plans.in_force` does it: on its
+The plans are `remediate.decide.decide`'s. Whether a plan may begin is judged as `remediate.plans.gate` does it: on its
 first act, on nobody's word. Of the acts behind it only what the policy itself says is known: their world is yet to be.
 """
 
@@ -12,10 +12,11 @@ from ops_pipelines.core.action import MESSAGES, SOFT, Action, ActionRecord
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
-from ops_pipelines.core.proof import Refusal
-from ops_pipelines.domain.decision import Decision, cluster_facts, decide
-from ops_pipelines.domain.guardrails.judge import Authority, ClusterFacts, judge
-from ops_pipelines.flow.plans.in_force import first_act
+from ops_pipelines.core.proof import Authority, Refusal
+from ops_pipelines.remediate.decide import Decision, cluster_facts, decide
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.guardrails.judge import judge
+from ops_pipelines.remediate.plans.gate import first_act
 
 SAID_BY_POLICY = frozenset({"mode", "consent", "approval"})
 """Guardrails that are known before an act's turn comes: they are the policy's own words, and are asked first."""

@@ -14,11 +14,11 @@ from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.record import Approved, Began, Chronicle, Decided, Ended, Event, RefusedAct, Unreadable
-from ops_pipelines.domain.decision import Decision
 from ops_pipelines.flow.hindsight.replay.compare import Done, compare
 from ops_pipelines.flow.hindsight.replay.course import Courses, courses_of
 from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Reproduction, Source
 from ops_pipelines.flow.hindsight.replay.side import FirstTime, Side
+from ops_pipelines.remediate.decide import Decision
 
 _REMEMBERED = 16
 """Decisions whose second line (what to do, after what is wrong) may still come; it follows within a run."""

@@ -71,7 +71,7 @@ def read_job_history(
     which what ran then is looked for, besides the end: accounting has an attempt when it has ended.
     """
     from ops_pipelines.frames.history.job_runs import ACCOUNTING, ALLOCATIONS, find_breaks, stints_of
-    from ops_pipelines.frames.restart_costs import HOLD_OFF
+    from ops_pipelines.remediate.restart_costs import HOLD_OFF
 
     seen: set[datetime] = set()
     last = min(until + MARGIN, max(now, until))
@@ -219,7 +219,7 @@ def _cause_of(incident: Incident) -> "Cause":
 def _with_facts(breaks: "Sequence[Break]", lake: Lake, *, blame: Blame, since: datetime) -> "tuple[Break, ...]":
     """Return the interruptions with what the ledger and the jobs' own lines tell of checkpoints and restarts."""
     from ops_pipelines.frames.history.job_lines import read_job_lines
-    from ops_pipelines.frames.restart_costs import LOG_COLUMNS
+    from ops_pipelines.remediate.restart_costs import LOG_COLUMNS
 
     recent = sorted((each for each in breaks if each.ended_at >= since), key=lambda each: each.ended_at)
     asked = recent[-BREAKS_AT_MOST:]
@@ -233,7 +233,7 @@ def _with_facts(breaks: "Sequence[Break]", lake: Lake, *, blame: Blame, since: d
 
 
 def _hours_about(each: "Break") -> Iterator[datetime]:
-    from ops_pipelines.frames.restart_costs import START_LIMIT
+    from ops_pipelines.remediate.restart_costs import START_LIMIT
 
     hour = hour_of(max(each.stint.started_at, each.ended_at - LINES_BACK))
     while hour <= each.ended_at:
@@ -247,7 +247,7 @@ def _hours_about(each: "Break") -> Iterator[datetime]:
 
 
 def _with_lines(each: "Break", lines: "JobLines", blame: Blame) -> "Break":
-    from ops_pipelines.frames.restart_costs import START_LIMIT, Interruption, time_restart
+    from ops_pipelines.remediate.restart_costs import START_LIMIT, Interruption, time_restart
 
     stint = each.stint
     since = max(stint.started_at, each.ended_at - LINES_BACK)

@@ -16,10 +16,10 @@ from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, tell, what_to_do
-from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
 from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, done_at, drained_at
 from ops_pipelines.flow.hindsight.story.words import names_words, span_words
+from ops_pipelines.remediate.testimony import explain_action
 
 HISTORY = timedelta(days=90)
 """How far back earlier incidents of a node count. Assumption: as far as the repair report looks."""

@@ -14,8 +14,8 @@ from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.node_tests import NodeCheck, TestResult
 from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, Overlap, tell, what_to_do
-from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain
+from ops_pipelines.remediate.testimony import explain_action
 
 _LONGEST = 600
 """Assumption: what a person reads of one line of a log; the ledger has all of it."""

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from ops_pipelines.core.action import MESSAGES, Action, ActionRecord
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import MadePlan
+from ops_pipelines.remediate.testimony import explain_action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from ops_pipelines.core.entries import Approval
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import Mode, Policy
-from ops_pipelines.domain.guardrails.consents import needs_yes
-from ops_pipelines.domain.returning.testimony import explain_action
 from ops_pipelines.flow.hindsight.story.chain import Chain, MadePlan, RefusedAct
+from ops_pipelines.remediate.guardrails.consents import needs_yes
+from ops_pipelines.remediate.testimony import explain_action
 
 _SHORTEST_SECONDS = 1.0
 """Below that nobody waited."""

@@ -1,1 +1,0 @@
-"""Which step comes next and when it costs least: the ladder, and the moment to interrupt a job."""

@@ -1,0 +1,316 @@
+"""How many nodes may be touched, how often the same, and how many may be on probation at once."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
+from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.plan import Moment
+from ops_pipelines.core.proof import Authority, Refusal, never, wait
+from ops_pipelines.remediate.guardrails.consents import marked_by_rollouts
+from ops_pipelines.remediate.guardrails.facts import (
+    Case,
+    Rule,
+    held_and_not_released,
+    nodes_out_of_service,
+    still_waits,
+)
+from ops_pipelines.remediate.ladder import max_tries
+
+# -- how many returned nodes may be on probation at once --
+
+
+def keeps_probation_cap(case: Case) -> Refusal | None:
+    """Judge a return by how many other nodes are on probation: what may still break must not be too much."""
+    cap = case.policy.blast_caps.max_on_probation_count
+    if case.action.verb is not Verb.RESUME or is_rollout(case.action.incident):
+        return None
+    others = {name for name in _on_probation(case) if name != case.action.node and case.topology.knows(name)}
+    if len(others) < cap:
+        return None
+    return wait("probation_cap", f"{len(others)} nodes are on probation; max_on_probation_count is {cap}")
+
+
+def _on_probation(case: Case) -> frozenset[NodeName]:
+    """Return the nodes in service as last choice, and those that we return, or have returned, to be that.
+
+    The second for what the scheduler does not show yet, has refused or forgot: for no longer than a probation lasts. On
+    a node that is drained the mark means nothing: it is left from a probation that did not end well. A node that soaks
+    after an update was not broken.
+    """
+    nodes, durations = case.facts.nodes, case.policy.durations
+    since = case.facts.taken_at - durations.probation - durations.reboot_limit
+    watched = {name for name, node in nodes.items() if node.is_last_choice and not node.is_drained}
+    marked = {_try_on(each) for each in case.facts.records if each.action.verb is Verb.PUT_LAST}
+    ended_at = {
+        each.action.node: each.begun_at
+        for each in case.facts.records
+        if each.action.verb in (Verb.PUT_BACK, Verb.DRAIN)
+    }
+    for record in case.facts.records:
+        name, outcome = record.action.node, record.outcome
+        if record.action.verb is not Verb.RESUME or name is None or name not in nodes or _try_on(record) not in marked:
+            continue
+        if outcome is None:
+            watched.add(name)
+        elif outcome.kind is OutcomeKind.DONE and outcome.finished_at > since:
+            is_over = name in ended_at and ended_at[name] > record.begun_at
+            watched |= set() if is_over else {name}
+    return frozenset(watched) - marked_by_rollouts(case.facts.in_begun_waves, case.facts.records)
+
+
+def _try_on(record: ActionRecord) -> tuple[IncidentId, NodeName | None, int]:
+    return record.action.incident, record.action.node, record.action.try_number
+
+
+# -- how many nodes may be touched --
+
+
+REPAIR_OF: Mapping[Verb, Response] = {
+    Verb.RESET_GPU: Response.RESET_GPU,
+    Verb.REBOOT: Response.REBOOT_NODE,
+    Verb.POWER_OFF: Response.POWER_CYCLE,
+    Verb.REIMAGE: Response.REIMAGE,
+}
+"""The acts by which a try of each repair is counted."""
+_TOUCHES = DESTRUCTIVE_VERBS - {Verb.CHECK}
+"""The acts by which a storm is counted; a test follows a repair that was counted, and ends nothing."""
+_AN_HOUR = timedelta(hours=1)
+_NOT_ENDED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
+
+
+# -- nodes out of service --
+
+
+def keeps_drain_budget(case: Case) -> Refusal | None:
+    """Judge a drain by the nodes that are out, whoever took them out, and by how many we drained within the hour."""
+    name = _newly_drained(case)
+    if name is None:
+        return None
+    budget, places = case.policy.drain_budget, case.topology.places
+    out = nodes_out_of_service(case.facts, case.topology) | {name}
+    if len(out) > budget.max_out_count:
+        return wait(
+            "drain_budget", f"{len(out)} nodes would be out of service; max_out_count is {budget.max_out_count}"
+        )
+    rack = places[name].rack
+    out_in_rack = [places[node].rack for node in out & places.keys()].count(rack)
+    if out_in_rack > budget.max_out_per_rack_count:
+        return wait(
+            "drain_budget",
+            f"{out_in_rack} nodes of rack {rack} would be out; "
+            f"max_out_per_rack_count is {budget.max_out_per_rack_count}",
+        )
+    in_service_ratio = (len(places) - len(out)) / len(places)
+    if in_service_ratio < budget.min_in_service_ratio:
+        return wait(
+            "drain_budget",
+            f"only {in_service_ratio:.0%} of nodes would be in service; "
+            f"min_in_service_ratio is {budget.min_in_service_ratio}",
+        )
+    if is_rollout(case.action.incident):
+        return None  # How fast versions move is said by windows, waves and the rollouts' own share.
+    recent = {
+        record.action.node
+        for record in _begun_within(_AN_HOUR, case)
+        if record.action.verb is Verb.DRAIN and record.action.node != name
+    }
+    if len(recent) + 1 > budget.max_new_per_hour_count:
+        return wait(
+            "drain_rate",
+            f"{len(recent)} nodes were drained in the last hour; "
+            f"max_new_per_hour_count is {budget.max_new_per_hour_count}",
+        )
+    return None
+
+
+def keeps_rollout_share(case: Case) -> Refusal | None:
+    """Judge the drain of a rollout by the nodes that rollouts have out: the rest of the budget is left to faults."""
+    name = _newly_drained(case)
+    if name is None or not is_rollout(case.action.incident):
+        return None
+    out = (nodes_out_of_service(case.facts, case.topology) & case.facts.owned.keys()) | {name}
+    most = case.policy.rollouts.max_out_count
+    if len(out) <= most:
+        return None
+    return wait("rollout_share", f"{len(out)} nodes would be out for updates; rollouts.max_out_count is {most}")
+
+
+def keeps_part_caps(case: Case) -> Refusal | None:
+    """Judge a drain by the partitions, the leaf switch and the NVLink domain that the node is a part of."""
+    name = _newly_drained(case)
+    if name is None:
+        return None
+    caps, places, nodes = case.policy.blast_caps, case.topology.places, case.facts.nodes
+    out = nodes_out_of_service(case.facts, case.topology) | {name}
+    for partition in sorted(nodes[name].partitions):
+        out_count = sum(partition in nodes[each].partitions for each in out & nodes.keys())
+        if out_count <= 1:
+            continue
+        node_count = sum(partition in nodes[each].partitions for each in places.keys() & nodes.keys())
+        if out_count > out_limit(node_count, caps.max_out_per_partition_ratio):
+            return wait(
+                "partition_cap",
+                f"{out_count} of {node_count} nodes of partition {partition} would be out; "
+                f"max_out_per_partition_ratio is {caps.max_out_per_partition_ratio}",
+            )
+    here = places[name]
+    in_leaf = [each for each in out & places.keys() if places[each].leaf_switch == here.leaf_switch]
+    if caps.max_out_per_leaf_count is not None and len(in_leaf) > caps.max_out_per_leaf_count:
+        return wait(
+            "leaf_cap",
+            f"{len(in_leaf)} nodes of leaf switch {here.leaf_switch} would be out; "
+            f"max_out_per_leaf_count is {caps.max_out_per_leaf_count}",
+        )
+    in_domain = [each for each in out & places.keys() if places[each].nvlink_domain == here.nvlink_domain]
+    per_domain = caps.max_out_per_nvlink_domain_count
+    is_shared = any(place.nvlink_domain == here.nvlink_domain for each, place in places.items() if each != name)
+    if per_domain is not None and is_shared and len(in_domain) > per_domain:
+        return wait(
+            "nvlink_cap",
+            f"{len(in_domain)} nodes of NVLink domain {here.nvlink_domain} would be out; "
+            f"max_out_per_nvlink_domain_count is {per_domain}",
+        )
+    return None
+
+
+def out_limit(node_count: int, ratio: float) -> int:
+    """Return how many nodes of a partition may be out: a share, but always one, however small the partition is."""
+    return max(1, math.floor(ratio * node_count + 1e-9))
+
+
+def _newly_drained(case: Case) -> NodeName | None:
+    if case.action.verb is not Verb.DRAIN or case.node.is_drained:
+        return None  # Drained by us, or its precondition had refused: draining it again takes nothing more away.
+    return case.node.node
+
+
+# -- many nodes at once --
+
+
+def brakes_in_storm(case: Case) -> Refusal | None:
+    """Judge what would touch one more node after many were touched within minutes.
+
+    So many faults at once are one cause that they share, or our own eyes. A node or an incident on which we have begun
+    within that time is carried on; a person's own acts are not doubted. A rollout was planned, and answers no fault.
+    """
+    event, action = case.policy.mass_event, case.action
+    if case.authority is Authority.PERSON or action.verb not in _TOUCHES or is_rollout(action.incident):
+        return None
+    begun = [each.action for each in _begun_within(event.brake_window, case) if each.action.verb in _TOUCHES]
+    nodes = {each.node for each in begun if each.node is not None}
+    if action.node in nodes or any(each.incident == action.incident for each in begun):
+        return None
+    # A hold names no node: an incident of which only jobs were touched so far stands for its own.
+    with_node = {each.incident for each in begun if each.node is not None}
+    touched_count = len(nodes) + len({each.incident for each in begun} - with_node)
+    if touched_count < event.min_node_count:
+        return None
+    return wait(
+        "storm_brake",
+        f"we began on {touched_count} nodes within {event.brake_window.total_seconds() / 60:g} min; so many at once "
+        f"are our sensors or the network, and not {touched_count} nodes (mass_event.min_node_count is "
+        f"{event.min_node_count})",
+    )
+
+
+# -- how often the same --
+
+
+def keeps_tries(case: Case) -> Refusal | None:
+    """Judge a repair by how often others tried the same on the node, and how long ago the last time was.
+
+    Sending the same act again is no other try. A power-off that fences jobs which we hold is no repair: without it
+    they would stay held for ever, so no count stands in its way. The restarts of a rollout are no repairs.
+    """
+    action, limits = case.action, case.policy.ladder
+    repair = REPAIR_OF.get(action.verb)
+    if repair is None or is_rollout(action.incident) or fences_held_jobs(case):
+        return None
+    others = [
+        record
+        for record in _begun_within(max(limits.memory, limits.cool_down), case)
+        if record.action.verb is action.verb and record.action.node == action.node and not _is_same_try(record, case)
+    ]
+    since = case.facts.taken_at - limits.memory
+    try_count = len({(each.action.incident, each.action.try_number) for each in others if each.begun_at > since})
+    if try_count >= max_tries(repair, limits):
+        return never(
+            "rung_exhausted",
+            f"{_words(repair)} was tried {try_count} time(s) on {action.node} within "
+            f"{limits.memory.total_seconds() / 3600:g} h, and {max_tries(repair, limits)} are allowed; "
+            "what comes next is a stronger repair",
+        )
+    last = max((each.begun_at for each in others if each.action.gpu == action.gpu), default=None)
+    if last is not None and case.facts.taken_at - last < limits.cool_down:
+        return wait(
+            "cool_down",
+            f"{_words(repair)} of {action.target} was begun {(case.facts.taken_at - last).total_seconds():.0f} s ago; "
+            f"the next waits {limits.cool_down.total_seconds():.0f} s",
+        )
+    return None
+
+
+def fences_held_jobs(case: Case) -> bool:
+    """Return whether an act on a silent node is what its held jobs wait for: they were held, and are owed a release.
+
+    Whichever incident of ours holds them: a job on two broken nodes is held by one, and fenced by both. What its owner
+    cancelled, or what went on without us, waits for nothing any more, although its hold was never undone.
+    """
+    node = case.action.node
+    if node is None or node not in case.facts.nodes or case.facts.nodes[node].is_responding:
+        return False
+    incidents = {record.action.incident for record in case.facts.records if record.action.verb is Verb.HOLD}
+    return any(
+        node in record.attempt_nodes and still_waits(record, case.facts)
+        for each in incidents
+        for record in held_and_not_released(each, case.facts)
+    )
+
+
+def _is_same_try(record: ActionRecord, case: Case) -> bool:
+    return (record.action.incident, record.action.try_number) == (case.action.incident, case.action.try_number)
+
+
+def leaves_no_place(plan_moments: Collection[Moment], drain: Case) -> Refusal | None:
+    """Judge a drain only to wait for the end of jobs: it leaves a place of the budget for what cannot wait.
+
+    Such a drain may last for a day. Where the budget is one node, there is no place to be left.
+    """
+    name, budget = _newly_drained(drain), drain.policy.drain_budget
+    if name is None or budget.max_out_count <= 1 or not plan_moments or set(plan_moments) != {Moment.JOB_END}:
+        return None
+    out = nodes_out_of_service(drain.facts, drain.topology) | {name}
+    if len(out) < budget.max_out_count:
+        return None
+    return wait(
+        "drain_budget",
+        f"{len(out)} nodes would be out of service, and {name} only until its jobs end; of "
+        f"{budget.max_out_count} places (max_out_count) one is left for faults that cannot wait",
+    )
+
+
+BUDGETS: tuple[Rule, ...] = (
+    keeps_tries,
+    keeps_drain_budget,
+    keeps_rollout_share,
+    keeps_part_caps,
+    keeps_probation_cap,
+    brakes_in_storm,
+)
+"""In the order in which they are asked: what no waiting mends comes first."""
+
+
+def _begun_within(time: timedelta, case: Case) -> Iterator[ActionRecord]:
+    """Yield what incidents, or people, began within a time: the acts of rollouts are counted by no rule of repair."""
+    since = case.facts.taken_at - time
+    return (
+        record for record in case.facts.records if record.begun_at > since and not is_rollout(record.action.incident)
+    )
+
+
+def _words(repair: Response) -> str:
+    return repair.name.lower().replace("_", " ")

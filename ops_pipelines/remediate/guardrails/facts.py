@@ -1,0 +1,336 @@
+"""The fresh state that an act is judged on, and what follows from it: whose drain it is, who is out, what was begun.
+
+Facts only. Whether an act may be begun on them is `guardrails`' business.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ops_pipelines.core.action import DRAIN_MARK, Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.finding import Hazard, Response
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology
+from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, has_moved_on
+from ops_pipelines.core.plan import RestartCosts
+from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.proof import Authority, Refusal
+from ops_pipelines.remediate.timing import hazard_of
+
+_DRAIN_SHOWS_WITHIN = timedelta(minutes=10)
+"""A before-entry of a drain covers the time until the flag shows. Later the flag itself says whether the node is out,
+so that an entry whose plan was superseded does not spend the budget for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """A known fault on one node that ends jobs: the scheduler may go on calling them running."""
+
+    gpu_count: int | None
+    """How many GPUs it took, and so how many jobs it may have ended at most; None: any number."""
+    at: datetime | None
+    """When it was last seen: what began later is not of it. None: it lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """The fresh state that an action is judged on."""
+
+    nodes: Mapping[NodeName, NodeStatus]
+    jobs: Mapping[JobId, JobStatus]
+    records: tuple[ActionRecord, ...]
+    """Actions without an outcome, of open incidents, and of the last day."""
+    is_telemetry_available: bool
+    is_paused: bool
+    taken_at: datetime
+    costs: RestartCosts = RestartCosts()
+    """How long an interruption takes here, as far as it was measured."""
+    hazards: tuple[Hazard, ...] = ()
+    stricken: Mapping[NodeName, tuple[Blow, ...]] = field(default_factory=dict)
+    """Nodes with known faults that end jobs: what is said to run there may do nothing any more."""
+    owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
+    """Nodes that a rollout has in hand, or is about to take."""
+    in_trouble: Mapping[NodeName, IncidentId] = field(default_factory=dict)
+    """Nodes of open incidents that call for more than watching, each with the oldest of them."""
+    without_power: frozenset[NodeName] = frozenset()
+    """Silent nodes whose power switch reads off; asked only of nodes that marked jobs wait for."""
+    in_begun_waves: frozenset[NodeName] = frozenset()
+    """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
+    _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    @property
+    def nodes_not_serving(self) -> frozenset[NodeName]:
+        """The nodes that take no work by their own state. Computed once for all judgements on the same nodes."""
+        if not self._out or self._out[0][0] is not self.nodes:
+            out = frozenset(
+                name
+                for name, node in self.nodes.items()
+                if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
+            )
+            self._out[:] = [(self.nodes, out)]
+        return self._out[0][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One act, and everything that it is judged on."""
+
+    action: Action
+    facts: ClusterFacts
+    policy: Policy
+    topology: Topology
+    authority: Authority
+    origin: frozenset[NodeName] = frozenset()
+    """The nodes for whose sake a job is moved, as far as the act itself does not name them."""
+
+    @property
+    def node(self) -> NodeStatus:
+        """The node that the act is on; only for verbs that have one."""
+        assert self.action.node is not None  # Action refuses a node verb without a node
+        return self.facts.nodes[self.action.node]
+
+    @property
+    def job(self) -> JobStatus:
+        """The job that the act is on; only for verbs that have one."""
+        assert self.action.attempt is not None  # Action refuses a job verb without an attempt
+        return self.facts.jobs[self.action.attempt.job]
+
+
+Rule = Callable[[Case], Refusal | None]
+"""Returns why an act must not be begun, or None."""
+
+
+def stricken_nodes(
+    incidents: Iterable[Incident], records: Collection[ActionRecord], hazards: Sequence[Hazard]
+) -> Mapping[NodeName, tuple[Blow, ...]]:
+    """Return the nodes on which the faults of open incidents end jobs, as `ClusterFacts.stricken` holds them.
+
+    On a node that was returned only what was seen since then counts.
+    """
+    found: dict[NodeName, tuple[Blow, ...]] = {}
+    for incident in incidents:
+        since = returned_at(incident, records)
+        own = [each for each in incident.findings if since is None or (each.last_at or each.found_at) > since]
+        if not incident.is_open or not own or not hazard_of(own, hazards).has_ended_job:
+            continue
+        fatal = [each for each in own if hazard_of([each], hazards).has_ended_job] or own
+        gpus = {each.gpu for each in fatal}
+        blow = Blow(
+            gpu_count=None if None in gpus else len(gpus),
+            at=None if any(each.is_lasting for each in fatal) else max(each.last_at or each.found_at for each in fatal),
+        )
+        for name in incident.nodes:
+            found[name] = (*found.get(name, ()), blow)
+    return found
+
+
+def nodes_in_trouble(incidents: Iterable[Incident]) -> Mapping[NodeName, IncidentId]:
+    """Return the nodes of open incidents as `ClusterFacts.in_trouble` holds them."""
+    found: dict[NodeName, IncidentId] = {}
+    for incident in incidents:
+        if incident.is_open and incident.response is not Response.MONITOR:
+            for name in incident.nodes:
+                found.setdefault(name, incident.incident)
+    return found
+
+
+def returned_at(incident: Incident, records: Collection[ActionRecord]) -> datetime | None:
+    """Return when the incident's node was last put back into service; None if it was not."""
+    times = [
+        record.begun_at
+        for record in records
+        if record.action.verb is Verb.RESUME
+        and record.action.incident == incident.incident
+        and (record.outcome is None or record.outcome.kind is OutcomeKind.DONE)
+    ]
+    return max(times, default=incident.returned_at)
+
+
+def drain_reason(incident: IncidentId, why: str) -> str:
+    """Return the reason written on a drained node: our token first, readable, one line, 200 characters at most."""
+    words = " ".join(why.split())
+    return f"{DRAIN_MARK} {incident}: {words}"[:200]
+
+
+def is_drain_of(incident: IncidentId, node: NodeStatus, records: tuple[ActionRecord, ...]) -> bool:
+    """Return whether this very incident holds the node's present drain: it alone may repair and return the node.
+
+    A node that a person drained through us, or that another incident holds, is as foreign as anybody else's.
+    """
+    return drain_owner(node, records) == incident
+
+
+_DATE_A_DRAIN = frozenset({Verb.DRAIN, Verb.DECLARE_DOWN, Verb.REBOOT})
+
+
+def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> IncidentId | None:
+    """Return the incident of ours that holds the node's present drain; None if the drain is foreign, or there is none.
+
+    Ours means: its reason carries the token of an incident that drained it, and where the scheduler gave a time
+    with our witness, that time is still the same. Everything else is foreign: never overwritten, never resumed.
+    """
+    if not node.is_drained or node.reason is None:
+        return None
+    for record in records:
+        # Declaring a node down, or having Slurm reboot it, rewrites the reason and dates it anew; the drain stays ours.
+        if record.action.verb not in _DATE_A_DRAIN or record.action.node != node.node:
+            continue
+        if not node.reason.startswith(f"{DRAIN_MARK} {record.action.incident}:"):
+            continue
+        outcome = record.outcome
+        if outcome is None or (
+            (outcome.witnessed_at is None or node.reason_set_at is None) and record.action.verb is not Verb.REBOOT
+        ):
+            return record.action.incident
+        if outcome.witnessed_at is not None and outcome.witnessed_at == node.reason_set_at:
+            return record.action.incident
+    return None
+
+
+def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
+    """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
+    out = set(facts.nodes_not_serving & topology.places.keys())
+    for record in facts.records:
+        is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
+        if record.action.verb is Verb.DRAIN and record.outcome is None and is_fresh and record.action.node is not None:
+            out.add(record.action.node)
+    return frozenset(out)
+
+
+def jobs_on(name: NodeName, facts: ClusterFacts) -> tuple[JobStatus, ...]:
+    """Return the jobs that may have processes on a node, by their ids."""
+    found = (job for job in facts.jobs.values() if name in job.nodes and job.state in MAY_HAVE_PROCESSES)
+    return tuple(sorted(found, key=lambda job: job.job))
+
+
+def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[ActionRecord, ...]:
+    """Return the holds that an incident has begun and not undone: jobs that it owes their release."""
+    ours = [record for record in facts.records if record.action.incident == incident]
+    released = {
+        record.action.attempt
+        for record in ours
+        if record.action.verb is Verb.RELEASE and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    }
+    return tuple(
+        record
+        for record in ours
+        if record.action.verb is Verb.HOLD
+        and record.action.attempt not in released
+        # What had lost its object, such as a job that ended by itself, was never held by us.
+        and record.may_have_taken_effect
+    )
+
+
+def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
+    """Return the marks that were begun and not taken off; whether their jobs are still held is not asked."""
+    lifted = {
+        mark_of(record)
+        for record in records
+        if record.action.verb is Verb.UNMARK and record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
+    }
+    return tuple(
+        record
+        for record in records
+        if record.action.verb is Verb.MARK and mark_of(record) not in lifted and record.may_have_taken_effect
+    )
+
+
+def mark_of(record: ActionRecord) -> tuple[IncidentId, JobAttempt | None, str]:
+    """Return what a mark, and what takes it off, have in common."""
+    return record.action.incident, record.action.attempt, record.action.part
+
+
+def mark_on(attempt: JobAttempt | None, records: Collection[ActionRecord]) -> ActionRecord | None:
+    """Return the newest mark of ours on an attempt that was not taken off; None if there is none."""
+    return next((each for each in reversed(open_marks(records)) if each.action.attempt == attempt), None)
+
+
+def being_moved(facts: ClusterFacts) -> frozenset[JobAttempt | None]:
+    """Return the attempts that a plan holds, and so lets go: a mark on one is not ours to take off any more."""
+    incidents = {each.action.incident for each in facts.records if each.action.verb is Verb.HOLD}
+    return frozenset(hold.action.attempt for each in incidents for hold in held_and_not_released(each, facts))
+
+
+def power_cut_at(records: Collection[ActionRecord]) -> dict[NodeName, datetime]:
+    """Return when the power of each node was last witnessed off, for whatever incident: it ends every process."""
+    cut_at: dict[NodeName, datetime] = {}
+    for record in records:
+        node, outcome = record.action.node, record.outcome
+        if record.action.verb is Verb.POWER_OFF and record.took_effect and node is not None and outcome is not None:
+            cut_at[node] = max(outcome.finished_at, cut_at.get(node, outcome.finished_at))
+    return cut_at
+
+
+def still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
+    """Return whether a held job waits for its release; what was cancelled, or went on without us, does not."""
+    attempt = hold.action.attempt
+    job = None if attempt is None else facts.jobs.get(attempt.job)
+    if attempt is None or job is None or has_moved_on(job, attempt):
+        return False
+    if job.state is JobState.PENDING:
+        return job.is_held
+    return job.state in MAY_HAVE_PROCESSES and not (job.state is JobState.COMPLETING and job.ended_at is not None)
+
+
+def is_holding(incident: IncidentId, attempt: JobAttempt | None, facts: ClusterFacts) -> bool:
+    """Return whether an incident has a hold of its own on an attempt: what others hold is theirs to release."""
+    return any(record.action.attempt == attempt for record in held_and_not_released(incident, facts))
+
+
+def is_cut_off(job: JobStatus, facts: ClusterFacts) -> bool:
+    """Return whether a node of the job is silent: the job has ended as a whole, or will when the node is given up."""
+    return any(name in facts.nodes and not facts.nodes[name].is_responding for name in job.nodes)
+
+
+def has_died_with_its_node(case: Case) -> bool:
+    """Return whether a hold is of what a silent node has ended: it ends nothing, it keeps a second copy from starting.
+
+    Both are asked: that the plan knew the fault to have ended it, and that a node of it is still silent.
+    """
+    return case.action.has_ended and is_cut_off(case.job, case.facts)
+
+
+def is_done(
+    facts: ClusterFacts,
+    *,
+    verb: Verb,
+    incident: IncidentId,
+    node: NodeName | None = None,
+    attempt: JobAttempt | None = None,
+) -> bool:
+    """Return whether an incident's act was witnessed; on any node or attempt where none is named.
+
+    What had lost its object was not done: a node that answered again has not lost its power.
+    """
+    return any(
+        record.action.verb is verb
+        and record.action.incident == incident
+        and (node is None or record.action.node == node)
+        and (attempt is None or record.action.attempt == attempt)
+        and record.took_effect
+        for record in facts.records
+    )
+
+
+def is_begun(facts: ClusterFacts, *, verb: Verb, incident: IncidentId, node: NodeName) -> bool:
+    """Return whether an incident has a before-entry of this act on this node."""
+    return any(
+        record.action.verb is verb and record.action.incident == incident and record.action.node == node
+        for record in facts.records
+    )
+
+
+def expected_loss(job: JobStatus, facts: ClusterFacts) -> float | None:
+    """Return the GPU-hours that ending the job's attempt now throws away: recomputed work, and GPUs that stand idle.
+
+    None where the age of its newest checkpoint is not known: that is no small loss, and no large one.
+    """
+    if job.checkpointed_at is None:
+        return None
+    # What an attempt has not done it cannot lose: one that just began from an old checkpoint has little to lose.
+    began_at = job.checkpointed_at if job.started_at is None else max(job.checkpointed_at, job.started_at)
+    recomputed_seconds = max(0.0, (facts.taken_at - began_at).total_seconds())
+    idle_seconds = facts.costs.restart_seconds + facts.costs.queue_seconds
+    return (recomputed_seconds + idle_seconds) * job.gpu_count / 3600

@@ -1,0 +1,198 @@
+"""Carries out what the scheduler does at once, many at a time: drains, marks on jobs, and marks taken off.
+
+A storm takes a handful of transactions and as few commands as it has reasons. The same before-entry, command, witness
+and after-entry as `perform`, judged one by one. What does not end here (no answer, no flag yet, begun earlier) is left
+to `perform`, which reads its witness and may send it again: a drain twice is a drain.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb, Witness
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT, Begun, LedgerState
+from ops_pipelines.core.identity import ActionKey, JobId, NodeName
+from ops_pipelines.core.observation import JobStatus, NodeStatus
+from ops_pipelines.core.plan import Order
+from ops_pipelines.core.proof import ActProof, Patience, Refusal
+from ops_pipelines.core.sources import SourceError, SourceRefused
+from ops_pipelines.remediate.acts.commands import send_marks
+from ops_pipelines.remediate.acts.facts import FreshFacts, Lease, over_by, read_facts
+from ops_pipelines.remediate.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
+from ops_pipelines.remediate.acts.perform import Progress, Stage, new_record, tell_of_faults
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts
+from ops_pipelines.remediate.testimony import Scene, testify
+from ops_pipelines.remediate.timeliness import read_lateness
+
+AT_ONCE_COUNT = 1_000
+"""So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
+_SENDER_COUNT = 4
+_ENOUGH_FOR_THREADS = 8
+
+
+def carry_out_together(
+    orders: Sequence[Order], cluster: Cluster, *, lease: Lease, fresh: FreshFacts | None = None
+) -> Mapping[ActionKey, Progress]:
+    """Begin the acts, send them, read back once what came of them, and return how far each came.
+
+    `fresh` is what the caller has read of the cluster, and done nothing to since: the first acts are judged on it while
+    it serves, all others on a reading of their own. Raises SourceError if the scheduler does not list its nodes and
+    jobs; then nothing was begun.
+    """
+    progress: dict[ActionKey, Progress] = {}
+    for start in range(0, len(orders), AT_ONCE_COUNT):
+        batch = orders[start : start + AT_ONCE_COUNT]
+        token = lease.token(cluster.ledger, cluster.clock.now())
+        if token is None:
+            progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
+            continue
+        verbs = {order.action.verb for order in batch}
+        if fresh is not None and fresh.still_serve(verbs, now=cluster.clock.now()):
+            facts = fresh.facts
+        else:
+            facts = read_facts(verbs, cluster)
+        fresh = None  # What this batch does to the cluster shows in no reading before it.
+        begun, others, verdicts, refused = _begin(batch, facts, cluster, token=token)
+        told = _send(begun, facts, cluster, verdicts)
+        sent = [record for record in begun if record.action.key not in told.withheld]
+        late = {key: Progress(stage=Stage.WAITING, reason=words_of(why)) for key, why in told.withheld.items()}
+        progress |= others | late | read_back(sent, cluster, refused=told.refused)
+        tell_of_faults(refused, cluster, lease=lease)  # Nobody waits for a page.
+    return progress
+
+
+def _begin(
+    orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
+) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts, dict[Action, Refusal]]:
+    """Write the before-entries; return those that may be sent, what is to be said of the others, the verdicts, and why
+    some were refused."""
+    sight = sight_of(facts, cluster)
+    shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
+
+    def guard(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+        return judge_on(
+            state,
+            record.action,
+            record.plan,
+            facts,
+            cluster,
+            sight=sight,
+            shown=shown,
+            lateness=lateness,
+            actor=AUTOPILOT,
+        )
+
+    records = [new_record(order.action, cluster, facts, plan=order.plan) for order in orders]
+    now = cluster.clock.now()
+    verdicts = Verdicts(guard, facts, cluster, token=token, given_at=now)
+    answers = cluster.ledger.begin_all(records, guard=guard, lease_token=token, actor=AUTOPILOT, now=now)
+    begun: list[ActionRecord] = []
+    others: dict[ActionKey, Progress] = {}
+    refused: dict[Action, Refusal] = {}
+    for record, answer in zip(records, answers, strict=True):
+        if isinstance(answer, Begun):
+            begun.append(answer.record)
+        elif isinstance(answer, Refusal):
+            refused[record.action] = answer
+            stage = Stage.WAITING if answer.patience is Patience.WAIT else Stage.FAILED
+            others[record.action.key] = Progress(stage=stage, reason=words_of(answer))
+        else:
+            others[record.action.key] = Progress(stage=Stage.UNDER_WAY, reason="begun before; its witness is next")
+    return begun, others, verdicts, refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What did not go out, or was not taken. No answer is not a no."""
+
+    refused: Mapping[ActionKey, str]
+    """What the scheduler refused, with its words."""
+    withheld: Mapping[ActionKey, Refusal] = field(default_factory=dict)
+    """What was not sent: between the before-entries and the commands its verdict was taken back."""
+
+
+def _send(begun: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, verdicts: Verdicts) -> _Told:
+    """Send one command a verb and reason."""
+    alike: dict[tuple[Verb, str], list[ActionRecord]] = {}
+    for record in begun:
+        alike.setdefault((record.action.verb, record.action.text), []).append(record)
+    groups = list(alike.values())
+
+    def send(group: Sequence[ActionRecord]) -> _Told:
+        return _send_group(group, facts, cluster, verdicts)
+
+    if len(groups) < _ENOUGH_FOR_THREADS:
+        answers = [send(group) for group in groups]
+    else:
+        with ThreadPoolExecutor(_SENDER_COUNT) as senders:
+            answers = list(senders.map(send, groups))
+    return _both(answers)
+
+
+def _both(answers: Sequence[_Told]) -> _Told:
+    return _Told(
+        refused={key: words for each in answers for key, words in each.refused.items()},
+        withheld={key: why for each in answers for key, why in each.withheld.items()},
+    )
+
+
+def _send_group(group: Sequence[ActionRecord], facts: ClusterFacts, cluster: Cluster, verdicts: Verdicts) -> _Told:
+    withheld = verdicts.taken_back(group, sending=0)
+    for key in withheld:
+        cluster.ledger.withhold(key, sending=0, actor=AUTOPILOT, now=cluster.clock.now())
+    left = [record for record in group if record.action.key not in withheld]
+    actions = [record.action for record in left]
+    try:
+        if not actions:
+            pass
+        elif actions[0].verb is Verb.DRAIN:
+            nodes = [action.node for action in actions if action.node is not None]
+            cluster.scheduler.drain(nodes, reason=actions[0].text)
+        else:
+            send_marks(actions, cluster, facts)
+    except SourceRefused as problem:
+        if len(left) > 1:  # One bad node must not cost the others their drain.
+            alone = [_send_group([record], facts, cluster, verdicts) for record in left]
+            return _both([_Told(refused={}, withheld=withheld), *alone])
+        return _Told(refused={actions[0].key: str(problem)}, withheld=withheld)
+    except SourceError:
+        pass  # No answer is not a no.
+    return _Told(refused={}, withheld=withheld)
+
+
+def read_back(
+    begun: Sequence[ActionRecord], cluster: Cluster, *, refused: Mapping[ActionKey, str]
+) -> dict[ActionKey, Progress]:
+    """Read acts back in one answer, and write down what came of each; what does not show yet stays open.
+
+    `refused` are those that the scheduler did not take, with its words.
+    """
+    nodes: dict[NodeName, NodeStatus] = {}
+    jobs: dict[JobId, JobStatus] = {}
+    with suppress(SourceError):
+        if any(record.action.node is not None for record in begun):
+            nodes = {node.node: node for node in cluster.scheduler.read_nodes()}
+        if any(record.action.attempt is not None for record in begun):
+            jobs = {job.job: job for job in cluster.scheduler.read_jobs()}
+    outcomes: dict[ActionKey, Outcome] = {}
+    progress: dict[ActionKey, Progress] = {}
+    now = cluster.clock.now()
+    for record in begun:
+        action, key = record.action, record.action.key
+        node = None if action.node is None else nodes.get(action.node)
+        job = None if action.attempt is None else jobs.get(action.attempt.job)
+        testimony = testify(record, Scene(node=node, job=job))
+        if testimony.witness is Witness.DONE:
+            set_at = None if node is None else node.reason_set_at
+            outcomes[key] = Outcome(kind=OutcomeKind.DONE, witness=testimony.seen, finished_at=now, witnessed_at=set_at)
+            progress[key] = Progress(stage=Stage.DONE, reason=testimony.seen)
+        elif key in refused:
+            outcomes[key] = Outcome(kind=OutcomeKind.FAILED, witness=refused[key], finished_at=now)
+            progress[key] = Progress(stage=Stage.FAILED, reason=refused[key])
+        else:
+            progress[key] = Progress(stage=Stage.UNDER_WAY, reason=testimony.seen)
+    if outcomes:
+        cluster.ledger.finish_all(outcomes, actor=AUTOPILOT)
+    return progress
